@@ -23,18 +23,18 @@ from experiments.benchmark.false_claims import ClaimCell, MeasuredClaim
 from experiments.benchmark.mechanisms import MECHANISMS
 
 LEAST_AUDITS = 1
-_ORDERS = 5  # of one audit's rows, by which the spread is measured
-_SLOW_ORDERS = 2  # of an estimator whose cost is above 1
+_ORDERS = 5  # random orders of one audit's runs and canaries, over which the spread is measured
+_SLOW_ORDERS = 2  # the same for an estimator whose cost is above 1
 
 
 class Scale(NamedTuple):
-    """How much is measured.
+    """How much the benchmark measures.
 
     Attributes:
-      audits: Of a cell.
-      n: Of its audits; None means all sizes of the mechanism.
-      claim_audits: Of a claim that is to be refuted, at each number of runs.
-      most_runs: The most training runs that are tried to refute it.
+      audits: The number of audits in a cell, for an estimator of cost 1.
+      n: The size of these audits; None for a cell at each of the mechanism's sizes.
+      claim_audits: The number of audits, at each number of runs, that try to refute a claim.
+      most_runs: The most training runs with which an audit tries to refute it.
     """
 
     audits: int
@@ -47,7 +47,15 @@ SCALES = {"smoke": Scale(10, 100), "full": Scale(1000, None, 40, 20_000)}
 
 
 class AuditedCell(NamedTuple):
-    """What is measured, by names: all that decides the result but the estimator's version."""
+    """A cell: an estimator's audits of a mechanism.
+
+    Attributes:
+      estimator: The estimator's name.
+      mechanism: The mechanism's name.
+      n: The size of each audit, as in `contract.shape`.
+      audits: The number of audits.
+      seed: The seed of all scores.
+    """
 
     estimator: str
     mechanism: str
@@ -56,14 +64,15 @@ class AuditedCell(NamedTuple):
     seed: int
 
     def measure(self) -> "MeasuredCell":
-        """Makes the cell's audits, and sums them up."""
+        """Runs the cell's audits, and returns their summary."""
         return measure_cell(self)
 
     def identify(self) -> list[Any]:
-        """Returns what names the cell's file.
+        """Returns the values that decide the cell's result, from which the name of its file is computed.
 
-        The first audit's scores are part of it, so that no cell is read that was measured before its
-        mechanism changed.
+        They include the version of the estimator's package and a hash of the first audit's scores. So when
+        the package or the mechanism's code changes, the cell gets another file, and no outdated result is
+        read.
         """
         return [
             *self,
@@ -72,7 +81,11 @@ class AuditedCell(NamedTuple):
         ]
 
     def restore(self, values: dict[str, Any]) -> "MeasuredCell":
-        """Returns the cell as it was measured, by the records as they are now."""
+        """Returns the measured cell from the values of its file.
+
+        Whether the estimator claims a level, and which of its assumptions are broken, is taken from the
+        present records, not from the file.
+        """
         estimator = registry.ESTIMATORS[self.estimator]
         broken = make_setting(self).find_broken(estimator.assumes)
         measured = MeasuredCell(**values)
@@ -80,21 +93,21 @@ class AuditedCell(NamedTuple):
 
 
 class MeasuredCell(NamedTuple):
-    """What the audits of a cell give.
+    """The summary of a cell's audits.
 
     Attributes:
       estimator, mechanism, n, audits, seed: As in `AuditedCell`.
-      version: Of the estimator's package.
-      design: One of `contract.DESIGNS`.
-      delta, confidence: At which the audits ask for epsilon.
-      truth: The mechanism's true epsilon.
-      exceeding: How many audits claim more than the truth.
-      low, high: Exact 95% limits of the probability of that.
-      beyond: By how much those audits exceed the truth, on average; 0 where none does.
-      mean: Of epsilon over all audits; a refusal counts as 0.
-      spread: The standard deviation of one audit's epsilon over orders of its runs and canaries.
-      seconds: Of a processor, the median audit.
-      refused: How many audits gave no value.
+      version: The version of the estimator's package.
+      design: The audits' design, one of `contract.DESIGNS`.
+      delta, confidence: The delta and the confidence of the lower bounds on epsilon.
+      truth: The mechanism's true epsilon at that delta.
+      exceeding: The number of audits whose epsilon is above the truth.
+      low, high: The exact 95% limits (Clopper-Pearson) of the probability that an audit is above the truth.
+      beyond: The mean excess over the truth, of the audits above it; 0 where there are none.
+      mean: The mean epsilon over all audits; a refusal counts as 0.
+      spread: The standard deviation of the first audit's epsilon over random orders of its runs and canaries.
+      seconds: The processor time of the median audit.
+      refused: The number of audits for which the estimator gave no value.
       why: The first refusal's message; empty where there is none.
       level: Whether the estimator claims that its bound holds at the confidence.
       broken: The estimator's assumptions that the mechanism breaks.
@@ -124,24 +137,27 @@ class MeasuredCell(NamedTuple):
 
     @property
     def exceeding_share(self) -> float:
-        """Returns the share of audits that claim more than the truth."""
+        """Returns the share of audits whose epsilon is above the truth."""
         return self.exceeding / self.audits
 
     @property
     def proven_share(self) -> float | None:
-        """Returns the mean's share of the truth; None where nothing leaks."""
+        """Returns the mean epsilon as a share of the true epsilon; None where the truth is 0."""
         if self.truth <= 0:
             return None
         return self.mean / self.truth
 
     @property
     def is_held_to_level(self) -> bool:
-        """Returns whether the estimator has to keep its level in this cell."""
+        """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
         return self.level and not self.broken
 
     @property
     def exceeds_level(self) -> bool:
-        """Returns whether the exact test at 1% finds more audits above the truth than the level allows."""
+        """Returns whether the exact binomial test at 1% finds more audits above the truth than allowed.
+
+        The allowed share is the level, 1 - confidence.
+        """
         limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
         allowed = 1 - self.confidence + 1e-12
         return bool(limits.lower > allowed)
@@ -151,12 +167,19 @@ Cell = AuditedCell | ClaimCell
 
 
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
-    """Returns the claims that estimators are to refute; those whose package is missing are left out."""
+    """Returns a cell for each installed estimator, which is to refute a false claim.
+
+    Args:
+      estimators: The estimators' names.
+      scale: How much is measured.
+      seed: The seed of all scores.
+    """
     cells = []
     for name in estimators:
         estimator = registry.ESTIMATORS[name]
         if registry.is_installed(estimator):
-            # At least 10 whatever they cost, or as many as the scale has: half of them decide.
+            # An expensive estimator has fewer audits, but 10 where the scale has as many: whether half of
+            # the audits refute a claim can't be said of fewer.
             audits = max(scale.claim_audits // estimator.cost, min(scale.claim_audits, 10))
             cells.append(ClaimCell(name, scale.most_runs, audits, seed))
     return cells
@@ -165,9 +188,15 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
 def list_cells(
     estimators: Iterable[str], mechanisms: Iterable[str], scale: Scale, seed: int
 ) -> list[AuditedCell]:
-    """Returns the cells of all estimators on all mechanisms of their design.
+    """Returns a cell for each estimator, each mechanism of the estimator's design, and each size.
 
-    Estimators whose package is missing are left out.
+    Estimators that are not installed are left out.
+
+    Args:
+      estimators: The estimators' names.
+      mechanisms: The mechanisms' names.
+      scale: How much is measured.
+      seed: The seed of all scores.
     """
     candidates = []
     for name in estimators:
@@ -188,7 +217,7 @@ def list_cells(
 
 
 def measure_cell(cell: AuditedCell) -> MeasuredCell:
-    """Makes a cell's audits, and sums them up."""
+    """Runs a cell's audits, and returns their summary."""
     estimator = registry.ESTIMATORS[cell.estimator]
     setting = make_setting(cell)
     [row] = calibrate(setting)
@@ -220,14 +249,18 @@ def measure_cell(cell: AuditedCell) -> MeasuredCell:
 
 
 def make_setting(cell: AuditedCell) -> KnownMechanism:
-    """Returns a cell's mechanism and its audits, by the cell's estimator alone."""
+    """Returns a cell's mechanism, to be audited as often as the cell says, by the cell's estimator alone."""
     setting = MECHANISMS[cell.mechanism].setting(cell.seed, cell.n, cell.audits)
     estimator = registry.ESTIMATORS[cell.estimator]
     return setting._replace(law=setting.law._replace(audit=estimator.audit))
 
 
 def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMechanism) -> float:
-    """Returns the standard deviation of the first audit's epsilon over orders of its runs and canaries."""
+    """Measures how much the first audit's epsilon depends on the order of its runs and canaries.
+
+    Returns the standard deviation of epsilon over several random orders. It is 0 for an estimator that does
+    not depend on the order.
+    """
     evidence = draw(setting, 0)
     rng = np.random.default_rng(cell.seed)
     orders = _SLOW_ORDERS if estimator.cost > 1 else _ORDERS
@@ -240,7 +273,7 @@ def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMecha
 
 @functools.cache
 def _hash_first_audit(mechanism: str, seed: int, n: int) -> str:
-    """Returns a hash of the scores of a mechanism's first audit."""
+    """Returns a hash of the scores of a mechanism's first audit, rounded to six decimals."""
     evidence = draw(MECHANISMS[mechanism].setting(seed, n), 0)
     scores = np.round(evidence[0], 6)
     return hashlib.sha256(scores.tobytes()).hexdigest()
@@ -252,12 +285,12 @@ class CellStore(NamedTuple):
     folder: Path
 
     def path(self, cell: Cell) -> Path:
-        """Returns a cell's file, whose name is a hash of what identifies the cell."""
+        """Returns the path of a cell's file; its name is a hash of `identify()`."""
         digest = hashlib.sha256(json.dumps(cell.identify()).encode()).hexdigest()
         return self.folder / f"{digest[:16]}.json"
 
     def load(self, cell: Cell) -> Any:
-        """Returns a cell as it was measured, or None; a damaged file counts as missing."""
+        """Returns a cell's measurement; None where its file is missing or damaged."""
         content = files.read(self.path(cell))
         if content is None:
             return None
@@ -267,24 +300,33 @@ class CellStore(NamedTuple):
             return None
 
     def save(self, cell: Cell, measured: MeasuredCell | MeasuredClaim) -> None:
-        """Writes a cell whole; raises InputError where that can't be done."""
+        """Writes a cell's file at once, whole or not at all; raises InputError where it can't be written."""
         content = json.dumps(measured._asdict(), indent=1) + "\n"
         files.write_whole(self.path(cell), content.encode())
 
 
 def load_all(cells: Iterable[Cell], store: CellStore) -> list[Any]:
-    """Returns the cells that are stored, as they were measured."""
+    """Returns the measurements of those of the cells that are stored."""
     stored = [store.load(cell) for cell in cells]
     return [measured for measured in stored if measured is not None]
 
 
 def find_missing(cells: Iterable[Cell], store: CellStore) -> list[Cell]:
-    """Returns the cells that are not stored."""
+    """Returns those of the cells that are not stored."""
     return [cell for cell in cells if store.load(cell) is None]
 
 
 def measure_missing(cells: list[Cell], store: CellStore, processes: int) -> Iterator[Cell]:
-    """Measures and stores the missing cells, those that take longest first; yields each when it is stored."""
+    """Measures the cells that are not stored, the most expensive estimators' first, and stores them.
+
+    Args:
+      cells: The cells.
+      store: Where measured cells are stored.
+      processes: The number of processes that measure.
+
+    Yields:
+      Each cell once it is stored.
+    """
     missing = find_missing(cells, store)
     slowest_first = sorted(missing, key=lambda cell: -registry.ESTIMATORS[cell.estimator].cost)
     for cell, measured in _measure_all(slowest_first, processes):
@@ -293,13 +335,14 @@ def measure_missing(cells: list[Cell], store: CellStore, processes: int) -> Iter
 
 
 def _measure(cell: Cell) -> MeasuredCell | MeasuredClaim:
+    """Returns a cell's measurement; a function with a name, as other processes need it."""
     return cell.measure()
 
 
 def _measure_all(
     cells: list[Cell], processes: int
 ) -> Iterator[tuple[Cell, MeasuredCell | MeasuredClaim]]:
-    """Yields each cell with its measurement, as soon as it is done."""
+    """Yields each cell with its measurement, as soon as it is measured, in any order."""
     if processes > 1:
         yield from as_completed(_measure, cells, processes)
         return

@@ -1,7 +1,7 @@
-"""What an estimator and a mechanism of the benchmark are: a record each, and a record more adds another.
+"""The records of the benchmark's estimators and mechanisms; to add one, add a record.
 
-Both are those of `audit.calibration`: a mechanism has a law that draws evidence, an estimator audits evidence
-as a law's methods do.
+Both build on `audit.calibration`: a mechanism has a `Law` that draws evidence, and an estimator audits
+evidence as a law's methods do.
 """
 
 import time
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 DELTA = 1e-5
 CONFIDENCE = 0.95
-MOST = 100.0  # larger values of epsilon, infinite ones too, count as this
+MOST = 100.0  # larger epsilons, infinite ones too, are counted as this
 
 # Designs: how many runs and canaries an audit has.
 ONE_CANARY = "one canary a run"
@@ -27,10 +27,10 @@ ONE_RUN = "one run"
 DIRECTIONS = "one run, directions"
 DESIGNS = (ONE_CANARY, SEVERAL, ONE_RUN, DIRECTIONS)
 
-CANARIES = 16  # of one of several runs
-_DIMENSION = 100_000  # of directions
+CANARIES = 16  # of each run, in the design of several canaries a run
+_DIMENSION = 100_000  # of the space of directions
 
-# Kinds of estimators.
+# Kinds of estimators: this project's, an installable package's, and a paper's.
 OURS = "ours"
 PEER = "package"
 PAPER = "paper"
@@ -42,24 +42,24 @@ ExamineClaim = Callable[[Any, float, float], bool]
 
 
 class Estimator(NamedTuple):
-    """An estimator, called as its documentation says.
+    """An estimator of epsilon, called as its documentation says.
 
     Attributes:
-      name: Unique.
+      name: The name, which no other estimator has.
       kind: OURS, PEER or PAPER.
       source: The package and its function, or the paper.
-      design: Which scores it takes, one of DESIGNS.
+      design: The design of the audits that it takes, one of DESIGNS.
       assumption: What it assumes, in the words of its documentation.
-      epsilon: (evidence, delta, confidence) -> its lower bound on epsilon. Whatever it raises counts as a
-        refusal.
-      assumes: The same as some of the assumptions of `audit.calibration`. Where a mechanism breaks one of
-        these, the cell is marked, and the estimator is not held to its level there.
+      epsilon: (evidence, delta, confidence) -> its lower bound on epsilon. Any exception counts as a refusal.
+      assumes: What it assumes, as constants of `audit.calibration`. Where a mechanism breaks one of these,
+        the cell is marked, and the estimator is not held to its level there.
       claims_level: Whether it claims that the bound holds at the confidence.
-      package: What pip installs it by; empty for ours and for papers' formulas.
-      module: What Python imports it by; empty likewise.
-      cost: A cell has the scale's number of audits divided by this.
-      remark: What a reader of its numbers has to know of the package; mostly nothing.
-      examine: Its test of a claimed curve; None where its epsilon is compared with the claimed epsilon.
+      package: The name by which pip installs its package; empty for ours and for papers' formulas.
+      module: The name by which Python imports that package; empty likewise.
+      cost: The number by which the scale's number of audits is divided; above 1 for slow estimators.
+      remark: A note on the package for readers of its numbers; mostly empty.
+      examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve;
+        None where a claim is refuted by comparing its epsilon with the claimed epsilon.
     """
 
     name: str
@@ -77,16 +77,17 @@ class Estimator(NamedTuple):
     examine: ExamineClaim | None = None
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns what the estimator gives in an audit, epsilon from 0 to `MOST`; see `Law.audit`."""
+        """Returns the estimator's value in one audit, as `Law.audit` does; epsilon is cut to 0 to `MOST`."""
         begin = time.process_time()
         epsilon, refusal = self.estimate(evidence, setting.delta, setting.confidence)
         seconds = time.process_time() - begin
         return [Value(self.name, min(max(epsilon, 0.0), MOST), seconds=seconds, refusal=refusal)]
 
     def estimate(self, evidence: Any, delta: float, confidence: float) -> tuple[float, str]:
-        """Returns epsilon, and why it was refused, with epsilon = 0; empty where it was not.
+        """Estimates epsilon, whatever the estimator's code raises: that must not end the benchmark.
 
-        A package's code may raise anything, which must not end the benchmark.
+        Returns:
+          (epsilon, ""), or (0, the reason) where the estimator raises an exception or returns NaN.
         """
         try:
             epsilon = float(self.epsilon(evidence, delta, confidence))
@@ -99,17 +100,17 @@ class Estimator(NamedTuple):
 
 
 class BenchmarkedMechanism(NamedTuple):
-    """A mechanism with its exact epsilon.
+    """A mechanism whose exact epsilon is known.
 
     Attributes:
-      design: One of DESIGNS.
-      name: Unique.
-      law: Of an audit's evidence. Its truth is the least epsilon at which the mechanism is
+      design: The design of its audits, one of DESIGNS.
+      name: The name, which no other mechanism has.
+      law: The law that draws an audit's evidence. Its truth is the least epsilon at which the mechanism is
         (epsilon, delta)-DP for adding or removing one canary.
       mu: The law's parameter.
-      description: What it is, in words.
-      sizes: The n of a full run of the benchmark.
-      delta: The delta at which its audits ask for epsilon.
+      description: A description for readers.
+      sizes: The sizes n of the audits in a full run of the benchmark; `shape` says what n counts.
+      delta: The delta at which the audits bound epsilon.
     """
 
     design: str
@@ -121,13 +122,15 @@ class BenchmarkedMechanism(NamedTuple):
     delta: float = DELTA
 
     def setting(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism and its audits; these depend on seed, name and n, so that every estimator
+        """Returns the mechanism as it is audited.
+
+        The audits' evidence depends on the seed, the mechanism's name and n alone, so that every estimator
         gets the same.
 
         Args:
-          seed: Of the scores.
-          n: The number of scores a world, of runs, or of canaries of the one run.
-          audits: How many audits there are.
+          seed: The seed of the evidence.
+          n: The size of an audit; `shape` says what it counts.
+          audits: The number of audits.
         """
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
@@ -136,15 +139,28 @@ class BenchmarkedMechanism(NamedTuple):
 
 
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
-    """Returns a mechanism with so many runs and canaries as a design has at n."""
+    """Returns a mechanism to audit, with the runs and canaries that a design has at size n.
+
+    Args:
+      law: The law of the evidence.
+      design: One of DESIGNS.
+      n: The size: the runs in each world for one canary a run; the runs for several canaries a run; the
+        canaries of the single run for the other designs.
+      mu: The law's parameter.
+    """
     runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, (1, n))
     dimension = _DIMENSION if design == DIRECTIONS else 0
-    # One audit at seed 0: who calls this replaces both.
+    # One audit at seed 0; callers replace both.
     return KnownMechanism(law, mu, runs, 1, DELTA, CONFIDENCE, 0, canaries, dimension)
 
 
 def shuffle(evidence: Any, rng: np.random.Generator) -> Any:
-    """Returns the same audit with its runs, and the canaries of all runs, in another order."""
+    """Returns the same evidence with its runs, and the canaries of all runs alike, in a random order.
+
+    Args:
+      evidence: `Coins` or `Fresh`, whose first two fields are scores (R, K) and presence (R, K).
+      rng: The randomness of the order.
+    """
     scores, presence, *facts = evidence
     runs, canaries = scores.shape
     run_order = rng.permutation(runs)

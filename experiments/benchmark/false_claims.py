@@ -1,9 +1,10 @@
-"""How many training runs an estimator takes to refute a claim whose noise is smaller than stated.
+"""Measures how many training runs an estimator needs to refute a false claim of privacy.
 
-The mechanism is Gaussian, its noise 0.9 of what is stated, so that the claimed mu is 0.9 of the real mu. An
-estimator refutes the claim where its epsilon exceeds the claimed epsilon; where it has a test of the claimed
-curve, that decides. Sought is the number of runs at which half of the audits refute the claim. Beside it is
-shown how often as many runs refute a claim that holds: to refute every claim finds no bug.
+The mechanism is Gaussian, and its noise is 0.9 of what is stated, so that the claimed mu is 0.9 of the real
+mu. An estimator refutes the claim if its epsilon exceeds the claimed epsilon; an estimator with a test of the
+claimed curve refutes it by that test. The result is the number of runs at which half of the audits refute the
+claim. It is shown beside the number of audits that refute a true claim after as many runs, since an estimator
+that refutes every claim finds no bug.
 """
 
 import math
@@ -29,29 +30,29 @@ from experiments.benchmark.contract import (
 from experiments.benchmark.mechanisms import MECHANISMS
 
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps of noise multiplier 4
-NOISE = 0.9  # of what is stated
-_LARGE = 1000  # canaries of a run, where there is a single one, and directions
+NOISE = 0.9  # the real noise over the stated noise
+_LARGE = 1000  # canaries of a run in designs with a single run, and directions of a run
 _LEAST_RUNS = 10  # five in each world: fewer refute nothing
 _MOST_RUNS_OF_DIRECTIONS = 100
-_SEARCHED_TO = 1.1  # too few runs and enough runs differ by at most this factor
+_SEARCHED_TO = 1.1  # the search ends where enough runs are at most so many times too few runs
 
 
 class RunLimits(NamedTuple):
-    """The fewest and the most training runs that are tried."""
+    """The fewest and the most training runs with which a claim is tried."""
 
     least: int
     most: int
 
 
 class ClaimCell(NamedTuple):
-    """What is measured, by names: all that decides the result but the estimator's version.
+    """A cell: an estimator's audits of a mechanism about which a false claim is made.
 
     Attributes:
-      estimator: Its name.
-      most_runs: The most training runs that are tried, of estimators that take several; at most 100 of
-        directions.
-      audits: At each number of runs.
-      seed: Of the scores.
+      estimator: The estimator's name.
+      most_runs: The most training runs that are tried, for an estimator that takes several; an estimator of
+        directions has at most 100.
+      audits: The number of audits at each number of runs.
+      seed: The seed of all scores.
     """
 
     estimator: str
@@ -60,19 +61,19 @@ class ClaimCell(NamedTuple):
     seed: int
 
     def identify(self) -> list[Any]:
-        """Returns what names the cell's file."""
+        """Returns the values that decide the cell's result, from which the name of its file is computed."""
         version = registry.find_version(registry.ESTIMATORS[self.estimator])
         return [*self, version, CLAIMED_MU, NOISE]
 
     def restore(self, values: dict[str, Any]) -> "MeasuredClaim":
-        """Returns the cell as it was measured."""
+        """Returns the measured cell from the values of its file."""
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the fewest and the most runs that are tried; both are 1 where estimators take one run.
+        """Returns the fewest and the most runs to try; both are 1 for an estimator of a single run.
 
-        Estimators with an `examine` are those of fresh directions. They decide after a few runs, each of
-        which takes as long to draw as a thousand runs of a single canary.
+        Estimators with `examine` are those of fresh directions. At most 100 runs are tried with them:
+        they decide after a few, and each run takes as long to draw as a thousand runs of a single canary.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
@@ -82,10 +83,14 @@ class ClaimCell(NamedTuple):
         return RunLimits(1, 1)
 
     def measure(self) -> "MeasuredClaim":
-        """Returns after how many runs the estimator refutes the claim."""
+        """Finds the number of runs at which the estimator refutes the false claim.
+
+        Then counts the audits with as many runs that refute a true claim.
+        """
         estimator = registry.ESTIMATORS[self.estimator]
         limits = self.find_limits()
         runs = self._find_least_runs(limits)
+        # With a noise of 1 the stated noise is the real noise, and the claim is true.
         false_share = 0.0 if runs is None else self.find_share(runs, 1.0)
         return MeasuredClaim(
             estimator=self.estimator,
@@ -103,18 +108,25 @@ class ClaimCell(NamedTuple):
         )
 
     def find_share(self, runs: int, noise: float) -> float:
-        """Returns the share of audits of so many runs that refute the claim.
+        """Returns the share of audits that refute the claim.
 
         Args:
-          runs: Of an audit.
-          noise: The real noise as a multiple of the stated noise.
+          runs: The number of runs of an audit.
+          noise: The real noise as a multiple of the stated noise; 1 where the claim is true.
         """
         setting = self.make_setting(runs, noise)
         [row] = calibrate(setting)
         return row.exceeding
 
     def make_setting(self, runs: int, noise: float) -> KnownMechanism:
-        """Returns the audits of so many runs, whose truth is what is claimed."""
+        """Returns the mechanism to audit, with the claimed epsilon in place of its true epsilon.
+
+        So an audit that refutes the claim counts as one that exceeds the truth.
+
+        Args:
+          runs: The number of runs of an audit.
+          noise: The real noise as a multiple of the stated noise.
+        """
         estimator = registry.ESTIMATORS[self.estimator]
         design = estimator.design
         audit = estimator.audit if estimator.examine is None else partial(_examine, estimator)
@@ -123,9 +135,13 @@ class ClaimCell(NamedTuple):
         return usual._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
 
     def _find_least_runs(self, limits: RunLimits) -> int | None:
-        """Returns the least runs, to 10%, that refute it in half of the audits; None beyond the most."""
+        """Finds, to 10%, the least number of runs at which half of the audits refute the false claim.
+
+        None where even the largest number of runs is too few. The search halves the logarithmic interval.
+        """
 
         def are_enough(runs: int) -> bool:
+            """Returns whether at least half of the audits with so many runs refute the claim."""
             return self.find_share(runs, NOISE) >= 0.5
 
         too_few, enough = limits
@@ -143,18 +159,20 @@ class ClaimCell(NamedTuple):
 
 
 class MeasuredClaim(NamedTuple):
-    """After how many training runs an estimator refutes a claim.
+    """How many training runs an estimator needs to refute a false claim.
 
     Attributes:
       estimator, audits, seed: As in `ClaimCell`.
-      version: Of the estimator's package.
-      mu: Of the claim.
+      version: The version of the estimator's package.
+      mu: The claimed mu.
       noise: The real noise as a multiple of the stated noise.
-      canaries: Of a run.
-      delta, confidence: At which epsilon is compared with the claimed epsilon.
-      runs: After so many training runs half of the audits refute it; None beyond the most.
-      most_runs: The most that were tried.
-      false_refutations: How many audits of `runs` runs refute a claim that holds.
+      canaries: The number of canaries in a run.
+      delta, confidence: The delta and the confidence of the epsilon that is compared with the claimed
+        epsilon.
+      runs: The number of runs at which half of the audits refute the claim; None where `most_runs` are too
+        few.
+      most_runs: The most runs that were tried.
+      false_refutations: The number of audits, of `runs` runs each, that refute a true claim.
     """
 
     estimator: str
@@ -172,36 +190,43 @@ class MeasuredClaim(NamedTuple):
 
     @property
     def accuses_falsely(self) -> bool:
-        """Returns whether the exact test at 1% finds more refutations of a claim that holds than allowed."""
+        """Returns whether the exact binomial test at 1% finds that too many audits refute a true claim.
+
+        The allowed share is the level, 1 - confidence.
+        """
         # 1% at either end.
         limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
         return bool(limits.lower > 1 - self.confidence)
 
     def __str__(self) -> str:
-        """Returns the number of runs, marked where a claim that holds is refuted too."""
+        """Returns the number of runs as text, with * where true claims are refuted too often."""
         if self.runs is None:
             return f">{self.most_runs:,}"
         return f"{self.runs:,}{'*' if self.accuses_falsely else ' '}"
 
 
 def _get_claim(setting: KnownMechanism) -> Truth:
-    """Returns what is claimed, in the place of the truth."""
+    """Returns the claimed epsilon, in place of the truth about a mechanism."""
     return Truth(conversions.epsilon_from_mu(CLAIMED_MU, setting.delta))
 
 
 def _examine(estimator: Estimator, evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns the largest epsilon where the test of the claimed curve refutes it, and else 0."""
+    """Audits by an estimator's test of the claimed curve, in the form of `Law.audit`.
+
+    Epsilon is MOST, above any claim, where the test refutes the curve, and else 0.
+    """
     assert estimator.examine is not None
     is_refuted = estimator.examine(evidence, CLAIMED_MU, setting.confidence)
     return [Value(estimator.name, MOST if is_refuted else 0.0)]
 
 
 def _count_canaries(design: str) -> int:
-    """Returns how many canaries a run has."""
+    """Returns the number of canaries of a run in a design."""
     return {ONE_CANARY: 1, SEVERAL: CANARIES}.get(design, _LARGE)
 
 
-_LAWS = {  # which draw at any mu, not at 1 alone
+# By design. Their names say mu = 1, but they draw at any mu.
+_LAWS = {
     ONE_CANARY: MECHANISMS["Gaussian 1"].law,
     SEVERAL: MECHANISMS["runs of 16: Gaussian 1"].law,
     ONE_RUN: MECHANISMS["coins: Gaussian 1"].law,

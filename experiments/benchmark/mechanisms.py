@@ -1,7 +1,8 @@
-"""Mechanisms of exact epsilon, with how an audit's scores are drawn.
+"""The benchmark's mechanisms, whose exact epsilon is known, and the laws by which their scores are drawn.
 
-Where a run has several canaries, what is released is a vector, and every canary's score is its inner
-product with that canary: all scores together say no more of a canary than mu does, however they are tied.
+Where a run has several canaries, it releases a vector, and a canary's score is the inner product of the
+canary and that vector. All scores together then reveal no more about a canary than mu says, however they
+depend on each other.
 """
 
 from collections.abc import Callable
@@ -35,35 +36,47 @@ from experiments.benchmark.contract import (
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 
-# The n of a full run, the usual one first: scores a world, runs, coins, directions.
+# The sizes n in a full run, the usual size first. n counts, in turn: runs in each world, runs, coins of one
+# run, directions of one run.
 _WORLD_SIZES = (1000, 50, 250, 5000)
 _RUN_SIZES = (200, 50, 1000)
 _COIN_SIZES = (1000, 100, 5000)
 _DIRECTION_SIZES = (1000, 100)
 
 _NO_LEAK_SIGMA = 1e6  # in place of an infinite noise multiplier
-_OPEN_DELTA = 0.01  # of the mechanism that lays bits open
-# Coins opened at once, over sqrt(n). Half of them would be guessed right anyway: 1.5 sqrt(n) right guesses
-# more are three deviations, sqrt(n) / 2 each, of the count by chance.
+_OPEN_DELTA = 0.01  # the probability with which a canary's bit is revealed
+# 3 sqrt(n) of n coins are revealed at once. Half of them would be guessed right anyway, so that revealing
+# them adds 1.5 sqrt(n) right guesses. That is three standard deviations, of sqrt(n) / 2 each, of the number
+# that chance guesses right.
 _OPENED_ROOTS = 3
-_OPEN_SCORE = 10.0  # of a canary that is laid open, far from the noise
-_WEAK_MU = 0.5  # of half of the runs of the mixture
-_CURVED = frozenset([GAUSSIAN_CURVE])  # broken by mechanisms with another trade-off curve
+_OPEN_SCORE = 10.0  # the score of a canary whose bit is revealed, far from the noise
+_WEAK_MU = 0.5  # mu of half of the runs of the mixture
+_CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has another trade-off curve
 
 
 def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws scores of a world of the mixture, as `ScoreFamily.sample`."""
+    """Draws n scores of the mixture of runs in one world; a `ScoreFamily.sample`.
+
+    Args:
+      rng: The randomness.
+      strong: mu of half of the runs; the other half has _WEAK_MU.
+      inserted: Whether the canary is in.
+      n: The number of scores.
+    """
     centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
     return centres * inserted + rng.standard_normal(n)
 
 
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the mixture of a world, as `ScoreFamily.parts`."""
+    """Returns the two normal laws, of weight 1/2 each, of a world's scores; a `ScoreFamily.parts`."""
     return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
 def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws scores that are noise alone, but for a few that lay their canary's bit open."""
+    """Draws n scores of pure noise in one world, but each reveals its bit with probability _OPEN_DELTA.
+
+    A score that reveals its bit is _OPEN_SCORE where the canary is in (`inserted`), else -_OPEN_SCORE.
+    """
     is_open = rng.random(n) < _OPEN_DELTA
     noise = rng.standard_normal(n)
     open_score = _OPEN_SCORE if inserted else -_OPEN_SCORE
@@ -80,7 +93,7 @@ _MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _m
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
-    """Draws runs of one canary, this share of them in."""
+    """Draws runs of one canary each; the canary is in in the first runs, a share `share_in` of all."""
     runs = setting.runs
     runs_in = round(runs * share_in)
     scores_in = sample(rng, setting.mu, True, runs_in)
@@ -91,14 +104,14 @@ def _draw_worlds(
 
 
 def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> NDArray[np.bool_]:
-    """Draws which canaries (R, K) are in."""
+    """Draws which canaries are in, (R, K), each independently with the given probability."""
     return rng.random((setting.runs, setting.canaries)) < probability
 
 
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws canaries that are independent of each other, each in with this probability."""
+    """Draws the scores of independent canaries, each of which is in with the given probability."""
     presence = _toss(rng, setting, probability)
     scores_in = sample(rng, setting.mu, True, presence.size).reshape(presence.shape)
     scores_out = sample(rng, setting.mu, False, presence.size).reshape(presence.shape)
@@ -106,7 +119,7 @@ def _draw_coins(
 
 
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws scores of orthogonal canaries whose insertion fails, for all at once, in half of the runs."""
+    """Draws the scores of orthogonal canaries in Gaussian noise; half of the runs insert no canary."""
     presence = _toss(rng, setting)
     works = rng.random((len(presence), 1)) < 0.5
     noise = rng.standard_normal(presence.shape)
@@ -114,9 +127,12 @@ def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws scores of canaries any two of which have the inner product 1/2, in Gaussian noise.
+    """Draws the scores of canaries any two of which have the inner product 1/2, in Gaussian noise.
 
-    A canary is (own direction + a direction that all share) / sqrt(2): so are its signal and its noise.
+    A canary is the unit vector (a direction of its own + a direction that all share) / sqrt(2), where all
+    directions are orthogonal. The release is mu times the sum of the canaries that are in, plus noise. So a
+    score, the release's inner product with the canary, is (own part + shared part) / sqrt(2), where the parts
+    are the release's coordinates along both directions.
     """
     presence = _toss(rng, setting)
     signal = setting.mu * presence
@@ -128,15 +144,16 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws noise alone; but each coin is laid open with probability delta, many of them at once.
+    """Draws one run's scores: pure noise, but with a small probability many coins are revealed at once.
 
-    It is a trap for bounds that take coins for independent.
+    Each coin is revealed with probability _OPEN_DELTA in all. The mechanism is a trap for bounds that take
+    coins for independent.
     """
     n = setting.canaries
     presence = _toss(rng, setting)
     opened_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
-    # Many at once, but so rarely that each coin is among them with probability delta.
+    # The probability is such that each coin is among those revealed with probability _OPEN_DELTA.
     if rng.random() < _OPEN_DELTA * n / opened_at_once:
         places = rng.permutation(n)[:opened_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
@@ -144,34 +161,35 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines of uniform directions, all in, with what one run releases in Gaussian noise."""
+    """Draws the cosines of uniform directions, all of them in, with the noisy sum that one run releases."""
     sigma = 1 / setting.mu if setting.mu else _NO_LEAK_SIGMA
     cosines = cosine_law.simulate(rng, setting.canaries, setting.dimension, sigma)
     return Fresh(cosines[None], np.ones((1, setting.canaries), bool), setting.dimension)
 
 
 def _nothing_leaks(setting: KnownMechanism) -> Truth:
-    """Returns the truth, 0, of mechanisms that spend no more than delta."""
+    """Returns the truth about a (0, delta)-DP mechanism: epsilon is 0 at that delta."""
     return Truth(0.0)
 
 
 def _failing_truth(setting: KnownMechanism) -> Truth:
-    """Returns the truth of the mechanism "failing runs".
+    """Returns the truth about the mechanism "failing runs".
 
-    A run releases whether it failed. If it did, as half of the runs do, nothing leaks; if not, as much as at
-    mu. So delta is the mean of 0 and of mu's delta at the same epsilon, which is then twice `delta`.
+    Half of the runs fail, and each run releases whether it did. A failed run leaks nothing, any other run
+    leaks as much as mu-GDP. So at any epsilon the mechanism's delta is half of that of mu-GDP, and its
+    epsilon at `delta` is that of mu-GDP at 2 `delta`.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
 
 def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **changes: Any) -> Law:
-    """Returns the law of independent canaries by a family of scores.
+    """Returns the law of independent canaries whose scores are from a family of distributions.
 
     Args:
       draw: `_draw_worlds` or `_draw_coins`.
-      family: The scores' laws in both worlds.
-      *breaks: The assumptions of estimators that do not hold of it.
-      **changes: What `draw` takes beyond a sampler, the randomness and the setting.
+      family: The scores' distributions with and without the canary.
+      *breaks: The assumptions of estimators that do not hold for the law.
+      **changes: Further keyword arguments of `draw`.
     """
     truth = partial(laws.score_truth, family)
     draw_family = partial(draw, family.sample, **changes)
@@ -179,7 +197,7 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
 
 
 def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of one canary a run."""
+    """Returns the mechanisms whose runs have one canary each."""
     make = partial(BenchmarkedMechanism, ONE_CANARY)
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
@@ -219,15 +237,14 @@ def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
 def _make_coin_mechanisms(
     design: str, prefix: str, sizes: tuple[int, ...]
 ) -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of canaries with coins, several a run or all in a single run.
+    """Returns the mechanisms with many canaries, each of which is in by a coin.
 
-    Those that release a run's vector in Gaussian noise come first, then those of canaries that are drawn
-    independently.
+    First come those that release a vector in Gaussian noise, then those whose scores are drawn independently.
 
     Args:
-      design: SEVERAL or ONE_RUN.
-      prefix: What their names begin with.
-      sizes: The n of a full run, the usual n first.
+      design: SEVERAL, several canaries in each of several runs, or ONE_RUN, all canaries in a single run.
+      prefix: The first words of the mechanisms' names.
+      sizes: The sizes n in a full run, the usual size first.
     """
 
     def make(
@@ -262,14 +279,17 @@ def _make_coin_mechanisms(
 
 
 def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns all sizes where nothing leaks or mu is 1, and only the usual size at other mu."""
+    """Returns all sizes for mu 0 and mu 1, and only the usual size, the first, for any other mu."""
     if mu in (0.0, 1.0):
         return sizes
     return sizes[:1]
 
 
 def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of one run of uniform directions, by laws of `calibrate` too."""
+    """Returns the mechanisms of one run whose canaries are uniform directions.
+
+    Their laws are the Gaussian mechanism's and some of those that `calibrate` draws from.
+    """
     mechanisms = []
 
     def add(name: str, law: Law, mu: float, description: str) -> None:

@@ -1,4 +1,7 @@
-"""Our own estimators, from the records of `audit.methods`: a bound added there is measured here."""
+"""The benchmark's records of our own estimators, made from those of `audit.methods`.
+
+A method that is added there is measured here too.
+"""
 
 from functools import partial
 
@@ -29,9 +32,10 @@ from experiments.benchmark.contract import (
     Estimator,
 )
 
-_BY_MU = (estimate.IN_SAMPLE,)  # estimates whose epsilon follows from a Gaussian curve
-_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # an audit takes seconds
-_COINS_ASSUMED = {  # a record of one run's coins does not say it
+_BY_MU = (estimate.IN_SAMPLE,)  # estimates of epsilon that follow from the mu of a Gaussian curve
+_COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of methods whose audits take seconds
+# What methods of one run's coins assume beyond fair coins, which their records do not say.
+_COINS_ASSUMED = {
     one_run_bounds.ONE_RUN_GAUSSIAN: Assumption(
         "", "", f"{one_run_bounds.FAIR_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
     )
@@ -39,9 +43,11 @@ _COINS_ASSUMED = {  # a record of one run's coins does not say it
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method of one canary a run.
+    """Returns epsilon by a method for one canary a run.
 
-    What a page marks as refuted, scores that have no Gaussian trade-off curve, is a refusal here.
+    Raises:
+      InputError: The method assumes a Gaussian trade-off curve, and the scores refute it. An audit's page
+        marks such a bound as refuted; here it counts as a refusal.
     """
     scores_in, scores_out = coins.pooled()
     if method.assumes.gaussian:
@@ -52,9 +58,10 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method of several canaries a run.
+    """Returns epsilon by a method for several canaries a run.
 
-    Coins count as a caller's (`given`): the bound pays for limits of the probability with which they are in.
+    The coins are treated as a caller's (`given`), whose fairness this library can't vouch for. So the bound
+    also pays for confidence limits of the probability with which a canary is in.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -64,23 +71,24 @@ def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: 
 def from_coins(
     compute: one_run_bounds.CoinMethod, coins: Coins, delta: float, confidence: float
 ) -> float:
-    """Returns epsilon by a method of the coins of one run."""
+    """Returns epsilon by a method for the coins of a single run."""
     return compute(one_run_bounds.weigh_coins(coins), delta, confidence).epsilon
 
 
 def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns epsilon by a method of fresh directions.
+    """Returns epsilon by a method for fresh directions.
 
-    No cosine uses other canaries' directions (`plain`), and none is of this library's training (`given`).
+    `plain` says that no cosine uses the other canaries' directions, `given` that the cosines are not from
+    this library's own training runs.
     """
     plain = directions._replace(plain=True, given=True)
     return method.compute(plain, delta, confidence).epsilon
 
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
-    """Returns whether bets against the claimed curve refute it."""
+    """Returns whether a betting test refutes the claim of mu-GDP at a confidence."""
     counted = exact_null.count_exceedances(directions)
     return claimed_curve.examine_claim(
         counted, claimed_curve.gaussian_power(mu), confidence
@@ -90,7 +98,14 @@ def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: EpsilonFunction
 ) -> Estimator:
-    """Returns the record of a method of `audit.methods`."""
+    """Returns the benchmark's record of a method of `audit.methods`.
+
+    Args:
+      name: The method's name.
+      design: One of `contract.DESIGNS`.
+      documented: What the method's own record says that it assumes.
+      epsilon: (evidence, delta, confidence) -> the method's lower bound on epsilon.
+    """
     assumes = set()
     if design in (SEVERAL, ONE_RUN):
         assumes.add(FAIR)
@@ -112,7 +127,10 @@ def _make_estimator(
 
 
 def _make_estimators() -> list[Estimator]:
-    """Returns a record for each of our estimators, by design."""
+    """Returns the records of all our estimators, one design after the other.
+
+    The designs are: one canary a run, several canaries a run, the coins of one run, and fresh directions.
+    """
     estimators = []
     for name, score_method in estimate.METHODS.items():
         epsilon = partial(from_scores, score_method)

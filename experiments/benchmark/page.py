@@ -1,4 +1,4 @@
-"""The benchmark's figure and page, and all files of a run."""
+"""Draws the benchmark's figure, makes its page, and writes all files of a run."""
 
 import json
 import math
@@ -36,9 +36,9 @@ _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _LABELS = {OURS: "ours", PEER: "a package's", PAPER: "a paper's"}
 _TITLE = "How often an estimator claims too much, and how much of the truth it proves"
 _PANEL = (257.0, 157.0)  # a panel's width and height, in points of typography
-_MARKER = 7.0
-_LABEL_SIZE = 7
-_MOST_SHARE = 1.3  # of the truth; larger shares are drawn here, as arrows
+_MARKER = 7.0  # the size of a mark, in points of typography
+_LABEL_SIZE = 7  # the size of a label's letters, in points of typography
+_MOST_SHARE = 1.3  # the right edge: larger shares of the truth are drawn here, as arrows
 
 
 def write_files(
@@ -66,7 +66,7 @@ def write_files(
 
 
 def describe_machine() -> dict[str, str]:
-    """Returns what a run is made on and with."""
+    """Returns the machine and the software of a run: Python, platform, processor, cores, NumPy and SciPy."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -78,7 +78,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
-    """Draws a panel for each design; a point is filled where the estimator claims a level."""
+    """Draws a panel for each design, with a point for each estimator; filled where it claims a level."""
     panels: dict[str, list[MeasuredEstimator]] = {}
     for design in DESIGNS:
         shown = [row for row in estimators if row.design == design and row.worst_share is not None]
@@ -107,10 +107,15 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
 
 
 def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) -> None:
-    """Draws a numbered point for each estimator of a design, and their names below."""
+    """Draws a numbered point for each estimator of a design, and lists the names by number below the panel.
+
+    To the right is the share of the truth that it proves, up the share of audits that claim too much.
+    """
     axis.set_yscale("function", functions=(_scale_root, np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-    right_edge = axis.get_yaxis_transform()
+    right_edge = (
+        axis.get_yaxis_transform()
+    )  # x as a share of the panel's width, y in data coordinates
     axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=right_edge)
 
     points = []
@@ -136,29 +141,32 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
 
 
 def _scale_root(y: np.ndarray) -> np.ndarray:
-    """Returns the square root, by which the panels' vertical axis spreads small shares."""
+    """Returns the square root of y; on this scale of the vertical axis small shares are spread out."""
     root: np.ndarray = np.sqrt(np.maximum(y, 0))
     return root
 
 
 def _number_points(axis: Axes, points: Sequence[Point]) -> None:
-    """Writes their numbers beside points, where they cover no point, no axis and no line.
+    """Writes a point's number beside each point, where possible without covering a point, a label or a line.
 
-    Points that nearly coincide share a label.
+    Points that nearly coincide share a label. Several offsets are tried for each label. The one with the
+    least cost is taken: the number of rectangles that the label overlaps, plus the number of points, of other
+    labels, that it is nearer to.
     """
     labels: dict[Point, list[int]] = {}
     numbered = enumerate(points, start=1)
     for place, point in sorted(numbered, key=lambda pair: pair[1]):
         at = point
         for other in labels:
-            if _are_near(other, point, 0.04):
+            if _are_near(other, point, width=0.04):
                 at = other
                 break
         labels.setdefault(at, []).append(place)
 
+    # What labels must not cover: the points, the line at the level, and the axis with its ticks.
     covered = [_Box(*_to_points(point), _MARKER, _MARKER) for point in points]
     covered.append(_Box(_PANEL[0] / 2, _to_points((0, LEVEL))[1], _PANEL[0], 1))
-    covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))  # the axis with its ticks
+    covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))
     all_places = [_to_points(at) for at in labels]
     for at, places in labels.items():
         text = ", ".join(map(str, places))
@@ -170,7 +178,7 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
             overlapped = sum(box.overlaps(other) for other in covered)
             nearer = sum(box.distance(place) < box.distance((x, y)) for place in all_places)
             costs.append(overlapped + nearer)
-        best = int(np.argmin(costs))  # the first of those that mislead least
+        best = int(np.argmin(costs))  # of equal costs the first, which is the preferred offset
         covered.append(boxes[best])
         axis.annotate(
             text,
@@ -184,7 +192,7 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
 
 
 class _Box(NamedTuple):
-    """A rectangle around (x, y), in points of typography."""
+    """A rectangle with its middle at (x, y); all lengths are in points of typography."""
 
     x: float
     y: float
@@ -192,29 +200,36 @@ class _Box(NamedTuple):
     height: float
 
     def overlaps(self, other: "_Box") -> bool:
-        """Returns whether two rectangles share a part."""
+        """Returns whether two rectangles overlap."""
         across = abs(self.x - other.x) < (self.width + other.width) / 2
         return across and abs(self.y - other.y) < (self.height + other.height) / 2
 
     def distance(self, place: Point) -> float:
-        """Returns how far a place is from the rectangle; 0 inside."""
+        """Returns the distance of a place (x, y) from the rectangle; 0 inside."""
         across = max(abs(self.x - place[0]) - self.width / 2, 0)
         up = max(abs(self.y - place[1]) - self.height / 2, 0)
         return math.hypot(across, up)
 
 
 def _to_points(point: Point) -> Point:
-    """Returns where a panel shows a point, in points of typography from its lower left corner."""
+    """Converts data coordinates to points of typography, from a panel's lower left corner."""
     return point[0] / _MOST_SHARE * _PANEL[0], point[1] ** 0.5 * _PANEL[1]
 
 
 def _measure(text: str) -> Point:
-    """Returns about how wide and high a label is, in points of typography."""
+    """Estimates the width and the height of a label, in points of typography."""
+    # A letter is about 0.62 of its size wide.
     return 0.62 * _LABEL_SIZE * len(text), float(_LABEL_SIZE)
 
 
 def _list_offsets(letters: int) -> list[Point]:
-    """Returns where a label's middle may lie from its point: above first, then beside, below, farther."""
+    """Returns the offsets (x, y), in points of typography, that a label's middle may have from its point.
+
+    The preferred come first: above, beside, below, then diagonally, then farther away.
+
+    Args:
+      letters: The number of letters in the label.
+    """
     beside = 0.31 * _LABEL_SIZE * letters + 6
     near = [(0, 9), (beside, 0), (-beside, 0), (0, -9)]
     diagonal = [(beside, 7), (-beside, 7), (beside, -7), (-beside, -7)]
@@ -223,14 +238,18 @@ def _list_offsets(letters: int) -> list[Point]:
 
 
 def _are_near(first: Point, second: Point, width: float) -> bool:
-    """Returns whether two points are closer than a width, and than a line's height on the root scale."""
+    """Returns whether two points, in data coordinates, are so close that they share a label.
+
+    They are less than `width` apart across, and less than a line's height (0.07 on the root scale) apart
+    upwards.
+    """
     distance_across = abs(first[0] - second[0])
     distance_up = abs(first[1] ** 0.5 - second[1] ** 0.5)
     return distance_across < width and distance_up < 0.07
 
 
 def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()) -> bytes:
-    """Returns the page: figure, table, what each estimator and mechanism is, and every cell."""
+    """Returns the HTML page: figure, table, descriptions of estimators and mechanisms, and every cell."""
     summary = make_summary_table(cells, claims)
     summary_head = [head.replace("\n", " ").strip() for head in summary.header()]
     cell_table = make_cell_table(cells)
@@ -258,7 +277,7 @@ def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = (
 
 
 def _describe_estimators(cells: Sequence[MeasuredCell]) -> list[list[str]]:
-    """Returns a row on each estimator of the cells: name, source, design, assumption."""
+    """Returns a row for each estimator in the cells: name, source, design and assumption."""
     versions = {cell.estimator: cell.version for cell in cells}
     rows = []
     for name, version in versions.items():
@@ -271,7 +290,7 @@ def _describe_estimators(cells: Sequence[MeasuredCell]) -> list[list[str]]:
 
 
 def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
-    """Returns a row on each mechanism of the cells: name, design, description, truth, delta."""
+    """Returns a row for each mechanism in the cells: name, design, description, true epsilon and delta."""
     rows = []
     for name in dict.fromkeys(cell.mechanism for cell in cells):
         mechanism = MECHANISMS[name]

@@ -25,7 +25,7 @@ _FIXED_THRESHOLD = 0.5  # chosen without looking at the scores
 
 
 def _make_jax_auditor(coins: Coins) -> Any:
-    """Returns jax-privacy's auditor of the scores."""
+    """Returns jax-privacy's auditor for scores, those of all runs and canaries pooled."""
     from jax_privacy import auditing
 
     scores_in, scores_out = coins.pooled()
@@ -33,7 +33,7 @@ def _make_jax_auditor(coins: Coins) -> Any:
 
 
 def _make_jax_strategy(name: str) -> Any:
-    """Returns jax-privacy's threshold strategy of that name."""
+    """Returns jax-privacy's strategy of choosing a threshold: the class with this name in its `auditing`."""
     from jax_privacy import auditing
 
     if name == "Bonferroni":
@@ -44,25 +44,33 @@ def _make_jax_strategy(name: str) -> Any:
 
 
 def jax_bound(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns a bound of jax-privacy, by a method that takes a threshold strategy."""
+    """Returns jax-privacy's lower bound on epsilon by a method that takes a threshold strategy.
+
+    Args:
+      method: The name of a method of `CanaryScoreAuditor`.
+      strategy: The strategy's name, as `_make_jax_strategy` takes it.
+      coins: The scores.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
+    """
     bound = getattr(_make_jax_auditor(coins), method)
     return float(bound(1 - confidence, delta, threshold_strategy=_make_jax_strategy(strategy)))
 
 
 def jax_gdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns jax-privacy's bound by a Gaussian trade-off curve."""
+    """Returns jax-privacy's lower bound on epsilon by a Gaussian trade-off curve (`epsilon_from_gdp`)."""
     auditor = _make_jax_auditor(coins)
     return float(auditor.epsilon_from_gdp(1 - confidence, delta))
 
 
 def jax_counts(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns jax-privacy's estimate from counts, which has no level."""
+    """Returns jax-privacy's estimate of epsilon from counts, which claims no confidence level."""
     auditor = _make_jax_auditor(coins)
     return float(auditor.epsilon_raw_counts(delta=delta))
 
 
 def _make_opake_audit(coins: Coins) -> Any:
-    """Returns opake-auditing's audit of one run."""
+    """Returns opake-auditing's audit of a single run, whose canaries are all in or out by a fair coin."""
     from opake import auditing
     from opake.auditing.types import CoinFlip
 
@@ -77,22 +85,22 @@ def _make_opake_audit(coins: Coins) -> Any:
 
 
 def opake_gdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns the bound of opake-auditing's default method.
+    """Returns the lower bound on epsilon by opake-auditing's default method, a Gaussian trade-off curve.
 
-    It runs on the coarsest grid that its documentation allows: the default grid takes ten times as long.
+    It runs on the coarsest grid that its documentation allows; the default grid takes ten times as long.
     """
     bound = _make_opake_audit(coins).gdp(grid_size=_GRID_SIZE)
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
 def opake_eps_delta(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns the bound of opake-auditing's method for any mechanism."""
+    """Returns the lower bound on epsilon by opake-auditing's method for any mechanism."""
     bound = _make_opake_audit(coins).eps_delta()
     return float(bound.epsilon_at(delta=delta, significance=1 - confidence))
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns what privacyguard-platform's analysis of one run gives, a fifth of the coins guessed."""
+    """Returns epsilon by privacyguard-platform's analysis of one run, with a fifth of the coins guessed."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     is_right = judge_guesses(coins)
@@ -104,7 +112,10 @@ def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
 
 
 def privacyguard_counts(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns privacyguard-platform's epsilon from Clopper-Pearson limits, at 95% whatever the confidence."""
+    """Returns privacyguard-platform's epsilon by Clopper-Pearson limits.
+
+    The limits are at 95%, whatever `confidence` is.
+    """
     import torch
     from privacy_guard.analysis.mia.mia_results import MIAResults
 
@@ -137,11 +148,11 @@ _HELD_IN_ONE_RUN = f"{_HELD} of a single run"
 
 
 def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
-    """Returns the benchmark's record of jax-privacy's Clopper-Pearson bound of one canary a run.
+    """Returns the record of jax-privacy's Clopper-Pearson bound for one canary a run.
 
     Args:
-      strategy: How it chooses a threshold, a name that `_make_jax_strategy` takes.
-      cost: How many times as long as usual an audit takes, by which the number of audits is divided.
+      strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
+      cost: The number by which the number of audits is divided; above 1 for a slow strategy.
     """
     return _jax(
         f"jax-privacy: clopper_pearson, {strategy}",
@@ -153,7 +164,7 @@ def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
 
 
 def _one_run(strategy: str) -> Estimator:
-    """Returns jax-privacy's bound of one run for any mechanism."""
+    """Returns the record of jax-privacy's bound for one run of any mechanism, with a strategy."""
     return _jax(
         f"jax-privacy: one_run, {strategy}",
         design=ONE_RUN,
@@ -164,7 +175,7 @@ def _one_run(strategy: str) -> Estimator:
 
 
 def _one_run_fdp(strategy: str) -> Estimator:
-    """Returns jax-privacy's bound of one run by a trade-off curve."""
+    """Returns the record of jax-privacy's bound for one run by a trade-off curve, with a strategy."""
     return _jax(
         f"jax-privacy: one_run_fdp, {strategy}",
         design=ONE_RUN,

@@ -1,4 +1,8 @@
-"""The epsilon that ways of auditing prove of the same mechanism, against the seconds that they take."""
+"""Measures the epsilon that several ways of auditing prove of the same mechanism, and how long they take.
+
+A way is a kind of canary and how many of them a run has. Beside our ways stand published estimators, at the
+speed of the engines (libraries) that their users train with.
+"""
 
 import json
 import sys
@@ -41,9 +45,9 @@ from experiments.engine.engines import TIMED
 from experiments.engine.measurement import Measurement, measure
 from models.catalogue import task
 
-PEERS = ("jax_privacy", "opacus")  # engines whose users' minutes are shown
-_POINTS = 12  # of a curve, at times of a constant ratio
-_COORDINATES = 64  # canaries of a run along coordinates
+PEERS = ("jax_privacy", "opacus")  # engines for whose users the minutes are shown
+_POINTS = 12  # of a curve, about evenly spaced on a logarithmic axis of time
+_COORDINATES = 64  # canaries of a run, each along a coordinate
 _ONE_RUN_CANARIES = 2000
 _STAGE_SECONDS = 5.0  # of training between two looks at the clock
 _PUBLISHED = (
@@ -55,17 +59,17 @@ _REFUTED = "REFUTED"  # in place of an assumption that the scores refute
 
 
 class How(NamedTuple):
-    """What is audited, and how.
+    """The choices of a user: what is audited, and how long.
 
     Attributes:
       model: The model's name.
-      limit: Seconds for each of our ways.
-      peers: Engines of `PEERS` that are timed beside ours.
-      rounds: In which engines are timed.
-      seconds: Of a measurement of an engine, at least.
-      seed: Of all training runs.
-      delta: At which epsilon is proven.
-      confidence: Of the lower bounds.
+      limit: The seconds after which each of our ways stops training.
+      peers: The engines of `PEERS` that are timed beside ours.
+      rounds: The number of rounds in which engines are timed.
+      seconds: The least time for which an engine is timed in a round.
+      seed: The seed of all training runs.
+      delta: The delta at which epsilon is proven.
+      confidence: The confidence of the lower bounds.
       sources: Where the model's data come from.
     """
 
@@ -86,7 +90,7 @@ class How(NamedTuple):
         )
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon."""
+        """Returns the accountant's epsilon for a canary in every step."""
         setting = self.setting(SINGLE)
         insertions = setting.schedule.steps
         return accounting.epsilon_upper_bound(
@@ -95,13 +99,13 @@ class How(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How we audit.
+    """One of our ways of auditing.
 
     Attributes:
-      name: In tables.
-      adversary: That makes the canaries.
-      canaries: Of a run.
-      shown: Methods whose bounds are shown; empty for a single run of many canaries.
+      name: The name in tables.
+      adversary: The name of the adversary that makes the canaries.
+      canaries: The number of canaries in a run; "auto" for the number that the adversary chooses.
+      shown: The methods whose bounds are shown; empty where a single run of many canaries is audited.
     """
 
     name: str
@@ -117,22 +121,28 @@ ONCE = Way("one run alone", "one_shot", _ONE_RUN_CANARIES, ())
 
 
 class Reading(NamedTuple):
-    """A look at the clock: seconds since the process started, and how many runs there were."""
+    """A reading of the clock.
+
+    Attributes:
+      seconds: The time since the start.
+      runs: The number of runs that were trained by then.
+    """
 
     seconds: float
     runs: int
 
 
 class ClockedScores(NamedTuple):
-    """Scores, and when there were how many.
+    """The scores of training runs, and the times by which they were there.
 
     Attributes:
-      scores: Of all runs.
-      clock: Readings, the first to the last.
-      ready: Seconds till data were read and the game was built.
-      training: Seconds of steps, with what is drawn for them and the scores, but without compilation.
-      model_steps: How many steps these were.
-      parameters: Of the model.
+      scores: The scores of all runs.
+      clock: The readings of the clock after each stage of training, in order.
+      ready: The seconds from the start until the data were read and the game was built.
+      training: The seconds of training, with what is drawn for the steps and with scoring, without
+        compilation.
+      model_steps: The number of model-steps in these seconds.
+      parameters: The number of the model's parameters.
     """
 
     scores: Scores
@@ -144,14 +154,16 @@ class ClockedScores(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What a method proves over time.
+    """The epsilon that a method proves as time goes by.
 
     Attributes:
-      way: Name of the way of auditing.
-      engine: Which engine trains.
-      method: Of which the bound is.
-      assumes: What it assumes, in a word, or that these scores refute it.
-      seconds, trainings, epsilons: After so many seconds there were so many training runs, which prove this.
+      way: The name of the way of auditing.
+      engine: The name of the engine that trains, or whose speed is assumed.
+      method: The name of the method, or of the published estimator.
+      assumes: What the method assumes, in a few words; "REFUTED" where the scores refute the assumption.
+      seconds: The time of each point, in seconds from the start.
+      trainings: The number of runs that were trained by then.
+      epsilons: The lower bound on epsilon that these runs prove.
     """
 
     way: str
@@ -164,7 +176,13 @@ class Curve(NamedTuple):
 
 
 class Proofs(NamedTuple):
-    """All curves, the engines' speed, and the clock of fresh directions."""
+    """All results.
+
+    Attributes:
+      curves: The curves of our methods and of published estimators.
+      engines: The measurements of the engines' speed.
+      fresh: The scores of fresh directions, and their clock.
+    """
 
     curves: list[Curve]
     engines: list[Measurement]
@@ -172,9 +190,12 @@ class Proofs(NamedTuple):
 
 
 def measured(how: How) -> Proofs:
-    """Times the engines, trains by each of our ways in a process of its own, and concludes.
+    """Times the engines, trains by each of our ways in a process of its own, and computes all curves.
 
-    Says on stderr what it is doing. Raises InputError where the data can't be had, or an engine fails.
+    Prints on stderr which way is trained.
+
+    Raises:
+      InputError: The data can't be loaded, or an engine fails.
     """
     kinds = []
     for kind in TIMED[how.model].work.kinds:
@@ -201,19 +222,22 @@ def measured(how: How) -> Proofs:
 
 
 def _find_our_rate(engines: Sequence[Measurement]) -> float:
-    """Returns the model-steps a second of our engine."""
+    """Returns the speed of our engine, in model-steps a second."""
     (rate,) = [engine.rate() for engine in engines if engine.engine == "ours"]
     return rate
 
 
 def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedScores:
-    """Trains stage by stage until time is up.
+    """Trains by one of our ways until the time is up, in stages of about _STAGE_SECONDS seconds.
+
+    The clock is read after each stage. A way that audits a single run (`shown` is empty) trains that run
+    alone.
 
     Args:
-      how: What is audited.
-      way: By which canaries.
-      rate: Model-steps a second that are expected.
-      start: time.monotonic() when this process was started.
+      how: The user's choices.
+      way: The way of auditing.
+      rate: Our engine's speed in model-steps a second, from which the size of stages is computed.
+      start: The value of time.monotonic() when this process was started.
     """
     prepare_jax()
     from audit.settings import build
@@ -222,12 +246,12 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
 
     setting = how.setting(way)
     dataset = task(how.model).data.load(how.sources)
-    # MOST_RUNS, since nobody knows how many there will be: the number is checked, and decides nothing else.
+    # The number of runs is not known yet, and is only checked here: MOST_RUNS passes the check.
     trainer = LocalTrainer(recipe(setting, MOST_RUNS, dataset), dataset)
     stage_size = 1
     if way.shown:
         runs = int(_STAGE_SECONDS * rate / setting.schedule.steps)
-        # A multiple of the cores, so that none of them waits.
+        # A multiple of the number of cores, so that no core waits for the others.
         whole_rounds = runs // cores() * cores()
         stage_size = trainer.stage(max(whole_rounds, cores()))
     parameters = build.trainee(how.model, dataset).model.n_parameters
@@ -257,7 +281,10 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
 
 
 def _choose_readings(clock: Sequence[Reading]) -> list[Reading]:
-    """Returns the first and the last reading, and some between them at times of a constant ratio."""
+    """Returns at most _POINTS of the readings, among them the first and the last.
+
+    Their places in the list have about a constant ratio, so that a logarithmic axis shows them evenly spaced.
+    """
     if not clock:
         return []
     places = np.geomspace(1, len(clock), _POINTS).round().astype(int) - 1
@@ -265,7 +292,16 @@ def _choose_readings(clock: Sequence[Reading]) -> list[Reading]:
 
 
 def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curve]:
-    """Yields a curve for each method that is shown of a way; none where there are too few runs for it."""
+    """Yields a curve for each of the methods that a way shows; nothing where there are too few runs for any.
+
+    A point of a curve is the bound that the first runs prove, as many as there were at a reading of the
+    clock.
+
+    Args:
+      how: The user's choices.
+      way: The way of auditing.
+      clocked: The scores of its runs.
+    """
     setting = how.setting(way)
     conclusions = {}
     for reading in _choose_readings(clocked.clock):
@@ -274,7 +310,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
             conclusions[reading] = conclude_setting(
                 first, setting, Level(how.delta, how.confidence)
             )
-        except InputError:  # too few runs for the methods
+        except InputError:  # raised where there are too few runs for the methods
             continue
     if not conclusions:
         return
@@ -294,8 +330,14 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
 
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
-    """Yields a curve of one point for each of our bounds of a single run."""
-    # False: the null is fitted to the canaries that are out, so that bounds are of the coins alone.
+    """Yields a curve of a single point for each of our bounds on a single run.
+
+    Args:
+      how: The user's choices.
+      clocked: The scores of one run with many canaries.
+    """
+    # False: a cosine's law without its canary is fitted to the canaries that are out, so that all bounds
+    # are of the coins alone.
     (conclusion,) = conclude_each_run(
         clocked.scores, clocked.parameters, False, Level(how.delta, how.confidence)
     )
@@ -309,13 +351,16 @@ def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
 def make_peer_curves(
     how: How, engine: Measurement, single: ClockedScores, once: ClockedScores
 ) -> Iterator[Curve]:
-    """Yields what published estimators prove of the models that an engine trains in the same time.
+    """Yields a curve for each published estimator, for users who train with a peer's engine.
+
+    The scores are ours; only the speed is the engine's. It trains batches of models at once, and all models
+    of a batch end together, so that runs come in multiples of a batch.
 
     Args:
-      how: What is audited, and for how long.
-      engine: Its speed gives the seconds.
-      single: Scores of one canary a run.
-      once: Scores of one run with many canaries.
+      how: The user's choices.
+      engine: The measurement of the engine's speed.
+      single: The scores of runs with one canary each.
+      once: The scores of one run with many canaries.
     """
     models_at_once = engine.about.models * engine.processes
     steps = how.setting(SINGLE).schedule.steps
@@ -337,7 +382,7 @@ def make_peer_curves(
 
 
 def _list_published() -> list[Estimator]:
-    """Returns the packages' estimators that are shown and installed."""
+    """Returns the estimators of _PUBLISHED whose packages are installed."""
     estimators = []
     for estimator in peers.ESTIMATORS:
         if estimator.name in _PUBLISHED and find_spec(estimator.module):
@@ -354,9 +399,16 @@ def _make_peer_curve(
     run_counts: list[int],
     batch_seconds: float,
 ) -> Curve:
-    """Returns an estimator's curve over so many of the runs.
+    """Returns the curve of a published estimator, for users who train with a peer's engine.
 
-    An engine trains models in batches, each of which takes `batch_seconds`.
+    Args:
+      how: The user's choices.
+      engine: The measurement of the engine.
+      estimator: The published estimator.
+      way: The way of auditing that made the scores.
+      scores: The scores; a point uses those of the first runs.
+      run_counts: The number of runs at each point.
+      batch_seconds: The seconds in which the engine trains a batch of models at once.
     """
     models_at_once = engine.about.models * engine.processes
     seconds = []
@@ -380,7 +432,7 @@ def _make_peer_curve(
 
 
 def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
-    """Returns a table of the methods at their end, and where the time of fresh directions goes."""
+    """Returns a table with the last point of each curve, and below it what fresh directions spent time on."""
     columns = (
         Column(None, attrgetter("way"), "canaries", width=17, left=True),
         Column(None, _shorten_method, "estimator", width=27, left=True),
@@ -411,31 +463,37 @@ def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
 
 
 def _last_seconds(curve: Curve) -> float:
+    """Returns the time of a curve's last point, in seconds."""
     return curve.seconds[-1]
 
 
 def _last_trainings(curve: Curve) -> int:
+    """Returns the number of runs at a curve's last point."""
     return curve.trainings[-1]
 
 
 def _last_epsilon(curve: Curve) -> float:
+    """Returns the epsilon at a curve's last point."""
     return curve.epsilons[-1]
 
 
 def _shorten_method(curve: Curve) -> str:
-    """Returns the method's name without its package."""
+    """Returns the method's name without the package's, which stands before a colon."""
     return curve.method.split(": ")[-1]
 
 
 def _name_trainer(curve: Curve) -> str:
-    """Returns the heading above a curve's row: by whose speed it is."""
+    """Returns the heading above a curve's row, which says at whose speed the models are trained."""
     if curve.engine == "ours":
         return "this tool"
     return f"at {curve.engine}'s speed, without its start-up"
 
 
 def _split_time(proofs: Proofs) -> dict[str, float]:
-    """Returns the seconds of fresh directions by what they went into."""
+    """Returns the seconds that fresh directions spent, by what they were spent on; they add up to the total.
+
+    DP-SGD's own steps are estimated: by as many model-steps at the speed that was measured of our engine.
+    """
     fresh = proofs.fresh
     total = fresh.clock[-1].seconds
     own_steps = fresh.model_steps / _find_our_rate(proofs.engines)
@@ -448,7 +506,7 @@ def _split_time(proofs: Proofs) -> dict[str, float]:
 
 
 def _describe_time(proofs: Proofs) -> list[str]:
-    """Returns lines on where the seconds of fresh directions went."""
+    """Returns lines that say what fresh directions spent their seconds on."""
     total = proofs.fresh.clock[-1]
     lines = [
         f"Where the {total.seconds:.0f} seconds of fresh directions went, {total.runs:,} trainings:"
@@ -459,14 +517,17 @@ def _describe_time(proofs: Proofs) -> list[str]:
 
 
 def _describe_machine(proofs: Proofs) -> str:
-    """Returns a line on the product of matrices, and the share of its speed that each engine reaches."""
+    """Returns a line on the speed of a product of matrices, and the share that each engine reaches of it."""
     shares = ", ".join(f"{engine.engine} {engine.gemm_share():.0%}" for engine in proofs.engines)
     gemm = _find_gemm_rate(proofs) / 1e9
     return f"GEMM: {gemm:,.0f} GFLOP/s on {cores()} cores, of which training takes: {shares}"
 
 
 def _find_gemm_rate(proofs: Proofs) -> float:
-    """Returns the median of the products' floating-point operations a second."""
+    """Returns the speed of products of matrices in floating-point operations a second.
+
+    It is the median over all engines and rounds; a round times a product beside the engines.
+    """
     rates: list[float] = []
     for engine in proofs.engines:
         rates.extend(engine.gemm)
@@ -474,7 +535,7 @@ def _find_gemm_rate(proofs: Proofs) -> float:
 
 
 def as_json(how: How, proofs: Proofs) -> str:
-    """Returns a JSON object: what was audited, curves, engines, and the parts of fresh directions' time."""
+    """Returns a JSON object: the user's choices, curves, engines, and the parts of fresh directions' time."""
     content: dict[str, Any] = {
         "model": how.model,
         "seed": how.seed,
@@ -488,7 +549,7 @@ def as_json(how: How, proofs: Proofs) -> str:
     return json.dumps(content, indent=1)
 
 
-_LINES = {  # colour and line of our methods, and of the peers' engines
+_LINES = {  # the colour and the line style of our methods and of the peers' engines
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "-"),
     IF_GAUSSIAN: (BLUE, "--"),
@@ -500,7 +561,7 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)  # minutes
 
 
 def proof_figure(how: How, proofs: Proofs) -> Figure:
-    """Draws epsilon over minutes, a line for each method; a lone run's as a mark."""
+    """Draws the proven epsilon over minutes: a line for each method, or a mark for a single run."""
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 4.6))
         for curve in proofs.curves:
@@ -524,7 +585,10 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
 
 
 def _draw_curve(axis: Axes, curve: Curve) -> None:
-    """Draws a curve; hollow marks say that it assumes a Gaussian trade-off curve or is refuted."""
+    """Draws a curve.
+
+    Marks are hollow where the method assumes more than fair coins, or where its assumption is refuted.
+    """
     is_ours = curve.engine == "ours"
     is_lone_run = curve.way == ONCE.name
     method = _shorten_method(curve)

@@ -1,6 +1,7 @@
-"""Estimators that exist as papers' formulas or code: in words of our own, as they are printed there.
+"""Estimators from papers, implemented as the papers print them or as their public code has them.
 
-What this project corrects in them is in the errata of experiments/lidp and experiments/one_shot, cited below.
+Errors that this project corrects elsewhere are kept here; the errata of experiments/lidp and
+experiments/one_shot, cited below, list them.
 """
 
 from collections.abc import Callable
@@ -31,15 +32,22 @@ from experiments.canife import rounds
 
 Array = NDArray[np.float64]
 _BOOTSTRAPS = 2000
-_FIXED_SHARE = 0.2  # of the coins is guessed, where the number of guesses is fixed beforehand
-_SHARES = np.linspace(0.05, 1.0, 20)  # of the coins, where the best number of guesses is taken
-_HALVINGS = 30
+_FIXED_SHARE = 0.2  # the share of coins that is guessed, where it is fixed beforehand
+_SHARES = np.linspace(0.05, 1.0, 20)  # the shares that are tried, where the best result is taken
+_HALVINGS = 30  # of the interval in which the largest refuted mu is searched
 
 
 def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
-    """Returns CANIFE's estimate (2023), Algorithm 2: by the best threshold on the scores that it counts."""
+    """Returns CANIFE's estimator (2023, Algorithm 2).
+
+    It chooses the best threshold on the same scores on which it then counts errors.
+
+    Args:
+      estimate: `rounds.best_epsilon`, or `rounds.best_accuracy` for the first version of its code.
+    """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        """Returns the estimate of epsilon."""
         scores_in, scores_out = coins.pooled()
         return estimate(scores_in, scores_out, confidence, delta).estimate.epsilon
 
@@ -47,13 +55,12 @@ def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns dpsgd-auditbench's lower limit.
+    """Returns dpsgd-auditbench's bootstrap confidence limit of epsilon.
 
-    That is epsilon between two Gaussians with the scores' means and their pooled deviation, at the quantile
-    1 - confidence of 2,000 bootstrap samples of it.
-
-    epsilon rises with the distance of the means in deviations, in whichever direction: so its quantile is
-    taken, and converted once.
+    Two Gaussians with the scores' means and their pooled standard deviation have some epsilon. The limit is
+    the (1 - confidence)-quantile of that epsilon over 2,000 bootstrap samples of the scores. Epsilon
+    increases with the distance of the means in standard deviations, so that the quantile of the distance is
+    taken, and converted to epsilon once.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
@@ -67,22 +74,22 @@ def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> floa
 
 
 def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, Array]:
-    """Returns the means and the variances of bootstrap samples of the scores."""
+    """Returns the means and the unbiased variances of _BOOTSTRAPS bootstrap samples, (_BOOTSTRAPS,) each."""
     size = len(scores)
     samples = np.stack([scores[rng.integers(size, size=size)] for _ in range(_BOOTSTRAPS)])
     return samples.mean(1), samples.var(1, ddof=1)
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns LiDP's bound by the fourth-order Wilson interval with the variance of its public code.
+    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as its public code has it.
 
-    There the last term of Var(m_2) is h(0) (mu_4 - mu_3^2), with the limit on mu_3, in place of
-    h(0) (mu_4 - mu_2^2) (Errata L1).
+    The code has an error in the variance (Errata L1; see `fourth_order_limit`), which is kept.
     """
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
     error = (1 - confidence) / 2
-    # A canary is in, or out, in half of the runs: errors count twice.
+    # The limits are of the probability that a canary is out (or in) and misjudged. It is out (or in) with
+    # probability 1/2, so that the error rate is twice that.
     false_alarms = 2 * fourth_order_limit(rest.alarms, rest.canaries_in, error)
     misses = 2 * fourth_order_limit(rest.misses, rest.canaries_in, error)
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
@@ -90,17 +97,19 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
 
 def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
-    """Returns LiDP's upper limit of mu_1 as its public code has it.
+    """Returns LiDP's fourth-order upper confidence limit of mu_1, as its public code computes it.
 
-    mu_l is the probability that l canaries of a run are all counted (`lifted.moments`). Where the variance of
-    mu_2's estimate leaves no root, mu_2 is taken to be 1.
+    mu_l is the probability that l given canaries of a run are all counted (`lifted.moments`). The limit of
+    mu_1 needs one of mu_2, for the variance; that one needs limits of mu_3 and mu_4. In the variance of the
+    estimate of mu_2 the public code has h(0) (mu_4 - mu_3^2) in place of h(0) (mu_4 - mu_2^2) (Errata L1).
+    Where the quadratic equation for the limit of mu_2 has no root, the limit is 1.
 
     Args:
-      sums: (n,) how many canaries of each run were counted.
-      canaries: K, the canaries of a run.
-      error: The probability with which the limit may fail; each of four moments gets a fourth of it.
+      sums: (n,) the number of canaries of each run that were counted.
+      canaries: K, the number of canaries in a run.
+      error: The probability with which the limit may fail; each of the four moments gets a fourth of it.
     """
-    means = moments(sums, canaries, 4)
+    means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
     level = error / 4
     mu_3 = wilson(means[3], n, level)[1]
@@ -115,7 +124,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
     # h_2 x + constant - (1 - h_0) x^2.
     cut = special.ndtri(1 - level) ** 2 / n
-    # mu_3^2 stands where mu_2^2 belongs: so the public code has it (Errata L1).
+    # The public code has mu_3^2 where mu_2^2 belongs (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
     a = 1 + cut * (1 - h_0)
     b = means[2] + cut * h_2 / 2
@@ -129,15 +138,17 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
 
 
 def steinke(best: bool) -> EpsilonFunction:
-    """Returns the bound of Steinke, Nasr and Jagielski (2023), Algorithm 1 and Theorem 5.2.
+    """Returns the estimator of Steinke, Nasr and Jagielski (2023, Algorithm 1 and Theorem 5.2).
 
-    The largest scores are guessed in, as many of the lowest guessed out.
+    The canaries with the largest scores are guessed to be in, as many with the smallest to be out.
 
     Args:
-      best: Whether to try 20 numbers of guesses and take the largest result.
+      best: Whether to try 20 numbers of guesses and to take the largest bound; else a fifth of the coins is
+        guessed.
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        """Returns the lower bound on epsilon."""
         is_right = judge_guesses(coins)
         number = len(is_right)
         epsilons = []
@@ -152,20 +163,22 @@ def steinke(best: bool) -> EpsilonFunction:
 
 
 def mahloujifar(best: bool) -> EpsilonFunction:
-    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024), Algorithm 3.
+    """Returns the estimator of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3).
 
-    The trade-off curves are Gaussian.
+    It assumes that trade-off curves are Gaussian.
 
     Args:
-      best: Whether to try 20 numbers of guesses and take the largest result.
+      best: Whether to try 20 numbers of guesses and to take the largest bound; else a fifth of the coins is
+        guessed.
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
+        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute."""
         is_right = judge_guesses(coins)
         number = len(is_right)
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
-            # Searched from the largest mu so far, which stays where these guesses do not refute it.
+            # The search begins at the largest mu so far, and returns it where these guesses do not refute it.
             is_refuted = partial(_is_mu_refuted, number, guesses, right, 1 - confidence)
             mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
@@ -174,12 +187,21 @@ def mahloujifar(best: bool) -> EpsilonFunction:
 
 
 def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float) -> bool:
-    """Returns whether so many right guesses refute mu (Mahloujifar, Melis and Chaudhuri, Algorithm 3).
+    """Returns whether the number of right guesses refutes mu-GDP (Mahloujifar et al., 2024, Algorithm 3).
 
-    For c right of c' guesses among m coins, at the error tau:
+    Of c' guesses about m coins c are right; tau is the error. From r = tau c / m and h = tau (c' - c) / m,
+    the algorithm takes steps i = c - 1, ..., 0:
 
-        h = tau (c' - c) / m,  r = tau c / m;  for i = c - 1, ..., 0: h' = max(h, f(r)), r' = r + i / (c' - i)
-        (h' - h), with f(r) = Phi(Phi^-1(r) - mu);  mu is refuted if r + h > c' / m.
+        h' = max(h, f(r)),  r' = r + i / (c' - i) (h' - h),  with f(r) = Phi(Phi^-1(r) - mu).
+
+    mu is refuted if r + h > c' / m. The sum never decreases, so that the loop stops as soon as it is larger.
+
+    Args:
+      coins: m, the number of coins.
+      guesses: c', the number of guesses.
+      right: c, the number of right guesses.
+      error: tau, the probability with which a true mu may be refuted.
+      mu: The parameter of the Gaussian trade-off curve.
     """
     r = error * right / coins
     h = error * (guesses - right) / coins
@@ -194,12 +216,13 @@ def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float
 
 
 def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
-    """Returns which guesses about the coins of one run are right, the surest first.
+    """Guesses the coins of one run, and returns which guesses are right, the surest guess first.
 
-    The largest score is guessed in, the lowest out, the second largest in, and so on.
+    The canary with the largest score is guessed to be in, that with the smallest to be out, that with the
+    second largest to be in, and so on.
 
     Returns:
-      (m,) a value for each of the run's m coins.
+      (m,) whether each guess is right, for the run's m coins.
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
@@ -211,11 +234,14 @@ def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
 
 
 def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
-    """Returns how many guesses are made, and how many of them are right.
+    """Counts the right guesses among the surest ones.
 
     Args:
-      is_right: (m,) from `judge_guesses`.
-      best: False for a fifth of the coins; True for 20 numbers of guesses.
+      is_right: (m,) whether each guess is right, the surest first, as `judge_guesses` returns it.
+      best: Whether to count for 20 numbers of guesses, or for one number, a fifth of the coins.
+
+    Returns:
+      (number of guesses, number of right guesses) for each number of guesses, an even number of at least 2.
     """
     shares = _SHARES if best else np.array([_FIXED_SHARE])
     even_numbers = (len(is_right) * shares).astype(int) // 2 * 2
@@ -227,20 +253,33 @@ def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[i
 
 
 def one_shot_fit(name: str) -> EpsilonFunction:
-    """Returns an estimate of One-shot (2024): a fit taken for the truth (`one_shot.FITTED`)."""
+    """Returns an estimator of One-shot (2024) that takes a Gaussian fitted to the cosines for their law.
+
+    Args:
+      name: A key of `one_shot.FITTED`, which says how epsilon follows from the fit.
+    """
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
+        """Returns the estimate of epsilon; the confidence is not used."""
         fitted = one_shot.fit(directions.cosines[0], directions.dimension)
-        # Without its canary a cosine has the law N(0, 1), in units of 1/sqrt(d), as the fit is.
+        # In units of 1/sqrt(d), which are those of the fit, a cosine without its canary has the law N(0, 1).
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
     return epsilon
 
 
 def one_shot_limit(prior: float) -> EpsilonFunction:
-    """Returns One-shot's eps_lo (`one_shot.in_sample`)."""
+    """Returns the estimator eps_lo of One-shot (2024), the largest epsilon over thresholds.
+
+    `one_shot.in_sample` computes it.
+
+    Args:
+      prior: The parameter of the beta law of an error rate's limit: 1/2 for Jeffreys' limits, 1 for those of
+        Clopper and Pearson.
+    """
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
+        """Returns the lower limit of epsilon."""
         cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
         return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 
@@ -255,7 +294,6 @@ _ONE_SHOT = "One-shot (Andrew et al., 2024)"
 _BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
 _SLOW = 10  # the cost of an estimator whose audits take a tenth of a second or more
 
-
 _make = partial(Estimator, kind=PAPER)
 _one_shot = partial(_make, source=_ONE_SHOT, design=DIRECTIONS)
 _steinke = partial(_make, source=_STEINKE, design=ONE_RUN)
@@ -266,7 +304,7 @@ _canife = partial(
 
 
 def _make_one_shot_estimators() -> list[Estimator]:
-    """Returns the records of One-shot's fits and limits."""
+    """Returns the benchmark's records of One-shot's estimates by fits, and of its lower limits."""
     estimators = []
     for name in one_shot.FITTED:
         fit = _one_shot(

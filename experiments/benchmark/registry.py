@@ -1,4 +1,4 @@
-"""All estimators and mechanisms of the benchmark, by name; each is a record in the file of its kind."""
+"""The estimators of the benchmark, by name; each is a record in the file of its kind."""
 
 import importlib.metadata
 import importlib.util
@@ -15,29 +15,30 @@ assert len(ESTIMATORS) == len(_RECORDS), "two estimators have the same name"
 
 
 def is_installed(estimator: Estimator) -> bool:
-    """Returns whether Python finds the estimator's package, without importing it."""
+    """Returns whether the estimator needs no package, or Python finds it; imports nothing."""
     if not estimator.module:
         return True
     return importlib.util.find_spec(estimator.module) is not None
 
 
 def find_version(estimator: Estimator) -> str:
-    """Returns the version of the estimator's package; this project's, where it has none."""
+    """Returns the version of the estimator's package, or of this project where it needs no package."""
     if not estimator.package:
         return __version__
     return importlib.metadata.version(estimator.package)
 
 
 def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
-    """Returns the names that a flag chooses, in the order of the choices.
+    """Returns the names that a flag's value chooses, in the order of `choices`.
 
     Args:
       flag: The flag's name, for messages.
-      parts: A name chooses itself; what is no name chooses all names that contain it. None chooses all.
+      parts: The flag's value: a whole name chooses that name alone, any other text all names that contain it.
+        None chooses all names.
       choices: All names.
 
     Raises:
-      InputError: There is no part, or a part is in no name.
+      InputError: There are no parts, or a part is in no name.
     """
     names = list(choices)
     if parts is None:
@@ -53,7 +54,7 @@ def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> 
 
 
 def _match(part: str, names: list[str]) -> list[str]:
-    """Returns the name that the part is, or else the names that contain it."""
+    """Returns [part] where the part is a name, else all names that contain it; none where it is empty."""
     if not part:
         return []
     if part in names:

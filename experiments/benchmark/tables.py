@@ -26,21 +26,23 @@ _NOTES = (
 
 
 class MeasuredEstimator(NamedTuple):
-    """An estimator over all its cells.
+    """The summary of an estimator over all its cells.
 
     Attributes:
-      estimator: Its name.
-      design: One of `contract.DESIGNS`.
+      estimator: The estimator's name.
+      design: The design of its audits, one of `contract.DESIGNS`.
       claims_level: Whether it claims that its bound holds at the confidence.
-      cells: How many there are.
-      worst_share: The largest share of audits above the truth in a cell whose mechanism keeps what the
-        estimator assumes; None where there is no such cell.
-      over_level: Those of these cells in which it exceeds its level.
-      worst_share_elsewhere: As `worst_share`, of the other cells.
-      proven_share: The mean share of the truth where its assumptions hold; None where all truths are 0.
-      refused_share: The share of audits that gave no value.
-      seconds: Of a processor, the median audit of the median cell.
-      claim: After how many training runs it refutes a claim; None where that is not measured.
+      cells: The number of its cells.
+      worst_share: The largest share of audits above the truth in a cell where its assumptions hold; None
+        where there is no such cell.
+      over_level: Those cells, where its assumptions hold, in which it exceeds the level that it claims.
+      worst_share_elsewhere: The largest share of audits above the truth in a cell where an assumption is
+        broken; None where there is no such cell.
+      proven_share: The mean over cells, where its assumptions hold, of the mean epsilon over the true
+        epsilon; None where there is no such cell, or all truths are 0.
+      refused_share: The share of audits for which it gave no value.
+      seconds: The processor time of the median audit in the median cell.
+      claim: How many training runs it needs to refute a false claim; None where that is not measured.
     """
 
     estimator: str
@@ -64,11 +66,17 @@ class MeasuredEstimator(NamedTuple):
 def summarise_estimators(
     cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
 ) -> list[MeasuredEstimator]:
-    """Returns a row for each estimator, by design and in the order of the records."""
+    """Returns the summary of each estimator, sorted by design, then in the order of the estimators' records.
+
+    Args:
+      cells: The measured cells of all estimators.
+      claims: The claims that estimators refuted; of some estimators, or none.
+    """
     order = list(ESTIMATORS)
     claim_by_estimator = {claim.estimator: claim for claim in claims}
 
     def rank(cell: MeasuredCell) -> tuple[int, int]:
+        """Returns the key by which cells are sorted."""
         return DESIGNS.index(cell.design), order.index(cell.estimator)
 
     rows = []
@@ -80,7 +88,7 @@ def summarise_estimators(
 
 
 def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
-    """Returns the row of an estimator's cells."""
+    """Returns the summary of an estimator's cells, at least one."""
     shares = []
     shares_elsewhere = []
     proven_shares = []
@@ -117,7 +125,10 @@ def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
 def make_summary_table(
     cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
 ) -> Table[MeasuredEstimator]:
-    """Returns the table of a row for each estimator, for people and for files."""
+    """Returns the table with a row for each estimator, for people and for files.
+
+    Columns without a key are for people alone, columns without a heading for files alone.
+    """
     show_share = "{:.0%}".format
     columns = (
         Column("estimator", attrgetter("estimator"), "estimator", width=40, left=True),
@@ -148,7 +159,7 @@ def make_summary_table(
 
 
 def _make_claim_columns() -> list[Column]:
-    """Returns the columns, in files alone, of the claim that each estimator is to refute."""
+    """Returns the columns about the false claim that estimators are to refute; they are in files alone."""
     names = {
         "runs_until_refuted": "runs",
         "most_runs": "most_runs",
@@ -157,13 +168,14 @@ def _make_claim_columns() -> list[Column]:
     }
 
     def read(field: str) -> Callable[[MeasuredEstimator], Any]:
+        """Returns a function that reads a field of a row's claim; None where the row has no claim."""
         return lambda row: None if row.claim is None else getattr(row.claim, field)
 
     return [Column(key, read(field)) for key, field in names.items()]
 
 
 def _show_worst_share(row: MeasuredEstimator) -> str | None:
-    """Returns the worst share with a mark: - where no level is claimed, * where the level is exceeded."""
+    """Formats the worst share with a mark: - where no level is claimed, * where the level is exceeded."""
     if row.worst_share is None:
         return None
     if not row.claims_level:
@@ -176,14 +188,14 @@ def _show_worst_share(row: MeasuredEstimator) -> str | None:
 
 
 def _show_milliseconds(seconds: float) -> str:
-    """Returns seconds as whole milliseconds."""
+    """Formats seconds as whole milliseconds, or as "<1"."""
     if seconds < 1e-3:
         return "<1"
     return f"{1e3 * seconds:,.0f}"
 
 
 def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
-    """Returns the table with a row for each cell: all of it for CSV and JSON, what matters for people."""
+    """Returns the table with a row for each cell; CSV and JSON have every field, people see what matters."""
     stored_columns = []
     for name in MeasuredCell._fields:
         if name != "broken":
@@ -203,7 +215,7 @@ def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
         _make_shown_column("ms", lambda cell: 1e3 * cell.seconds, number(".1f")),
         _make_shown_column("refused", lambda cell: cell.refused or None, number("d")),
     )
-    # Its text is the same in CSV and for people.
+    # This column is both in files and for people, with the same text.
     broken_column = Column(
         "broken", lambda cell: "; ".join(cell.broken), "outside of its assumptions", left=True
     )
@@ -216,5 +228,5 @@ def _make_shown_column(
     show: Callable[[Any], str] = str,
     left: bool = False,
 ) -> Column:
-    """Returns a column that people see and that is in no file."""
+    """Returns a column for people alone, which no file has."""
     return Column(None, value, head, show, left=left)

@@ -1,7 +1,8 @@
-"""Scores of this project's own training runs as a mechanism: what an estimator meets in practice.
+"""Mechanisms whose scores are those of this project's own training runs, as estimators meet them in practice.
 
-GC-R's coordinates in the FCNN on Housing, one or several a run, at a noise multiplier by which composition
-says mu 1. No model leaks more than that: an estimate above it is wrong, whatever the trade-off curve is.
+The FCNN is trained on Housing. Its canaries, one or several a run, are gradients along random coordinates
+(GC-R). The noise multiplier is such that composition guarantees mu = 1. No model leaks more than that, so
+that an estimate above it is wrong, whatever the trade-off curve is.
 """
 
 import functools
@@ -19,19 +20,20 @@ from experiments.benchmark.contract import ONE_CANARY, SEVERAL, BenchmarkedMecha
 
 _MU = 1.0
 _STEPS = 250
-_POOL_FACTOR = (
-    10  # so many times an audit's runs are trained; an audit samples them without replacement
-)
+_POOL_FACTOR = 10  # the trained runs over an audit's runs, which are sampled without replacement
 
 
 @functools.cache
 def _train_pool(canaries: int, runs: int) -> Coins:
-    """Returns the scores of so many runs, trained when they are first needed, by a process of its own."""
+    """Returns the scores of `runs` runs with `canaries` canaries each.
+
+    They are trained at the first call with these arguments, in a process of its own, and kept.
+    """
     return processes.run_in_own_process(functools.partial(_train, canaries, runs))
 
 
 def _train(canaries: int, runs: int) -> Coins:
-    """Trains runs with so many canaries each, and returns their scores."""
+    """Trains `runs` runs with `canaries` canaries each in this process, and returns their scores."""
     from audit.runtime.machine import prepare_jax
     from audit.settings import build, stored
     from audit.settings.make import setting_of
@@ -56,7 +58,7 @@ def _train(canaries: int, runs: int) -> Coins:
 
 
 def _draw_worlds(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
-    """Draws as many runs with the canary in as with it out."""
+    """Draws an audit from trained runs of one canary: half of them with the canary in, half with it out."""
     pool = _train_pool(1, setting.runs * _POOL_FACTOR)
     n = setting.runs // 2
     runs_in = np.flatnonzero(pool.presence[:, 0])
@@ -68,7 +70,7 @@ def _draw_worlds(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_runs(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
-    """Draws runs of several canaries."""
+    """Draws an audit from trained runs of several canaries."""
     pool = _train_pool(setting.canaries, setting.runs * _POOL_FACTOR)
     drawn = rng.choice(len(pool.scores), setting.runs, replace=False)
     return Coins(pool.scores[drawn], pool.presence[drawn])

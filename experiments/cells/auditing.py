@@ -1,4 +1,4 @@
-"""An audit of a setting: trains what the store does not have, until enough is proven, and concludes."""
+"""Audits a setting: trains the runs that the store lacks, until enough is proven, and concludes."""
 
 import json
 import math
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from audit.training.training import Trained
 
-_LOOK_SECONDS = 3.0  # between two conclusions while training, each of which takes a while
+_LOOK_SECONDS = 3.0  # the least between two conclusions during training, since each takes a while
 
 
-# A conclusion -> the first number of runs that proves enough; None where they do not yet.
+# (conclusion) -> the first number of runs that proves enough; None where all runs do not yet.
 Until = Callable[[Conclusion], int | None]
 
 
 def until_epsilon(epsilon: float) -> Until:
-    """Returns the request to train until so large an epsilon is proven, with nothing assumed."""
+    """Returns the rule to train until `epsilon` is proven by the bound that assumes nothing."""
 
     def find_first(conclusion: Conclusion) -> int | None:
         return _find_first_above(conclusion.path, epsilon)
@@ -45,9 +45,10 @@ def until_epsilon(epsilon: float) -> Until:
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns the request to train until so large a part of the claim is proven.
+    """Returns the rule to train until `multiple` times the claim is proven.
 
-    For a claim of mu-GDP it is the part of mu below which no GDP guarantee can hold, else that of epsilon.
+    Where the claim is an epsilon, that is `multiple` times epsilon. Where it is mu-GDP, it is the epsilon of
+    `multiple` times mu, and has to be proven by the bound on mu of fresh directions (exact_null_gdp).
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
@@ -64,7 +65,7 @@ def until_multiple(multiple: float) -> Until:
 
 
 def until_refuted(conclusion: Conclusion) -> int | None:
-    """Returns after how many runs the claim was refuted; None where it is not."""
+    """Returns the number of runs after which the claim was refuted; None where it is not refuted."""
     test = judge_claim(conclusion)
     if test is None or not test.refuted:
         return None
@@ -72,7 +73,12 @@ def until_refuted(conclusion: Conclusion) -> int | None:
 
 
 def _find_first_above(path: Sequence[float], epsilon: float) -> int | None:
-    """Returns the first number of runs after which a path is at least at epsilon."""
+    """Returns the first number of runs after which a bound is at least epsilon; None where it never is.
+
+    Args:
+      path: The bound after 1, 2, ... runs.
+      epsilon: The value to reach.
+    """
     for runs, proven in enumerate(path, 1):
         if proven >= epsilon:
             return runs
@@ -80,19 +86,19 @@ def _find_first_above(path: Sequence[float], epsilon: float) -> int | None:
 
 
 class AuditRequest(NamedTuple):
-    """What is audited.
+    """What is audited, and when training stops.
 
     Attributes:
       setting: The training and its adversary.
-      dataset: The data that it trains on.
-      runs: Models to train, at most.
-      looks: The declared numbers of runs at which to look; empty where none are declared.
-      levels: Of the bounds.
-      chunk_size: Models trained at once; 0: as many as fit.
-      until: What has to be proven for training to stop, if anything.
-      minutes: After which no further training begins, if any.
-      rehearsals: Along how many runs to measure how much steps stretch distances, 0 for as many as usual;
-        None: it is not measured.
+      dataset: The data to train on.
+      runs: The most models to train.
+      looks: The declared numbers of runs at which to conclude; empty where none are declared.
+      levels: The delta and the confidence of the bounds.
+      chunk_size: The number of models to train at once; 0 for as many as fit into memory.
+      until: The rule that says when enough is proven to stop training; None to train all runs.
+      minutes: The minutes after which no further stage of training begins; None for no limit.
+      rehearsals: The number of training runs along which to measure how much training steps expand distances;
+        0 for the usual number, None to measure nothing.
     """
 
     setting: Setting
@@ -106,7 +112,10 @@ class AuditRequest(NamedTuple):
     rehearsals: int | None = None
 
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
-        """Draws what follows from scores."""
+        """Returns the conclusion from scores.
+
+        Where `rehearsals` asks for it and the store lacks it, first measures how much training steps expand.
+        """
         runs = self.rehearsals
         if runs is not None and rehearsals.find_measured(store, runs) is None:
             from audit.conclusions import measuring  # loads JAX
@@ -116,19 +125,19 @@ class AuditRequest(NamedTuple):
         return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 
     def first_proven(self, conclusion: Conclusion) -> int | None:
-        """Returns the first number of runs that proves as much as `until` asks; None where none does."""
+        """Returns the first number of runs that satisfies `until`; None where none does, or without it."""
         return None if self.until is None else self.until(conclusion)
 
 
 class FinishedAudit(NamedTuple):
-    """An audit whose runs are all there.
+    """An audit whose training is finished.
 
     Attributes:
-      request: What was audited, with as many runs as there are.
-      store: Of its scores.
-      scores: All of them.
+      request: What was audited; its `runs` is the number of runs that there are.
+      store: The store of the scores.
+      scores: The scores of all runs.
       provenance: The versions and devices that trained them.
-      trained: The training of those that the store had not yet, if there was any.
+      trained: What training took in this process; None where the store had all runs already.
     """
 
     request: AuditRequest
@@ -138,11 +147,11 @@ class FinishedAudit(NamedTuple):
     trained: "Trained | None" = None
 
     def conclude(self) -> Conclusion:
-        """Draws what follows from the scores."""
+        """Returns the conclusion from the scores."""
         return self.request.conclude(self.store, self.scores)
 
     def circumstances(self) -> dict[str, Any]:
-        """Returns what a result says beside the bounds: setting, runs, what trained them, and where."""
+        """Returns a result's fields beside the bounds: setting, runs, provenance and the store's folder."""
         return {
             "setting": flat(self.request.setting),
             "runs": self.request.runs,
@@ -152,18 +161,18 @@ class FinishedAudit(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What was written of an audit.
+    """The result of an audit, after the attempt to write its files.
 
     Attributes:
-      result: Its JSON on one line.
-      refusal: Why its files could not be written; empty where they could.
+      result: The result as JSON on one line.
+      refusal: The reason why the files could not be written; empty where they were.
     """
 
     result: str
     refusal: str = ""
 
 
-ShowLook = Callable[[Conclusion, int], None]
+ShowLook = Callable[[Conclusion, int], None]  # (conclusion, the look's number, from 1) -> shows it
 
 
 def complete(
@@ -172,16 +181,18 @@ def complete(
     engines: "AbstractContextManager[TrainingEngine]",
     show_look: ShowLook,
 ) -> FinishedAudit:
-    """Trains the runs that the store does not have.
+    """Trains the runs that the store lacks, and returns the finished audit.
+
+    Fewer runs than requested suffice where they already prove what `until` asks.
 
     Args:
       request: What is audited.
       out: The folder of all stores.
-      engines: Gives the engine that trains, where anything is to be trained.
-      show_look: (conclusion, number from 1) -> anything; is called at each declared look.
+      engines: A context that yields the engine that trains; entered only where there is something to train.
+      show_look: (conclusion, the look's number, from 1) -> None; called at each declared look.
 
     Raises:
-      InputError: Where setting, data, looks and store don't fit.
+      InputError: Setting, data, looks and store don't fit.
     """
     store = stored.find_store(out, request.setting, request.dataset)
     if store is not None:
@@ -207,10 +218,10 @@ def complete(
 
 
 def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
-    """Writes the bounds and their figure to the store.
+    """Writes the bounds and their figure to the store, and returns the result.
 
-    Files that were made from the same scores, setting, levels and version are not made again. Where they
-    can't be written, the result is returned still, since the scores are there.
+    Files that were made from the same scores, setting, levels and version are not made again. Where the files
+    can't be written, the result is returned nevertheless, with the reason.
     """
     store = finished.store
     made_from = results.source(store, conclusion)
@@ -233,7 +244,10 @@ def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
 
 
 def _stop_where_proven(request: AuditRequest, store: Store) -> AuditRequest:
-    """Returns the request with as many runs as it takes to prove `until`, if the store has so many."""
+    """Returns the request with the first number of runs that satisfies `until`, where the store has so many.
+
+    Otherwise, or where the bounds do not hold at any number of runs, returns the request as it is.
+    """
     held = min(store.runs_held(), request.runs)
     if not held or not request.setting.adversary.any_time:
         return request
@@ -242,14 +256,14 @@ def _stop_where_proven(request: AuditRequest, store: Store) -> AuditRequest:
 
 
 def _is_done(request: AuditRequest, store: Store) -> bool:
-    """Returns whether the store has all runs and a conclusion; a look is taken again in any case."""
+    """Returns whether the store has all runs and a conclusion; never where looks are declared."""
     if request.looks or store.missing(request.runs):
         return False
     return concluded_runs(store) > 0
 
 
 def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: int) -> "Trained":
-    """Trains the missing runs under a progress bar, in chunks of at most `most_trained` runs."""
+    """Trains the runs that the store lacks, in chunks of at most `most_trained`, under a progress bar."""
     from audit.training import training
 
     with progress.bar(training.count_missing(store, request.runs)) as bar:
@@ -261,7 +275,7 @@ def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: 
 def _train_to_looks(
     request: AuditRequest, store: Store, trainer: Trainer, show_look: ShowLook
 ) -> "Trained":
-    """Trains from each declared look to the next; keeps the result of each and shows it."""
+    """Trains from each declared look to the next; stores the result of each look and shows it."""
     from audit.training import training
 
     parts = []
@@ -280,10 +294,11 @@ def _train_to_looks(
 
 
 def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -> "Trained":
-    """Trains in stages, until `until` is proven or the minutes are up.
+    """Trains in stages, until enough is proven, the minutes are up, or all runs are trained.
 
-    The text before the bar says what is proven, up to date to a few seconds. The scores that it returns are
-    those of the first runs that prove enough, whatever the stages were.
+    A progress bar says what is proven; without `until` it is updated every few seconds. The returned scores
+    are those of the first number of runs that proves enough, so that they do not depend on the size of
+    stages.
     """
     from audit.training import training
 

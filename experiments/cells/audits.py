@@ -1,4 +1,4 @@
-"""Audits of trained models as cells: scores, and audit.json."""
+"""Makes audits of trained models into cells, whose stores then have scores and audit.json."""
 
 import json
 from collections.abc import Callable, Hashable, Sequence
@@ -17,12 +17,12 @@ from audit.tasks.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from models.catalogue import task
 
-# Seconds that a program takes to compile on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
+# Seconds in which a program compiles on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
 _COMPILING_SECONDS = 8.0
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns the cell of an audit."""
+    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json."""
     setting = audited.setting
     runs = audited.runs
 
@@ -49,15 +49,15 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns the cell of an experiment with a setting, in a store of its own on its model's data.
+    """Returns the cell of an experiment with a setting, which has a store of its own.
 
     Args:
-      name: A name for people.
+      name: The cell's name for people.
       setting: The setting.
-      runs: The cell's runs.
-      is_complete: (store) -> whether it has all of the cell.
-      do: (store, the model's data, progress) -> anything; does what is missing.
-      experiment: The experiment, a part of the cell's identity.
+      runs: The number of the cell's runs.
+      is_complete: (store) -> whether the store has all of the cell.
+      do: (store, the model's data, progress) -> anything; computes what the store lacks.
+      experiment: The experiment's name, which is a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
@@ -65,7 +65,7 @@ def setting_cell(
         store = held.open(cell_identity)
         if store is None:
             return False
-        # None of computed features, which differ in their last bits between machines: any pass.
+        # Computed features differ in their last bits between machines. Their checksum is None: any data pass.
         checksum = data.checksum(setting.model)
         return checksum in (None, store.config().get("data_sha256")) and is_complete(store)
 
@@ -84,18 +84,18 @@ def setting_cell(
 
 
 def step_seconds(setting: Setting) -> float:
-    """Returns the seconds of a model-step on two cores, as measured."""
+    """Returns the seconds that a model-step of a setting takes on two cores, as measured for its model."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
 
 
 def compiling_seconds(cells: Sequence[Cell]) -> float:
-    """Estimates the seconds of compiling for all cells; cells whose programs have equal shapes share them."""
+    """Estimates the seconds of compiling for all cells; cells with equal programs share them."""
     programs = {_program_shape(cell) for cell in cells}
     return _COMPILING_SECONDS * len(programs)
 
 
 def _program_shape(cell: Cell) -> Hashable:
-    """Returns what is equal for two cells of audits that share a compiled program."""
+    """Returns a key that two cells have in common if they share a compiled program."""
     if cell.audited is None:
         return cell.identity
     setting = cell.audited.setting
@@ -110,7 +110,7 @@ def _program_shape(cell: Cell) -> Hashable:
 
 
 def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
-    """Returns how a setting is trained; raises InputError where it can't be audited with so many runs."""
+    """Returns the recipe of a setting's training; raises InputError where so many runs can't audit it."""
     from audit.settings import build
 
     build.validate(setting, runs)
@@ -119,7 +119,7 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
 
 
 def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None:
-    """Computes what the stored scores show at the usual levels, and keeps it as audit.json."""
+    """Draws the conclusion from the stored scores at the usual levels, and writes it as audit.json."""
     from audit.conclusions import results
     from audit.conclusions.concluded import conclude_setting
 
@@ -136,7 +136,7 @@ def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None
 
 
 def concluded_runs(store: Store) -> int:
-    """Returns the runs that audit.json concludes from; 0 where there is none or it can't be read."""
+    """Returns the number of runs from which audit.json concludes; 0 where it is missing or can't be read."""
     try:
         result = store.result()
     except InputError:

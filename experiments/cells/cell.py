@@ -1,7 +1,7 @@
-"""A cell: a piece of a sweep's work, as a record of functions; the data that cells are on, and their answers.
+"""The cell, a piece of a sweep's work; the data sets that cells use; and the answers that cells store.
 
-A kind of cell is a module that makes such records; nothing else knows which kinds there are. Importing this
-starts no JAX.
+A cell is a record of functions. A kind of cell is a module that makes such records, and nothing else knows
+which kinds there are. Importing this starts no JAX.
 """
 
 import hashlib
@@ -24,11 +24,19 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 _ANSWER = "answer.json"
-_CHECKSUM = "sha256"  # a field of that file
+_CHECKSUM = "sha256"  # the field of that file with its checksum
 
 
 class Audited(NamedTuple):
-    """An audit of trained models and its place in a figure: panel, series, and x."""
+    """An audit of trained models, and its place in a figure.
+
+    Attributes:
+      panel: The name of the figure's panel.
+      series: The name of the series.
+      x: The value on the horizontal axis.
+      setting: The audit's setting.
+      runs: The number of the audit's runs.
+    """
 
     panel: str
     series: str
@@ -38,7 +46,7 @@ class Audited(NamedTuple):
 
 
 class DataSets:
-    """The models' data, from the user's files or as `audit` finds them, each loaded when first needed."""
+    """The models' data, from the user's files or as `audit` finds them; each is loaded when first needed."""
 
     def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
         """Loads nothing yet.
@@ -51,11 +59,11 @@ class DataSets:
         self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The federation that was loaded last, by what decides it.
+        # The clients that were loaded last, by all that decides them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data; None for computed features, of which none is published."""
+        """Returns the checksum of a model's data; None for computed features, which have none published."""
         data = TASKS[model].data
         if self._is_replaced_by_a_file(data):
             return self.load(model).checksum
@@ -76,13 +84,13 @@ class DataSets:
         return dataset
 
     def file(self, name: str) -> str | None:
-        """Returns the file, or the folder, in place of a data set; None where the user names none."""
+        """Returns the user's file or folder in place of the data set with a name; None if there is none."""
         return self._files.get(name)
 
     def clients(self, setting: FederatedTraining) -> Federation:
         """Returns a federated setting's clients; raises InputError where they can't be loaded.
 
-        Only the last clients stay in memory.
+        Only the clients of the last call stay in memory.
         """
         task = federated_task(setting.model)
         key = (task.file, setting.clients, setting.alpha, setting.seed)
@@ -92,30 +100,33 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads the files in place of published data sets; raises InputError if a file can't be used."""
+        """Loads each of the user's files in place of a published data set, to check it.
+
+        Raises InputError if a file can't be used.
+        """
         for model, task in TASKS.items():
             if self._is_replaced_by_a_file(task.data):
                 self.load(model)
 
     def _is_replaced_by_a_file(self, data: Data) -> bool:
-        """Returns whether the data are published, and a file takes their place."""
+        """Returns whether the data set is published, and a file of the user's takes its place."""
         return data.checksum is not None and self._files.get(data.file) is not None
 
 
 def file_names() -> list[str]:
-    """Returns the names of the data sets that a file may take the place of."""
+    """Returns the names of the data sets that a user's file may replace."""
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
 
 
 class GameRecipe(NamedTuple):
-    """How to train a game, pickled for processes that have no store.
+    """How to make a game; it is pickled and sent to processes that have no store.
 
     Attributes:
-      key: A text that is equal for equal games on equal data.
+      key: A text that is the same for equal games on equal data.
       make: (data) -> the game; raises InputError where it can't be made.
-      about: (data) -> the versions and devices of a training, which are stored beside its scores.
+      about: (data) -> the versions and devices of the process, which are stored beside its scores.
     """
 
     key: str
@@ -124,21 +135,22 @@ class GameRecipe(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A piece of work.
+    """A piece of a sweep's work, such as the audit of one setting.
 
     Attributes:
-      name: A name for people.
-      identity: A text that is equal for cells that are the same piece of work; of those, the cell with the
-        most runs is done.
-      runs: Its runs.
-      seconds: An estimate of how long it takes on two cores.
-      is_done: (holdings, data sets) -> whether the store has all of it; takes neither JAX nor data for which
-        no file was given.
-      open: (the store's root, data sets) -> its store.
-      do: (store, data sets, progress) -> anything; does all that is missing.
+      name: The name for people.
+      identity: A text that is the same for cells that are the same work but for their number of runs. Of such
+        cells only the one with the most runs is done.
+      runs: The number of runs.
+      seconds: An estimate of the seconds that it takes on two cores.
+      is_done: (holdings, data sets) -> whether the store has all of it. Needs no JAX, and loads no data but
+        the user's files.
+      open: (the store's root, data sets) -> the cell's store.
+      do: (store, data sets, progress) -> anything; computes all that the store lacks.
       shared: Whether several workers can do it at once, each a part.
-      request: What it computes, in its own kind's terms, for its paper's figures.
-      audited: The audit, if it is an audit; processes without a store can train its runs too.
+      request: What it computes, in the terms of its kind; read by its paper's figures.
+      audited: The audit, where the cell is one, else None. Processes without a store can train an audit's
+        runs.
     """
 
     name: str
@@ -154,12 +166,15 @@ class Cell(NamedTuple):
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object with its SHA-256, to a store; raises InputError where it can't."""
+    """Writes an answer, a JSON object with its SHA-256, to a store.
+
+    Raises InputError where it can't be written.
+    """
     store.write_text(_ANSWER, answer_text(values))
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
-    """Returns a store's answer; None if it is missing or damaged (see `Store.distrust`)."""
+    """Returns a store's answer; None if it is missing, or damaged and so to be computed again."""
     content = files.read(store.path / _ANSWER)
     if content is None:
         return None
@@ -171,15 +186,19 @@ def read_answer(store: Store) -> dict[str, Any] | None:
 
 
 def answer_text(values: dict[str, Any]) -> str:
-    """Returns an answer as it is written."""
+    """Returns an answer as the text of its file: JSON with the answer's SHA-256."""
     return json.dumps({**values, _CHECKSUM: _checksum(values)}) + "\n"
 
 
 def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """Returns a written answer; `unsigned` allows an answer without a checksum.
+    """Returns the answer that is written in a file.
+
+    Args:
+      content: The file's content.
+      unsigned: Whether an answer without a checksum is accepted.
 
     Raises:
-      ValueError, RecursionError: Where it is torn or altered, or its checksum is missing.
+      ValueError, RecursionError: The file is torn or altered, or its checksum is missing.
     """
     values = json.loads(content)
     require(isinstance(values, dict), "an object")
@@ -190,5 +209,5 @@ def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
 
 
 def _checksum(values: dict[str, Any]) -> str:
-    """Returns the SHA-256 of an answer without its checksum, in hex."""
+    """Returns the SHA-256, in hex, of an answer, which does not include its checksum."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A Ray cluster as trainers see it: tasks that start, end, and are done again where a worker died."""
+"""A Ray cluster as trainers see it: tasks start and end, and are repeated where their worker died."""
 
 import contextlib
 import io
@@ -16,19 +16,24 @@ from experiments.cells import local_ray
 
 LOCAL = "local"
 _RETRIES = 20  # of a task whose worker or node died
-_WAIT_SECONDS = 5.0
+_WAIT_SECONDS = 5.0  # the most to wait for a task that ends
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 
 
 class TaskNeeds(NamedTuple):
-    """What a task requests of Ray, and the devices that a worker then trains on: 0, all that it sees."""
+    """What a task requests of Ray.
+
+    Attributes:
+      resources: How many of each resource ("gpu", "cpu") a task requests.
+      devices: How many devices a worker makes of its CPU to train on; 0 where it trains on all GPUs it sees.
+    """
 
     resources: dict[str, int]
     devices: int
 
 
 class Node(NamedTuple):
-    """A node by the name that Ray gives it, and how many tasks run there at once."""
+    """A node of the cluster: its name in Ray, and the number of tasks that it runs at once."""
 
     name: str
     workers: int
@@ -38,40 +43,47 @@ class Cluster:
     """A Ray cluster that this process has joined."""
 
     def __init__(self, ray: Any) -> None:
+        """Takes the module `ray`, by which the process has joined a cluster."""
         self._ray = ray
         self.needs = _find_needs(list(self._resources_by_node().values()))
         self._remote_functions: dict[Callable[..., Any], Any] = {}
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: a value, and Ray's reference to it
 
     def nodes(self) -> list[Node]:
-        """Returns the nodes that are alive now and can do tasks."""
+        """Returns the nodes that are alive now and have the resources for at least one task."""
         nodes = []
         for name, available in self._resources_by_node().items():
-            fitting = []
+            tasks_by_resource = []  # how many tasks each resource suffices for
             for kind, count in self.needs.resources.items():
-                fitting.append(int(available.get(kind.upper(), 0)) // count)
-            workers = min(fitting)
+                tasks_by_resource.append(int(available.get(kind.upper(), 0)) // count)
+            workers = min(tasks_by_resource)
             if workers:
                 nodes.append(Node(name, workers))
         return nodes
 
     def count_workers(self) -> int:
-        """Returns how many tasks run at once now."""
+        """Returns how many tasks the nodes that are alive now can run at once."""
         return sum(node.workers for node in self.nodes())
 
     def share(self, value: Any) -> Any:
-        """Returns a reference to a value for tasks' arguments; the value is sent to each node only once."""
+        """Returns a reference to pass to tasks in place of a value, which is sent to each node only once."""
         if id(value) not in self._shared:
-            # The value stays here too, since another might get its id otherwise.
+            # The value is kept here too: were it deleted, another value could get its id.
             self._shared[id(value)] = (value, self._ray.put(value))
         _, reference = self._shared[id(value)]
         return reference
 
     def start(self, node: Node | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Starts a task that calls function(devices, *arguments), on that node while it is alive."""
+        """Starts a task that calls function(devices, *arguments), and returns Ray's reference to its result.
+
+        Args:
+          node: The node that is to run the task, or any other where it dies; None for any node.
+          function: A function whose first argument is the number of devices to train on.
+          *arguments: The function's other arguments, or references to them.
+        """
         if function not in self._remote_functions:
             requested = {f"num_{name}s": count for name, count in self.needs.resources.items()}
-            # By max_calls=0 a worker goes on, with what it has compiled: Ray would end it after a GPU's task.
+            # max_calls=0 keeps a worker, and what it has compiled; by default Ray ends it after a GPU's task.
             remote = self._ray.remote(max_retries=_RETRIES, max_calls=0, **requested)
             self._remote_functions[function] = remote(function)
         task = self._remote_functions[function]
@@ -82,12 +94,19 @@ class Cluster:
         return task.remote(self.needs.devices, *arguments)
 
     def wait(self, tasks: list[Any]) -> list[Any]:
-        """Returns those of some tasks that have ended, at least one unless that takes a while."""
+        """Waits until one of the tasks has ended, and returns it in a list.
+
+        The list is empty where none ends within _WAIT_SECONDS.
+        """
         ended, _ = self._ray.wait(tasks, num_returns=1, timeout=_WAIT_SECONDS)
         return list(ended)
 
     def get_result(self, task: Any) -> Any:
-        """Returns an ended task's result; raises InputError where the task did, or where it can't be done."""
+        """Returns the result of a task that has ended.
+
+        Raises:
+          InputError: The task raised it, or its workers died again and again.
+        """
         try:
             return self._ray.get(task)
         except self._ray.exceptions.RayTaskError as error:
@@ -100,7 +119,7 @@ class Cluster:
             raise InputError(message) from None
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs a task on any node and returns its result."""
+        """Calls function(devices, *arguments) as a task on any node, and returns its result."""
         return self.get_result(self.start(None, function, *arguments))
 
     def _resources_by_node(self) -> dict[str, dict[str, float]]:
@@ -114,14 +133,14 @@ class Cluster:
 
 @contextlib.contextmanager
 def join(address: str) -> Iterator[Cluster]:
-    """Joins the cluster at an address for a block.
+    """Joins a Ray cluster, and leaves it at the end of the block.
 
     Args:
-      address: host:port; auto, for the cluster that this machine belongs to; or local, for a cluster of this
-        machine alone, which ends with the block.
+      address: "host:port"; "auto" for the cluster that this machine belongs to; or "local" to start a cluster
+        of this machine alone, which ends with the block.
 
     Raises:
-      InputError: Where there is no cluster, or no Ray.
+      InputError: There is no cluster at the address, or Ray is not installed.
     """
     alone = address == LOCAL
     local_ray.set_up(alone)
@@ -146,17 +165,18 @@ def join(address: str) -> Iterator[Cluster]:
             with contextlib.redirect_stdout(_OwnThreadStdout(sys.stdout)):
                 yield Cluster(ray)
         finally:
-            # What it prints now it has printed before, and how often it did.
+            # At its end Ray repeats what it has printed before; that is not shown.
             with contextlib.redirect_stdout(io.StringIO()):
                 ray.shutdown()
 
 
 def _shorten(error: Exception) -> str:
-    """Returns the beginning of an error's message, on one line."""
+    """Returns the first 120 characters of an error's message, on one line."""
     return " ".join(str(error).split())[:120]
 
 
 def _no_cluster_message(address: str, why: str) -> str:
+    """Returns the message of the error that no cluster was joined, with a hint at what to do."""
     if address == LOCAL:
         return f"`engine=ray`: no cluster could be started here ({why}): name a short folder in RAY_TMPDIR"
     hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
@@ -164,9 +184,10 @@ def _no_cluster_message(address: str, why: str) -> str:
 
 
 class _OwnThreadStdout(io.TextIOBase):
-    """Standard output for the thread that makes it.
+    """Standard output that only the thread that makes it writes to.
 
-    Ray's threads print pages about each death; of what they print the first line goes to stderr.
+    Ray's threads print pages about each worker that died. Of what other threads print, only the first line is
+    kept, and goes to stderr.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -174,6 +195,7 @@ class _OwnThreadStdout(io.TextIOBase):
         self._own_thread = threading.get_ident()
 
     def write(self, text: str) -> int:
+        """Writes a text, or the first line of another thread's; returns the number of characters taken."""
         if threading.get_ident() == self._own_thread:
             return self._out.write(text)
         line = _COLOURS.sub("", text).strip().partition("\n")[0]
@@ -186,10 +208,16 @@ class _OwnThreadStdout(io.TextIOBase):
 
 
 def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
-    """Returns what a task requests: a GPU where a node has any, else the cores of the smallest node.
+    """Returns what a task requests: a GPU and a core where any node has a GPU, else cores alone.
+
+    Without GPUs it is as many cores as the smallest node has, so that every node can run a task, and all
+    tasks train on equally many devices.
+
+    Args:
+      nodes: The resources of each node, by Ray's names.
 
     Raises:
-      InputError: Where no node has GPUs or cores.
+      InputError: No node has GPUs or cores.
     """
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         return TaskNeeds({"gpu": 1, "cpu": 1}, 0)

@@ -1,4 +1,4 @@
-"""Federated audits as cells: scores, and beside them each run's accuracy."""
+"""Makes federated audits into cells, whose stores then have scores and the accuracy of each run's model."""
 
 import dataclasses
 import json
@@ -25,17 +25,29 @@ _ACCURACIES = "accuracies"
 
 
 class FederatedScores(NamedTuple):
-    """The cosines of some runs, and the accuracies of those of them that were measured."""
+    """What is stored of the first runs of a federated audit.
+
+    Attributes:
+      scores: The runs' cosines.
+      accuracies: The accuracies of the runs' final models, in order; runs without a stored accuracy are left
+        out.
+    """
 
     scores: Scores
     accuracies: list[float]
 
 
 def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: float) -> Cell:
-    """Returns the cell of so many runs of a federated training.
+    """Returns the cell of a federated audit.
 
-    Where every iterate is observed, the cosines with the final model are stored too, as those of the setting
-    that observes it alone: the same training run gives both.
+    Where the setting observes every iterate, the cosines with the final model are stored too, in the store of
+    the setting that observes the final model alone: the same training run gives both.
+
+    Args:
+      setting: The setting.
+      runs: The number of runs.
+      name: The cell's name for people.
+      seconds: An estimate of the seconds that it takes on two cores.
     """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -55,20 +67,21 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
-    """Returns the setting that observes the final model alone."""
+    """Returns the same setting, but with an adversary that observes the final model alone."""
     return dataclasses.replace(setting, observe="final")
 
 
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns what identifies a setting in the store, but for its clients' checksum.
-
-    Rounds are drawn and not listed by a user, and so have no checksum.
-    """
+    """Returns the fields by which the store identifies a setting, without its clients' checksum."""
+    # None: rounds have a checksum only where a user lists them, and here they are drawn.
     return federated_identity(setting, "", None)
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns what is stored of the first runs, on any clients; None where a run's cosines are missing."""
+    """Returns what is stored of a setting's first runs, whatever its clients are.
+
+    None where the cosines of any of these runs are missing.
+    """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
         return None
@@ -81,13 +94,13 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
 
 
 def read_accuracies(store: Store) -> dict[str, float]:
-    """Returns the stored accuracies by run."""
+    """Returns the stored accuracies, by the run's number as text."""
     answer = read_answer(store) or {}
     return {run: float(value) for run, value in answer.get(_ACCURACIES, {}).items()}
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Stores the accuracies of runs first, first + 1, ... beside those that are stored already."""
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
     measured = {}
     for run, value in enumerate(values, first):
         measured[str(run)] = float(value)
@@ -96,9 +109,15 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
 
 
 def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") -> None:
-    """Trains those runs again of which only the scores are stored, for `watch` to store their accuracies.
+    """Trains again the runs whose scores are stored but whose accuracies are lost.
 
-    They are lost where the file of accuracies was damaged, and set aside.
+    Accuracies are lost where their file was damaged, and so was set aside.
+
+    Args:
+      game: The game of the runs.
+      store: The store of scores and accuracies.
+      runs: The number of runs that should have accuracies.
+      watch: Stores the accuracies when a chunk's models are final.
     """
     from audit.storage.checkpoints import Checkpoints
     from audit.training import game as games
@@ -118,21 +137,30 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
 
 
 def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
-    """Returns the settings whose scores a training run gives: of every iterate, also the final model's."""
+    """Returns the settings whose scores a training run gives, the given setting first.
+
+    A setting that observes every iterate also gives the scores of the one that observes the final model
+    alone.
+    """
     if setting.observe in FINAL:
         return [setting]
     return [setting, final(setting)]
 
 
 def _make_store(out: Path, setting: FederatedSetting, checksum: str) -> Store:
-    """Returns the store of a setting on clients with that checksum."""
+    """Returns the store of a setting on clients with a checksum, under the root `out`."""
     return Store(out, federated_identity(setting, checksum, None), f"federated-{setting.model}")
 
 
 def _train(
     setting: FederatedSetting, runs: int, store: Store, federation: Federation, progress: Progress
 ) -> None:
-    """Trains what is missing, all observations together; then the runs that only the first of them had."""
+    """Trains the runs that the stores lack.
+
+    A training run gives the scores of all observed settings (`_observed_settings`). First come the runs that
+    the first setting's store lacks: they fill all stores. Then each further store gets the runs that it still
+    lacks. After that, lost accuracies are computed again.
+    """
     from audit.settings import build_federated
     from audit.training import training
 
@@ -162,16 +190,20 @@ def _make_watch(
     rounds: int,
     measure: "Callable[[Array], Array]",
 ) -> "Watch":
-    """Returns a watch that stores what final models give, before their scores are stored.
+    """Returns a watch that stores the accuracies of final models, and the scores of other settings for them.
+
+    It is called before the training's own scores are stored.
 
     Args:
-      store: Where accuracies go.
-      others: Other observations of the same training, each with its store, which get scores and accuracies.
-      rounds: Rounds of the training, after which models are final.
-      measure: (models) -> accuracies.
+      store: The store of the setting that is trained, which gets accuracies.
+      others: The games of other settings on the same training runs, each with its store, which gets scores
+        and accuracies.
+      rounds: The number of rounds after which models are final.
+      measure: (models (R, p)) -> accuracies (R,).
     """
 
     def watch(midway: "Midway") -> None:
+        """Stores what a chunk's models give, if they are final."""
         from audit.training import game as games
 
         if midway.steps < rounds:

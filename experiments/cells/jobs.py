@@ -1,9 +1,9 @@
-"""Training on a Ray cluster: workers, which have no store, do tasks; the driver stores what they return.
+"""Trains on a Ray cluster: workers, which have no store, do tasks, and the driver stores what they return.
 
-A task is some chunks of runs, or a whole cell. It requests one GPU where the cluster has any, or else as many
-cores as the smallest node has, and a worker trains with as many devices: on nodes that are alike, scores are
-those of a single node, to the bit. Where a worker or a node died, Ray does its tasks again. A driver that is
-killed has stored every chunk that came back, and its successor trains the rest.
+A task is some chunks of runs, or a whole cell. It requests one GPU where the cluster has any, else as many
+cores as the smallest node has, and its worker trains with as many devices. So on nodes that are alike the
+scores are those of a single node, to the bit. Where a worker or a node dies, Ray repeats its tasks. A driver
+that is killed has stored every chunk that came back, and the next driver trains the rest.
 """
 
 import functools
@@ -33,20 +33,20 @@ from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from experiments.cells.cluster import Cluster, Node
 from experiments.cells.work import Outcome, RunsRequest, SweepProgress, TrainingEngine, Workplace
 
-_AHEAD = 2  # tasks a worker, so that none waits for the driver
-_POLL_SECONDS = 1.0
-_STAGE = 64  # runs that a cluster trains between two looks
-_TASK_SECONDS = 2.0  # of chunks: many times what it takes to send a task and its result
-_prepare_jax = functools.cache(prepare_jax)  # once a process
-_TRAINERS: Programs[ChunkTrainer] = Programs(most=1)  # the last one, whose data are on the devices
+_AHEAD = 2  # tasks that each worker has been given, so that no worker waits for the driver
+_POLL_SECONDS = 1.0  # between two attempts to claim what another driver holds
+_STAGE = 64  # runs that a cluster trains between two looks at what they prove
+_TASK_SECONDS = 2.0  # of training in a task: many times what it takes to send a task and its result
+_prepare_jax = functools.cache(prepare_jax)  # which does so once a process
+_TRAINERS: Programs[ChunkTrainer] = Programs(most=1)  # the last one; its data stay on the devices
 
 
 class Preparation(NamedTuple):
-    """What a worker finds out first.
+    """What a worker finds out before any runs are trained.
 
     Attributes:
-      size: Runs a chunk.
-      steps: Steps a run.
+      size: The number of runs in a chunk.
+      steps: The number of training steps in a run.
       about: The worker's versions and devices, to be stored beside the scores.
     """
 
@@ -56,18 +56,33 @@ class Preparation(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The runs [start, stop), in chunks of `size` for which the program is compiled."""
+    """A range of runs to train.
+
+    Attributes:
+      start: The first run.
+      stop: The run after the last.
+      size: The number of runs in a chunk, for which the program is compiled.
+    """
 
     start: int
     stop: int
     size: int
 
 
-# The tasks: functions that workers call, first with the number of devices to train on. Ray shows their names.
+# The tasks are functions that workers call. The first argument is the number of devices to train on.
+# Ray shows the functions' names to users.
 
 
 def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
-    """Finds the size of chunks for so many runs: `chunk`, or with 0 as many as fit into memory."""
+    """Finds the size of chunks on a worker's devices, and describes the worker.
+
+    Args:
+      devices: The number of devices to train on.
+      recipe: How to make the game.
+      data: The game's data.
+      runs: The number of runs to train; chunks are no larger.
+      chunk: The requested size of chunks; 0 for as many runs as fit into memory.
+    """
     _prepare_jax(devices)
     game = recipe.make(data)
     size = training.chunk_size(game, runs, chunk)
@@ -86,11 +101,17 @@ def train(
 ) -> tuple[list[Scores], float] | None:
     """Trains a piece, chunk by chunk.
 
+    Args:
+      devices: The number of devices to train on.
+      recipe: How to make the game.
+      data: The game's data.
+      piece: The runs to train.
+
     Returns:
-      The chunks' scores and the seconds of the fastest chunk; None where memory ran out.
+      (the chunks' scores, the seconds of the fastest chunk); None where the devices' memory is too small.
 
     Raises:
-      InputError: Where a run diverged.
+      InputError: A run diverged.
     """
     _prepare_jax(devices)
     trainer = _TRAINERS.get(
@@ -109,7 +130,10 @@ def train(
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Does a cell in an empty store, and returns its files by their paths below the store's root."""
+    """Does a cell in an empty temporary store, and returns the files' contents.
+
+    They are by their paths below the store's root.
+    """
     _prepare_jax(devices)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -123,24 +147,29 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
 
 
 class StartedTask(NamedTuple):
-    """A task that has started, and a function that stores its result."""
+    """A task that has started.
+
+    Attributes:
+      task: Ray's reference to the task's result.
+      keep: (result) -> anything; stores the result.
+    """
 
     task: Any
     keep: Callable[[Any], object]
 
 
 class Job(Protocol):
-    """Tasks that belong together."""
+    """Tasks that belong together: those of one cell, or of one request to train runs."""
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the next task, on a node or on any; returns None where none can start now."""
+        """Starts the next task, on a node or, for None, on any; returns None where no task can start now."""
 
     def is_done(self) -> bool:
-        """Returns whether all results are stored."""
+        """Returns whether the results of all tasks are stored."""
 
 
 class RunsJob:
-    """A job: the runs that a store does not have."""
+    """The job that trains the runs that a store lacks."""
 
     def __init__(
         self, cluster: Cluster, shared: tuple[GameRecipe, Any], request: RunsRequest
@@ -156,17 +185,18 @@ class RunsJob:
         self._shared = shared
         self._request = request
         self._waiting: deque[Piece] = deque()
-        self._is_prepared = False  # or will be: the task that prepares has started
+        self._is_prepared = False  # whether the task that prepares has started
         self._is_training = False
-        self._left = 1  # runs that are not stored; more than 0 until they are counted
-        self._chunk_seconds = math.inf
+        # Runs that are not stored yet. Until they are counted it is not 0, so that the job is not done.
+        self._left = 1
+        self._chunk_seconds = math.inf  # of the fastest chunk so far
         self.trained = 0
-        self.preparation = Preparation(0, 0, {})  # until a worker has found it out
+        self.preparation = Preparation(0, 0, {})  # replaced by that of a worker
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the task that compiles first, and then a piece of the missing runs at each call.
+        """Starts the task that prepares at the first call, and later a task that trains a piece of the runs.
 
-        A piece has as many chunks as fill a task's seconds. None where no piece waits.
+        A piece has about as many chunks as take _TASK_SECONDS. Returns None where no piece waits.
         """
         if not self._is_prepared:
             self._is_prepared = True
@@ -186,7 +216,7 @@ class RunsJob:
         return not self._left
 
     def _cut(self, preparation: Preparation) -> None:
-        """Cuts the missing runs into pieces, once the preparation has told the size of chunks."""
+        """Makes each range of missing runs a piece, once the preparation has found the size of chunks."""
         missing = self._request.store.missing(self._request.runs)
         self.preparation = preparation
         self._left = shares.count_runs(missing)
@@ -194,7 +224,10 @@ class RunsJob:
             self._waiting.append(Piece(start, stop, preparation.size))
 
     def _take_piece(self) -> Piece:
-        """Takes, off the first piece that waits, as many chunks as a task should have."""
+        """Takes the next task's piece off the first piece that waits: as many chunks as a task should have.
+
+        The rest goes on waiting.
+        """
         piece = self._waiting.popleft()
         chunks = max(1, int(_TASK_SECONDS / self._chunk_seconds))
         stop = min(piece.start + chunks * piece.size, piece.stop)
@@ -203,7 +236,10 @@ class RunsJob:
         return piece._replace(stop=stop)
 
     def _keep(self, piece: Piece, trained: tuple[list[Scores], float] | None) -> None:
-        """Stores a piece's scores; where memory ran out, it waits again in chunks of half the size."""
+        """Stores a piece's scores, as `train` returns them.
+
+        Where memory was too small (`trained` is None), the piece waits again, in chunks of half the size.
+        """
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
@@ -220,9 +256,10 @@ class RunsJob:
 
 
 class CellJob:
-    """A job: a whole cell, as a single task."""
+    """The job that does a whole cell in a single task."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
+        """Starts nothing yet; `place` is where the cell's files are stored, and has its data."""
         self._cluster = cluster
         self._cell = cell
         self._place = place
@@ -230,17 +267,18 @@ class CellJob:
         self._is_done = False
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts its only task."""
+        """Starts the only task at the first call; later returns None."""
         if self._has_started:
             return None
         self._has_started = True
         return StartedTask(self._cluster.start(node, do, self._cell, self._place.data), self._keep)
 
     def is_done(self) -> bool:
-        """Returns whether its files are stored."""
+        """Returns whether the cell's files are stored."""
         return self._is_done
 
     def _keep(self, contents: dict[str, bytes]) -> None:
+        """Stores the cell's files, given by their paths below the store's root."""
         for name, content in contents.items():
             files.write_whole(self._place.out / name, content)
         self._is_done = True
@@ -252,20 +290,24 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_jobs(
     cluster: Cluster, jobs: Iterable[AnyJob]
 ) -> Iterator[tuple[AnyJob, InputError | None]]:
-    """Runs jobs in order, each compiled on a node of its own; at the end idle nodes help.
+    """Runs jobs side by side, each on a node of its own, which compiles it; at the end idle nodes help.
+
+    Args:
+      cluster: The cluster.
+      jobs: The jobs, each of which is taken only when a node is free to begin it.
 
     Yields:
-      Each job as it ends, with the error that ended it, or None.
+      (job, the error that ended it, or None) as soon as a job ends.
 
     Raises:
-      InputError: Where the store can't be written.
+      InputError: The store can't be written.
     """
     scheduler = _Scheduler[AnyJob](cluster, iter(jobs))
     while scheduler.fill():
         for task in cluster.wait(list(scheduler.running)):
             job, keep, _ = scheduler.running.pop(task)
             if job not in scheduler.homes:
-                continue  # it failed in another task
+                continue  # the job has failed already, in another task
             error = None
             try:
                 keep(cluster.get_result(task))
@@ -279,7 +321,13 @@ def run_jobs(
 
 
 class _RunningTask(NamedTuple, Generic[AnyJob]):
-    """A running task's job, the function that stores its result, and the node that it was given to."""
+    """A running task.
+
+    Attributes:
+      job: The job that it belongs to.
+      keep: (result) -> anything; stores the task's result.
+      node: The node that it was given to; None for any node.
+    """
 
     job: AnyJob
     keep: Callable[[Any], object]
@@ -290,28 +338,29 @@ class _Scheduler(Generic[AnyJob]):
     """Decides which node gets a task of which job.
 
     Attributes:
-      homes: The jobs that are under way, each with the node that has compiled its program; None where that
-        node is gone.
-      running: The running tasks.
+      homes: The home of each job under way, the node that has compiled its program; None where that node is
+        gone.
+      running: The running tasks, by Ray's reference to their results.
     """
 
     def __init__(self, cluster: Cluster, more: Iterator[AnyJob]) -> None:
+        """Starts nothing yet; `more` yields the jobs that are not under way."""
         self._cluster = cluster
         self._more = more
         self.homes: dict[AnyJob, Node | None] = {}
         self.running: dict[Any, _RunningTask[AnyJob]] = {}
 
     def fill(self) -> bool:
-        """Gives each node _AHEAD tasks for each of its workers, as long as there are tasks.
+        """Gives tasks to nodes until each has _AHEAD tasks for each of its workers, or no task is left.
 
-        A job whose node is gone has no home afterwards, so that another node may take it.
+        A job whose home is gone loses its home, so that another node may take it.
 
         Returns:
           Whether any task is running.
         """
         nodes: list[Node | None] = [*self._cluster.nodes()]
         if not nodes:
-            nodes = [None]  # Ray then starts the task on the first node that joins
+            nodes = [None]  # Ray then starts tasks on the first node that joins
         for job, home in self.homes.items():
             if home not in nodes:
                 self.homes[job] = None
@@ -325,10 +374,10 @@ class _Scheduler(Generic[AnyJob]):
         return bool(self.running)
 
     def _give_task(self, node: Node | None) -> bool:
-        """Gives a node a task, and returns whether there was a task.
+        """Starts a task on a node, and returns whether there was one to start.
 
-        Jobs whose program the node has compiled come first, then jobs without a home, then jobs that are not
-        yet open, then the jobs of other nodes.
+        Jobs whose home is the node come first, then jobs without a home, then jobs that are not yet under
+        way, and last the jobs of other nodes, the latest first.
         """
         for home in (node, None):
             for job in list(self.homes):
@@ -341,7 +390,10 @@ class _Scheduler(Generic[AnyJob]):
         return any(self._start_task(job, node) for job in reversed(self.homes))
 
     def _start_task(self, job: AnyJob, node: Node | None) -> bool:
-        """Starts a job's next task on a node, and returns whether a task could start."""
+        """Starts a job's next task on a node, and returns whether the job had one.
+
+        The node becomes the job's home if it has none.
+        """
         started = job.start(node)
         if started is None:
             return False
@@ -352,7 +404,10 @@ class _Scheduler(Generic[AnyJob]):
 
 
 def make_engine(cluster: Cluster) -> TrainingEngine:
-    """Returns the engine of a cluster; this process leaves its own accelerators to the cluster's workers."""
+    """Returns the engine that trains on a cluster.
+
+    JAX in this process is set to the CPU, so that workers on this machine can have its accelerators.
+    """
     jax.config.update("jax_platforms", "cpu")
     return TrainingEngine(partial(_ClusterTrainer, cluster), partial(do_all, cluster))
 
@@ -361,11 +416,13 @@ class _ClusterTrainer:
     """A trainer on a cluster; see `work.Trainer`."""
 
     def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
+        """Raises InputError where recipe and data do not fit, which a worker checks."""
         self._cluster = cluster
         self._shared = (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(describe, *self._shared)
 
     def train(self, request: RunsRequest) -> Trained:
+        """Trains the runs that the store lacks, or waits for another driver that holds them."""
         store = request.store
         begin = time.perf_counter()
         job = RunsJob(self._cluster, self._shared, request)
@@ -384,16 +441,21 @@ class _ClusterTrainer:
         )
 
     def stage(self, runs: int) -> int:
+        """Returns how many of these runs to train between two looks at what they prove."""
         return min(runs, _STAGE)
 
     def about(self) -> dict[str, Any]:
+        """Returns a worker's versions and devices, to be stored beside the scores."""
         return self._about
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
-    """Trains all that the store does not have of some cells, on a cluster; `work.do_all` does so without.
+    """Does all that the store lacks of some cells, on a cluster; `work.do_all` does so on this machine.
 
-    Cells that other drivers hold are left for another pass, until the store has them.
+    Cells that other drivers hold are left for another pass, until the store has them or they can be claimed.
+
+    Returns:
+      The names of the cells, by how they ended.
     """
     progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
@@ -413,7 +475,13 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
 
 
 class _CellUnderWay(NamedTuple):
-    """A cell under way, what concludes it once its job has ended, and this process's claim on it."""
+    """A cell whose job is under way.
+
+    Attributes:
+      cell: The cell.
+      conclude: () -> anything; writes what follows from the results, once the job has ended.
+      claim: This process's claim on the cell, which is given back when the context is closed.
+    """
 
     cell: Cell
     conclude: Callable[[], object]
@@ -421,7 +489,7 @@ class _CellUnderWay(NamedTuple):
 
 
 class _LateProgress:
-    """The progress of a cell, which is shown as the current cell at the first call and not before."""
+    """The progress of a cell that is shown as the current cell only from the first call on."""
 
     def __init__(self, sweep_progress: SweepProgress, cell: Cell) -> None:
         """Shows nothing yet.
@@ -435,23 +503,31 @@ class _LateProgress:
         self._progress: Progress | None = None
 
     def __call__(self, runs: float) -> None:
-        """Takes in that so many runs were trained; 0 once all is compiled."""
+        """Adds `runs` trained runs to the progress; 0 says that all is compiled."""
         if self._progress is None:
             self._progress = self._sweep_progress.begin(self._cell)
         self._progress(runs)
 
 
 class _SweepPass:
-    """One pass over cells, which leaves those that other workers hold.
+    """One pass over cells, which does those that no other driver holds.
 
     Attributes:
-      claims: The claims on cells under way, all given back at its end.
-      left: The cells that others hold.
+      claims: The claims on the cells under way; when this context is closed, all are given back.
+      left: The cells that other drivers hold.
     """
 
     def __init__(
         self, cluster: Cluster, place: Workplace, progress: SweepProgress, outcome: Outcome
     ) -> None:
+        """Starts nothing yet.
+
+        Args:
+          cluster: The cluster.
+          place: The store's root, and the cells' data.
+          progress: Shows the cells' progress.
+          outcome: Gets the name of each cell that ends.
+        """
         self._cluster = cluster
         self._place = place
         self._progress = progress
@@ -461,7 +537,7 @@ class _SweepPass:
         self.left: list[Cell] = []
 
     def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
-        """Yields a job for each cell that is not done, and claims the cell only when its job is taken."""
+        """Yields a job for each cell that is not done; a cell is claimed only when its job is taken."""
         for cell in cells:
             try:
                 if work.is_done(cell, self._place):
@@ -469,7 +545,7 @@ class _SweepPass:
                     self._progress.end(cell)
                     continue
                 job = self._open_job(cell)
-                if job is None:  # another worker holds the cell
+                if job is None:  # another driver holds the cell
                     self.left.append(cell)
                 else:
                     yield job
@@ -479,7 +555,7 @@ class _SweepPass:
                 self._fail(cell, error)
 
     def end(self, job: Job, error: InputError | None) -> None:
-        """Concludes a cell whose job ended, or reports why it failed, and gives the cell back."""
+        """Ends a cell: concludes it, or reports the error of its job, and gives the claim on it back."""
         cell, conclude, claim = self._under_way.pop(job)
         with claim:
             if error is not None:
@@ -490,7 +566,7 @@ class _SweepPass:
             self._progress.end(cell)
 
     def _open_job(self, cell: Cell) -> Job | None:
-        """Claims a cell and returns its job; None where another worker holds it."""
+        """Claims a cell, and returns the job that does it; None where another driver holds the cell."""
         store = cell.open(self._place.out, self._place.data)
         claim = self._claim(cell, store)
         if claim is None:
@@ -517,7 +593,10 @@ class _SweepPass:
         return job
 
     def _claim(self, cell: Cell, store: Store) -> ExitStack | None:
-        """Claims a cell's store and all of its runs; None where another worker holds any of them."""
+        """Claims a cell's store and all of its runs, and returns the claim as a context that gives them back.
+
+        None where another process holds the store or any of the runs.
+        """
         claim = self.claims.enter_context(ExitStack())
         is_mine = claim.enter_context(store.claim())
         if is_mine:
@@ -528,9 +607,11 @@ class _SweepPass:
         return None
 
     def _conclude(self, audited: Audited, store: Store, job: RunsJob) -> None:
+        """Writes the conclusion from an audit's stored scores to its store."""
         audits.conclude(audited, store, job.preparation.about)
 
     def _fail(self, cell: Cell, error: InputError) -> None:
+        """Reports that a cell failed, and counts it as ended."""
         self._progress.say(f"failed: {cell.name}: {error}")
         self._outcome.failed.append(cell.name)
         self._progress.end(cell)

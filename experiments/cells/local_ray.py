@@ -1,4 +1,4 @@
-"""Ray as it runs on this machine: settings, a folder of the user's own, free ports, nothing left behind."""
+"""Sets Ray up on this machine: settings, a folder of the user's own, free ports, no process left over."""
 
 import contextlib
 import os
@@ -13,42 +13,51 @@ from pathlib import Path
 from audit.errors import InputError, require
 
 HEAD_PORT = "6379"  # Ray's own default
-_ANSWER_SECONDS = 5.0
+_ANSWER_SECONDS = 5.0  # after which an address counts as one at which nobody answers
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # that of training without Ray; Ray's default is 15
-    # A task on a host that can't be reached is given up after their sum; Ray's default is 7 minutes
+    # A task on a host that can't be reached is given up after the sum of these two; by default in 7 minutes
     "RAY_grpc_client_keepalive_time_ms": "20000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
 }
 
 
 def set_up(alone: bool) -> None:
-    """Sets Ray's settings, which it reads as it is imported; those that the user has set stay.
+    """Sets the environment variables that Ray reads when it is imported; those that the user has set stay.
+
+    One is set in any case: that which keeps a cluster of this machine alone on the loopback address.
 
     Args:
-      alone: Whether the cluster to be started is for this machine only, so that no other may reach it.
+      alone: Whether a cluster of this machine alone will be started, which no other machine may reach.
 
     Raises:
-      InputError: Where Ray's folder is another user's.
+      InputError: Ray's folder is another user's.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if "RAY_TMPDIR" not in os.environ:
-        os.environ["RAY_TMPDIR"] = str(
-            _own_folder(Path("/tmp"))
-        )  # short, as the paths of sockets must be
+        # In /tmp the path is short, as the paths of sockets must be.
+        os.environ["RAY_TMPDIR"] = str(_own_folder(Path("/tmp")))
     if alone:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = (
-            "0"  # on any system: the address is loopback's
-        )
-        # Ray would write a token to ~/.ray, and later clusters' heads would ask for it
+        # On any system: the cluster's address is then the loopback address.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        # Without these Ray would write a token to ~/.ray, and the heads of later clusters would ask for it.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def _own_folder(temporary: Path) -> Path:
-    """Returns a folder for Ray's sessions that no other user can read; Ray would let everybody write them."""
+    """Makes a folder for Ray's sessions that no other user can read, and returns it.
+
+    Ray's own folder would be open for everybody to write.
+
+    Args:
+      temporary: The folder in which it is made.
+
+    Raises:
+      InputError: The folder is another user's, or can't be made.
+    """
     folder = temporary / f"ray-{os.getuid()}"
     try:
         with contextlib.suppress(FileExistsError):
@@ -65,12 +74,13 @@ def _own_folder(temporary: Path) -> Path:
 
 
 def start_arguments(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments of `ray start` with this project's defaults.
+    """Returns the arguments of `ray start` with this project's defaults in front, after checking them.
 
-    These are a folder, and no monitor of logs, which nobody reads and which takes a twentieth of a core.
+    The defaults are a folder, and no monitor of logs: nobody reads the logs, and it takes a twentieth of a
+    core.
 
     Raises:
-      InputError: Where a port is taken, or nobody answers at the address to be joined.
+      InputError: A port is taken, or nobody answers at the address to be joined.
     """
     flags = _parse_flags(arguments)
     ports = {}
@@ -80,7 +90,7 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
     if "--head" in flags:
         ports.setdefault("--port", HEAD_PORT)
     for name, value in ports.items():
-        # --min-worker-port and --max-worker-port: only ports between them are used, as they are free.
+        # Between --min-worker-port and --max-worker-port Ray looks for free ports itself.
         is_range_end = "worker-port" in name
         if value.isdecimal() and not is_range_end:
             _require_free(name, int(value))
@@ -91,14 +101,15 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
         except OSError as error:
             message = f"--address={address}: no Ray cluster there ({error}): first start its head"
             raise InputError(message) from None
-    folder = os.path.join(os.environ["RAY_TMPDIR"], "ray")  # or other hosts would take the head's
+    # Without --temp-dir other hosts would take the head's folder.
+    folder = os.path.join(os.environ["RAY_TMPDIR"], "ray")
     return ["--include-log-monitor=False", f"--temp-dir={folder}", *arguments]
 
 
 def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
-    """Returns {--name: value} of arguments --name=value and --name value.
+    """Returns {"--name": value} for arguments of the forms --name=value and --name value.
 
-    A flag without a value gets the argument that follows it.
+    A flag without a value gets the argument that follows it, which callers ignore.
     """
     flags = {}
     following = [*arguments[1:], ""]
@@ -112,7 +123,7 @@ def _parse_flags(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _require_free(name: str, port: int) -> None:
-    """Raises InputError for a port that this user can't listen on."""
+    """Raises InputError for a port that this user can't listen on; `name` is its flag."""
     require(port < 2**16, f"{name}={port} is no port: 1 to 65535")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -128,7 +139,10 @@ def _require_free(name: str, port: int) -> None:
 
 
 def check_answer(address: str) -> None:
-    """Raises OSError where nobody answers at host:port within seconds; Ray itself would try for minutes."""
+    """Raises OSError where nobody answers at "host:port" within _ANSWER_SECONDS; Ray would try for minutes.
+
+    Other addresses, such as "auto", are not checked.
+    """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
@@ -136,9 +150,9 @@ def check_answer(address: str) -> None:
 
 @contextlib.contextmanager
 def reap_processes() -> Iterator[None]:
-    """Kills, after a block, what is left of the cluster that this process started, however the block ends."""
+    """Kills what is left of the cluster that this process started, when the block or the process ends."""
     if not sys.platform.startswith("linux"):
-        yield  # there Ray has a process of its own for this
+        yield  # on other systems Ray has a process of its own for this
         return
     command = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
     with subprocess.Popen(
@@ -149,5 +163,5 @@ def reap_processes() -> Iterator[None]:
         start_new_session=True,
     ) as reaper:
         assert reaper.stdout is not None
-        reaper.stdout.readline()  # the line says that it has them all
+        reaper.stdout.readline()  # waits for the line that says that the reaper has found all processes
         yield

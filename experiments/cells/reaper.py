@@ -1,7 +1,8 @@
-"""Kills what Ray leaves of a local cluster: a process that outlives its parent, whose end closes a pipe.
+"""Kills the processes that Ray leaves of a local cluster; a script for Linux.
 
-When the parent is killed the kernel kills Ray's servers, but not their own children, two of which go on for
-another minute. Run as a script, on Linux.
+It is started by the process that started the cluster, outlives it, and notices its end by the end of a pipe.
+When that process is killed, the kernel kills Ray's servers, but not the servers' children, two of which would
+run for another minute.
 """
 
 import contextlib
@@ -12,11 +13,11 @@ from pathlib import Path
 
 
 def find_descendants(ancestor: int) -> set[int]:
-    """Finds the processes that a process started, those that these started, and so on."""
+    """Returns the process numbers of a process's descendants: its children, their children, and so on."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            # After the name in brackets, which may hold spaces, come the state and the parent.
+        with contextlib.suppress(OSError):  # raised where the process has ended
+            # After the name in brackets, which may contain spaces, come the state and the parent's number.
             fields = path.read_text().rpartition(")")[2].split()
             parents[int(path.parent.name)] = int(fields[1])
 
@@ -33,11 +34,10 @@ def main() -> None:
     handles = []
     for process in find_descendants(os.getppid()) - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
-            handles.append(
-                os.pidfd_open(process)
-            )  # unlike its number, it never means another process
+            # Unlike a process's number, a handle never comes to mean another process.
+            handles.append(os.pidfd_open(process))
     print(flush=True)
-    sys.stdin.read()  # until the parent ends
+    sys.stdin.read()  # returns when the parent ends
     for handle in handles:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""A sweep's cells as work, shared by any number of workers on a store, whichever engine trains.
+"""Does a sweep's cells; any number of workers share the work by a common store, whichever engine trains.
 
-What is done is read off the store alone, so that neither data nor JAX are needed to see that a sweep is
-finished.
+Which cells are done is read from the store alone, so that neither data nor JAX is needed to see that a sweep
+is finished.
 """
 
 import random
@@ -24,11 +24,11 @@ from experiments.cells.cell import Cell, DataSets, GameRecipe
 if TYPE_CHECKING:
     from audit.training.training import Trained
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS = 1.0  # between two looks at cells that other workers hold
 
 
 class Workplace(NamedTuple):
-    """The root of the store that cells are in, and the data that they are on."""
+    """The root of the store that holds the cells, and the data sets that they use."""
 
     out: Path
     data: DataSets
@@ -38,9 +38,9 @@ class Outcome(NamedTuple):
     """The names of the cells that have ended.
 
     Attributes:
-      here: Those that this worker did.
-      elsewhere: Those that other workers did, or that the store had.
-      failed: Those that failed here.
+      here: The cells that this worker did.
+      elsewhere: The cells that other workers did, or that the store had already.
+      failed: The cells that failed in this worker.
     """
 
     here: list[str]
@@ -49,14 +49,15 @@ class Outcome(NamedTuple):
 
 
 class RunsRequest(NamedTuple):
-    """A request that a store have so many runs; those that it does not have are to be trained.
+    """A request to train the runs that a store lacks.
 
     Attributes:
       store: The store.
-      runs: How many runs the store is to have.
-      most_trained: How many runs are to be trained at most: chunks are no larger.
-      chunk: How many runs a chunk has; 0 for as many as fit into memory.
-      progress: (runs) -> anything; called with 0 once all is compiled, then with the runs trained since.
+      runs: The number of runs that the store is to have afterwards.
+      most_trained: The most runs that will have to be trained; chunks are no larger.
+      chunk: The number of runs in a chunk; 0 for as many as fit into memory.
+      progress: (runs) -> anything; called with 0 once all is compiled, then with the number of runs trained
+        since the last call.
     """
 
     store: Store
@@ -67,10 +68,10 @@ class RunsRequest(NamedTuple):
 
 
 class Trainer(Protocol):
-    """What trains a game."""
+    """What trains the runs of a game, here or elsewhere."""
 
     def train(self, request: RunsRequest, /) -> "Trained":
-        """Trains the runs that the store does not have, and returns the scores of all."""
+        """Trains the runs that the store lacks, and returns the scores of all runs."""
 
     def stage(self, runs: int) -> int:
         """Returns how many of these runs are best trained between two looks at what they prove."""
@@ -80,11 +81,11 @@ class Trainer(Protocol):
 
 
 class TrainingEngine(NamedTuple):
-    """What does cells and trains audits, on this machine or elsewhere.
+    """What trains single audits and does whole cells, on this machine or elsewhere.
 
     Attributes:
-      trainer: (recipe, data) -> a trainer; raises InputError where the two don't fit.
-      do_all: See `do_all` below.
+      trainer: (recipe, data) -> a trainer; raises InputError where recipe and data don't fit.
+      do_all: (cells, workplace) -> the outcome; does what the store lacks of the cells (see `do_all` below).
     """
 
     trainer: Callable[[GameRecipe, Dataset], Trainer]
@@ -95,12 +96,13 @@ class LocalTrainer:
     """A trainer in this process, on the devices of this machine."""
 
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
+        """Makes the game; raises InputError where recipe and data don't fit."""
         self._recipe = recipe
         self._data = data
         self._game = recipe.make(data)
 
     def train(self, request: RunsRequest) -> "Trained":
-        """Trains the runs that the store does not have, and returns the scores of all."""
+        """Trains the runs that the store lacks, and returns the scores of all runs."""
         from audit.training import training
 
         store = request.store
@@ -110,7 +112,7 @@ class LocalTrainer:
         return training.train(self._game, store, request.runs, chunk, progress=request.progress)
 
     def stage(self, runs: int) -> int:
-        """Returns how many of these runs make the largest chunk that fits into memory."""
+        """Returns the size of a chunk, of these runs, that fits into memory."""
         from audit.training import training
 
         return training.chunk_size(self._game, runs, 0)
@@ -121,12 +123,13 @@ class LocalTrainer:
 
 
 class SweepProgress:
-    """A line on stderr: cells done, the current cell, runs a second, time left."""
+    """A line of progress on stderr: cells done, the current cell, runs a second, and the time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
+        """Shows the line for a sweep's cells."""
         self._n_cells = len(cells)
         self._n_done = 0
-        self._seconds_done = 0.0  # by the cells' own estimates, as the bar's total is
+        self._seconds_done = 0.0  # of the cells that have ended, by their own estimates
         total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
@@ -134,7 +137,7 @@ class SweepProgress:
         self._begin = time.perf_counter()
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current cell, and returns what is to be called with its runs."""
+        """Shows a cell as the current cell, and returns the function to call when its runs are trained."""
         self._bar.set_description_str(f"{self._n_done}/{self._n_cells} {shortened(cell.name, 32)}:")
         self._bar.set_postfix_str("compiling")
         self._runs = 0.0
@@ -142,6 +145,7 @@ class SweepProgress:
         seconds_per_run = cell.seconds / cell.runs
 
         def progress(runs: float) -> None:
+            """Adds runs that were trained since the last call to the line."""
             if not runs:  # the first call says that all is compiled
                 self._begin = time.perf_counter()
                 return
@@ -151,30 +155,30 @@ class SweepProgress:
             if rate >= 10:
                 shown_rate = f"{rate:.0f}"
             self._bar.set_postfix_str(f"{shown_rate} runs/s", False)
-            # The bar goes no further than the cell's estimate, which `end` then completes.
+            # The bar goes no further than the cell's estimate; `end` completes the estimate.
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * seconds_per_run, left_of_cell))
 
         return progress
 
     def end(self, cell: Cell) -> None:
-        """Counts a cell as done, here or in another process."""
+        """Counts a cell as ended, whether here or in another process."""
         self._n_done += 1
         self._seconds_done += cell.seconds
         self._bar.update(self._seconds_done - self._bar.n)
 
     def say(self, line: str) -> None:
-        """Prints a line above the progress."""
+        """Prints a line of text above the line of progress."""
         tqdm.write(line, file=sys.stderr)
 
     def close(self) -> None:
-        """Leaves the line as it is."""
+        """Shows the number of ended cells, and leaves the line on the screen."""
         self._bar.set_description_str(f"{self._n_done}/{self._n_cells} cells:")
         self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns a cell for each identity, that with the most runs, in the order in which they come."""
+    """Returns one cell for each identity, the one with the most runs, in the order of first occurrence."""
     by_identity: dict[str, Cell] = {}
     for cell in cells:
         other = by_identity.get(cell.identity)
@@ -184,13 +188,17 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Trains all that the store does not have of some cells; reports in a line each cell that fails.
+    """Does all that the store lacks of some cells; prints a line for each cell that fails.
 
-    Workers that share the store each take cells that no other holds. At the end a worker helps with those
-    of others that can be shared, and waits for the rest: a worker that dies gives its cell back.
+    Each of the workers that share a store takes cells that no other worker holds. When other workers hold all
+    that are left, a worker helps with cells that can be shared, and waits for the rest. It goes on until all
+    have ended, since a worker that dies gives its cell back.
+
+    Returns:
+      The names of the cells, by how they ended.
 
     Raises:
-      InputError: Where the store can't be written.
+      InputError: The store can't be written.
     """
     progress = SweepProgress(cells)
     outcome = Outcome([], [], [])
@@ -208,7 +216,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
                     cells_are = "1 cell is"
                 progress.say(f"{cells_are} with other workers: helping, or waiting")
             is_first_pass = False
-            if len(left) == len(waiting):  # all are with others
+            if len(left) == len(waiting):  # other workers hold all of them
                 left = _help(left, place, progress, outcome)
             waiting = left
     finally:
@@ -224,13 +232,13 @@ def is_done(cell: Cell, place: Workplace) -> bool:
 def _attempt(
     cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool
 ) -> bool:
-    """Does a cell that is not done yet, unless another worker holds it.
+    """Does what the store lacks of a cell, unless another worker holds the cell.
 
     Args:
       cell: The cell.
-      place: Its store and data.
-      progress: Shows the cell while it is done.
-      outcome: Gets the cell's name in the list that fits, once the cell has ended.
+      place: The store's root, and the cell's data.
+      progress: Shows the cell's progress.
+      outcome: Gets the cell's name, in the list for how the cell ended.
       helps: Whether to do a part of the cell even where another worker holds it.
 
     Returns:
@@ -243,7 +251,8 @@ def _attempt(
             with store.claim() as is_claimed:
                 if not (is_claimed or helps):
                     return False
-                if not is_done(cell, place):  # by a worker that held it until now
+                # Again, since the worker that held it until now may have done it.
+                if not is_done(cell, place):
                     cell.do(store, place.data, progress.begin(cell))
                     if is_claimed:
                         ended = outcome.here
@@ -260,7 +269,11 @@ def _attempt(
 def _help(
     cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome
 ) -> list[Cell]:
-    """Helps with a random cell that others hold and share, or waits; returns the cells that are left."""
+    """Does a part of a random cell that can be shared, or waits a moment where none can be.
+
+    Returns:
+      The cells that are left.
+    """
     shared = [cell for cell in cells if cell.shared]
     if not shared:
         time.sleep(_POLL_SECONDS)

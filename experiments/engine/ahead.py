@@ -1,7 +1,8 @@
-"""Programs that train, compiled without running them, also for a TPU chip that need not be there.
+"""Compiles training programs without running them, also for a TPU chip that this machine does not have.
 
-Data are zeros of the real data's shapes: nothing is fetched. The chip is a v5e: 16 GB of memory (Google Cloud
-TPU documentation, "TPU v5e") and 128 MiB of VMEM (JAX's jax.experimental.pallas.tpu.get_tpu_info).
+The data are zeros of the real data's shapes, so that nothing is fetched. The chip is a v5e: 16 GB of memory
+(Google Cloud TPU documentation, "TPU v5e") and 128 MiB of VMEM (JAX's
+jax.experimental.pallas.tpu.get_tpu_info).
 """
 
 import os
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 
 _CHIP_BYTES = 16 * 10**9
 _VMEM_BYTES = 128 << 20
-_CLIENTS = 600  # among whom the examples of a federated program are dealt evenly
+_CLIENTS = 600  # in a federated program; the examples are dealt evenly among them
+_MOST_LETTERS = 200  # of a compiler's message that a table shows
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes that a compiled program takes on a device.
+    """The memory, in bytes, that a compiled training program takes on one device.
 
     Attributes:
-      device: In all: its arguments, its outputs, and what its steps hold on the way.
-      model: For each of its models: the outputs and what steps hold. Arguments are left out: their bulk are
-        the data, which all models share.
+      device: The whole program's bytes: arguments, outputs and temporary buffers.
+      model: The bytes of each model that the device trains: outputs and temporary buffers. Arguments are left
+        out, since most of them are the data, which all models share.
     """
 
     device: int
@@ -45,13 +47,13 @@ class ProgramMemory(NamedTuple):
 
 
 class CompiledRow(NamedTuple):
-    """What came of compiling a training.
+    """The result of compiling a training program.
 
     Attributes:
       mechanism: "DP-SGD" or "DP-FedAvg".
       model: The model's name.
-      bytes: Of a model; 0 where the training does not compile.
-      failure: Why it does not compile; empty where it does.
+      bytes: The memory that one model takes (`ProgramMemory.model`); 0 where the program does not compile.
+      failure: The reason why the program does not compile; empty where it does.
     """
 
     mechanism: str
@@ -61,9 +63,9 @@ class CompiledRow(NamedTuple):
 
 
 def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a model's training program for a TPU v5e, in a process of its own.
+    """Compiles a model's training program for a TPU v5e, in a process of its own, and returns the result.
 
-    Whatever befalls that process is a row of the table too.
+    A compiler may end its process. That too is returned as a failure, and does not end the caller.
 
     Args:
       mechanism: "DP-SGD" or "DP-FedAvg".
@@ -76,9 +78,14 @@ def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
 
 
 def _compile_here(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a training program in this process, which must not have touched JAX's devices.
+    """Compiles a model's training program for a TPU v5e in this process, and returns the result.
 
-    JAX itself runs on the CPU; the TPU exists only for its compiler.
+    No TPU is needed: a description of the chip suffices for the compiler, and JAX itself runs on the CPU. JAX
+    must not have been used in this process before, since the platform can't be changed afterwards.
+
+    Args:
+      mechanism: "DP-SGD" or "DP-FedAvg".
+      model: The model's name.
     """
     os.environ["JAX_PLATFORMS"] = "cpu"
     prepare_jax(1)
@@ -87,27 +94,31 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 
     from audit.mechanism.memory import Hardware
 
-    # What is cached for a chip can be read on that chip alone.
+    # A program that is compiled for a chip can be read from the cache on that chip alone.
     jax.config.update("jax_enable_compilation_cache", False)
     hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
+    one_run = 1
     try:
         chips = get_topology_desc("v5e:1x1", "tpu", chips_per_host_bounds=(1, 1, 1)).devices
-        memory = measure_memory(build(model, hardware), 1, chips)
-    except Exception as error:  # whatever a compiler raises is a row of the table
+        memory = measure_memory(build(model, hardware), one_run, chips)
+    except Exception as error:  # a compiler may raise anything, which is then the result
         lines = str(error).splitlines() or [""]
         failure = f"{type(error).__name__}: {lines[0]}"
-        return CompiledRow(mechanism, model, failure=failure[:200])
+        return CompiledRow(mechanism, model, failure=failure[:_MOST_LETTERS])
     return CompiledRow(mechanism, model, memory.model)
 
 
 def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") -> ProgramMemory:
-    """Compiles the training of a chunk, and returns its memory; raises what the compiler raises.
+    """Compiles the training of a chunk of runs, and returns the memory that the program takes.
 
     Args:
-      played: What is trained.
-      chunk: Runs at once, on all devices together.
-      devices: Of this machine, or only described.
+      played: The game whose runs are trained.
+      chunk: The number of runs that all devices together train at once.
+      devices: The devices, of this machine or only described.
+
+    Raises:
+      Exception: Whatever the compiler raises.
     """
     from audit.mechanism.ensemble import Placement
     from audit.training import game
@@ -118,36 +129,37 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
     memory = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
     # Outputs that take the place of arguments, as the runs' states do, need no memory of their own.
     own_outputs = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    of_models = own_outputs + memory.temp_size_in_bytes
+    bytes_of_models = own_outputs + memory.temp_size_in_bytes
     models_a_device = count_models_a_device(placement, chunk)
     return ProgramMemory(
-        device=memory.argument_size_in_bytes + of_models,
-        model=of_models // models_a_device,
+        device=memory.argument_size_in_bytes + bytes_of_models,
+        model=bytes_of_models // models_a_device,
     )
 
 
 def count_models_a_device(placement: "Placement", chunk: int) -> int:
-    """Returns how many models of a chunk a device holds, or a share of, where several devices share a model.
+    """Returns how many models of a chunk each device holds.
 
-    A program trains as many runs as go evenly over its devices: five runs on two devices are three models on
-    each.
+    Where several devices share a run, each holds a share of so many models. A chunk is padded until its runs
+    divide evenly: five runs on two devices are three models on each.
 
     Args:
       placement: The devices, and which of them share a run.
-      chunk: Runs at once.
+      chunk: The number of runs that are trained at once.
     """
-    rows: int = placement.mesh.shape["runs"]
-    return placement.round_up(chunk) // rows
+    groups: int = placement.mesh.shape["runs"]  # of devices that share their runs
+    return placement.round_up(chunk) // groups
 
 
 def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
-    """Returns a model's DP-SGD as `audit` trains it by default, on zeros of its data's shapes.
+    """Returns the game of DP-SGD that `audit` plays by default with a model, on zeros of its data's shapes.
 
-    With GC-R, whose training costs the same as GC-S's, nothing is simulated.
+    The adversary is GC-R in place of the default, GC-S. Training costs the same, but GC-R simulates no
+    training run beforehand.
 
     Args:
-      name: Of the model.
-      hardware: For which clipping strategies choose their blocks.
+      name: The model's name.
+      hardware: The devices whose memory decides how many examples are clipped at once.
     """
     from audit.mechanism import dpsgd
     from audit.settings import build
@@ -161,11 +173,13 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
 
 
 def _build_federated(name: str, hardware: "Hardware") -> "Game":
-    """Returns a model's DP-FedAvg as `federated` trains it by default, on zeros, dealt evenly to _CLIENTS.
+    """Returns the game of DP-FedAvg that `federated` plays by default with a model.
+
+    The data are zeros of the real data's shapes, dealt evenly to _CLIENTS clients.
 
     Args:
-      name: Of the model.
-      hardware: For which the number of clients that are trained at once is chosen.
+      name: The model's name.
+      hardware: The devices whose memory decides how many clients are trained at once.
     """
     from audit.mechanism import fedavg
     from audit.settings import build_federated

@@ -1,8 +1,8 @@
-"""What an accelerator is tried on, part by part in order of worth.
+"""The parts of the trial of an accelerator, the most valuable first.
 
-The parts ask whether it computes what was recorded, how fast it trains, what it proves, and whether its
-memory was foretold. Each part runs in a process of its own, and yields a row as soon as it has it. Importing
-this starts no JAX.
+The parts ask whether the device computes the scores that were recorded, how fast it trains, what its scores
+prove, and whether its use of memory was predicted. Each part runs in a process of its own, and yields each
+row as soon as it is measured. Importing this starts no JAX.
 """
 
 import json
@@ -39,24 +39,24 @@ MADE_UP = "random numbers of the same shapes"
 _CHUNKS = (256, 512, 1024, 2048)
 _DELTA = 1e-5
 _CONFIDENCE = 0.95
-_GEMM = 8192  # rows of square matrices
-_SMALL_GEMM = 4096  # rows of those beside which a training run is put
+_GEMM = 8192  # rows of the square matrices that the part "gemm" multiplies
+_SMALL_GEMM = 4096  # rows of those whose product a training run's speed is compared with
 _LEAST_GEMM = 256
 _LONGEST_TRAINING = 240.0  # seconds after which no chunk begins
-_COUNTED_RUNS = (1, 2, 5, 10, 20, 40, 60)  # after which it is looked at what fresh directions prove
+_COUNTED_RUNS = (1, 2, 5, 10, 20, 40, 60)  # at which fresh directions' bound is shown
 
 
 class Trial(NamedTuple):
-    """How large the parts are, and their data.
+    """The size of the parts, and the files of their data.
 
-    A file that is None is looked for in the cache, and replaced by random numbers where it is not there
-    either: nothing is fetched.
+    Where a file is None, the cache is searched for the data; random numbers take their place where the cache
+    lacks them. Nothing is fetched.
 
     Attributes:
-      scale: Of the number of models; steps, mini-batches of the ResNet and the sides of matrices go with its
-        square root.
-      california_housing: A file.
-      cifar10: A file.
+      scale: The factor on the numbers of models. Its square root is the factor on the numbers of steps, on
+        the ResNet's mini-batches and on the sides of matrices.
+      california_housing: The path of the California Housing file, or None.
+      cifar10: The path of the CIFAR-10 file, or None.
     """
 
     scale: float = 1.0
@@ -64,15 +64,15 @@ class Trial(NamedTuple):
     cifar10: str | None = None
 
     def models(self, whole: int, least: int = 4) -> int:
-        """Returns a number of models, `whole` at scale 1, and never fewer than `least`."""
+        """Returns the number of models at this scale: scale * whole, rounded, but at least `least`."""
         return max(round(self.scale * whole), least)
 
     def length(self, whole: int, least: int = 2) -> int:
-        """Returns a number of steps, examples or rows, `whole` at scale 1, and never fewer than `least`."""
+        """Returns a number of steps, examples or rows: sqrt(scale) * whole, rounded, but at least `least`."""
         return max(round(math.sqrt(self.scale) * whole), least)
 
     def dataset(self, model: str) -> Dataset:
-        """Returns a model's data, or random numbers in their place, as `source` says."""
+        """Returns a model's data, or random numbers in their place; the result's `source` says which."""
         data = task(model).data
         files = {"california_housing": self.california_housing, "cifar10": self.cifar10}
         file = files[data.file]
@@ -83,7 +83,7 @@ class Trial(NamedTuple):
 
 
 def _make_up_like(model: str) -> Dataset:
-    """Returns random features and labels of the shapes and types of a model's data."""
+    """Returns random features and labels with the shapes and types of a model's data."""
     row = task(model)
     number, shape, kind = row.data.examples
     rng = np.random.default_rng(0)
@@ -98,7 +98,7 @@ def _make_up_like(model: str) -> Dataset:
 
 
 def _draw_features(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    """Returns random pixels where the data are bytes, else normal numbers."""
+    """Draws features: uniform pixels from 0 to 255 where `kind` is "u1" (bytes), else normal numbers."""
     if kind == "u1":
         return rng.integers(0, 256, shape)
     return rng.normal(size=shape)
@@ -108,9 +108,9 @@ class Part(NamedTuple):
     """A part of the trial.
 
     Attributes:
-      name: In flags and on the page.
-      measures: What it measures, in a sentence.
-      rows: What does so.
+      name: The name in flags and on the page.
+      measures: A sentence that says what the part measures.
+      rows: (trial) -> the rows; measures them one after the other.
     """
 
     name: str
@@ -122,8 +122,8 @@ def tell(name: str, trial: Trial) -> Rows:
     """Yields a row that describes the device, then the rows of a part.
 
     Args:
-      name: Of a part in PARTS.
-      trial: How large the part is, and its data.
+      name: The name of a part in PARTS.
+      trial: The size of the part, and its data.
     """
     part = next(part for part in PARTS if part.name == name)
     yield _describe_device()
@@ -131,7 +131,10 @@ def tell(name: str, trial: Trial) -> Rows:
 
 
 def _describe_device() -> Row:
-    """Returns a row on the device: its kind, how many there are, memory and versions of the libraries."""
+    """Returns a row on this machine: the devices' kind, number and memory, and the libraries' versions.
+
+    The memory is None where the device does not tell it.
+    """
     prepare_jax()
     import jax
 
@@ -149,7 +152,7 @@ def _describe_device() -> Row:
 
 
 def _tell_gemm(trial: Trial) -> Rows:
-    """Yields the speed of products of matrices in each precision."""
+    """Yields, for each precision, the floating-point operations a second of products of square matrices."""
     size = trial.length(_GEMM, _LEAST_GEMM)
     for precision in PRECISIONS:
         yield {"precision": precision, "rows": size, "flops_per_s": _time_gemm(precision, size)}
@@ -159,9 +162,9 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
     """Returns the floating-point operations a second that products of square matrices reach.
 
     Args:
-      precision: Of the operands: float32, tf32 or bf16; sums are float32.
-      size: Rows and columns of a matrix; a product has 2 size^3 operations.
-      seconds: For which products are timed, at least.
+      precision: The operands' precision: float32, tf32 or bf16; sums are float32.
+      size: The number of rows, and of columns, of a matrix; a product has 2 size^3 operations.
+      seconds: The least time for which products are timed.
     """
     import jax
     import jax.numpy as jnp
@@ -179,20 +182,21 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
     def multiply(a: "jax.Array", b: "jax.Array") -> "jax.Array":
         return jnp.matmul(a, b, precision=allowed, preferred_element_type=jnp.float32)
 
-    # Four at once, so that the device need not wait for Python between two.
     def run() -> int:
+        """Multiplies four times, so that the device need not wait for Python between two products."""
         jax.block_until_ready([multiply(left, right) for _ in range(4)])
         return 4
 
-    run()
+    run()  # compiles
     products_per_second = rate(run, seconds)
     return 2.0 * size**3 * products_per_second
 
 
 def _tell_golden(trial: Trial) -> Rows:
-    """Yields how far recorded scores are from the same scores computed again, in each precision.
+    """Yields how far recorded scores are from the same scores computed here, for each precision and setting.
 
-    The tolerance is that of the coarser of the two precisions.
+    `distance` is the largest absolute difference of two scores. `tolerance` is that of the coarser of the two
+    precisions: the one in which the scores were recorded, and the one in which they are computed here.
     """
     recorded = json.loads(RECORDED.read_text())["settings"]
     for precision in PRECISIONS:
@@ -214,11 +218,11 @@ def _tell_golden(trial: Trial) -> Rows:
 
 
 def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
-    """Returns the scores (runs,) of a recorded setting, computed here from the data made up for it.
+    """Computes the scores (runs,) of a recorded setting on this device, on the made-up data of the recording.
 
     Args:
-      fields: The setting's, as scores.json has them.
-      runs: How many runs are scored, one canary in each.
+      fields: The setting's fields, as scores.json has them.
+      runs: The number of runs to score, each with one canary.
     """
     from audit.settings import build
     from audit.training import game
@@ -233,7 +237,10 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
 
 
 def _make_up_recorded(model: str) -> Dataset:
-    """Returns the data on which the recorded scores of a model were computed."""
+    """Makes the random data on which the recorded scores of a model were computed.
+
+    Nothing here may change, or the recorded scores no longer belong to these data.
+    """
     if model == "convnet":
         rng = np.random.default_rng(1)
         images = rng.integers(0, 256, (64, 32, 32, 3)).astype(np.uint8)
@@ -247,12 +254,12 @@ def _make_up_recorded(model: str) -> Dataset:
 
 
 def _tell_fcnn(trial: Trial) -> Rows:
-    """Yields an audit of the FCNN."""
+    """Yields the row of an audit of the FCNN (see `_audit`)."""
     yield _audit(setting_of("fcnn", steps=trial.length(250)), trial)
 
 
 def _tell_chunks(trial: Trial) -> Rows:
-    """Yields ConvNets' training in chunks of several sizes."""
+    """Yields a row for each size of chunk: how fast it trains ConvNets, and the memory that it takes."""
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
     sizes = {trial.models(chunk, least=16) for chunk in _CHUNKS}
     for size in sorted(sizes):  # the smallest first: a process's peak memory only rises
@@ -261,18 +268,19 @@ def _tell_chunks(trial: Trial) -> Rows:
 
 
 def _tell_convnet(trial: Trial) -> Rows:
-    """Yields an audit of the ConvNet."""
+    """Yields the row of an audit of the ConvNet (see `_audit`)."""
     yield _audit(setting_of("convnet", adversary="gc_r", steps=trial.length(250)), trial)
 
 
 def _audit(setting: Setting, trial: Trial) -> Row:
-    """Trains 5,000 models at scale 1; returns a row on the training, and epsilon from its scores.
+    """Trains 5,000 models at scale 1, and returns a row on their speed, their memory and what they prove.
 
-    That is the lower bound that holds if the trade-off curve is Gaussian, and the accountant's upper bound.
+    The row has the lower bound on epsilon that holds if the trade-off curve is Gaussian, and the accountant's
+    upper bound.
 
     Args:
-      setting: With one canary a run.
-      trial: Has the scale and the data.
+      setting: A setting with one canary a run.
+      trial: The scale and the data.
     """
     from audit.methods import estimate
 
@@ -286,7 +294,10 @@ def _audit(setting: Setting, trial: Trial) -> Row:
 
 
 def _tell_directions(trial: Trial) -> Rows:
-    """Yields what fresh directions prove after some numbers of runs of the ConvNet."""
+    """Yields a row for each of several numbers of ConvNets: the epsilon that fresh directions prove by then.
+
+    `path[n - 1]` is the lower bound after n runs.
+    """
     from audit.methods import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
@@ -305,9 +316,9 @@ def _tell_directions(trial: Trial) -> Rows:
 
 
 def _compute_upper_bound(setting: Setting) -> float:
-    """Returns epsilon of the composition of as many Gaussian mechanisms as a setting has insertions.
+    """Returns the upper bound on epsilon by composition: of one Gaussian mechanism for each insertion.
 
-    Its mu is sqrt(insertions) / sigma.
+    The composition is mu-GDP with mu = sqrt(insertions) / sigma, for the noise multiplier sigma.
     """
     from audit.laws import conversions
 
@@ -316,9 +327,10 @@ def _compute_upper_bound(setting: Setting) -> float:
 
 
 def _tell_resnet(trial: Trial) -> Rows:
-    """Yields ResNets' training; in float32 alone for a smaller trial.
+    """Yields a row for each precision: how fast ResNets train, and the memory that they take.
 
-    On a CPU, where trials are small, this takes longer to compile than all else.
+    The precisions are float32 and bf16 at scale 1, and float32 alone at any other scale: small trials are for
+    CPUs, where compiling this part takes longer than all other parts.
     """
     precisions = ("float32", "bf16") if trial.scale == 1 else ("float32",)
     for precision in precisions:
@@ -334,16 +346,18 @@ def _tell_resnet(trial: Trial) -> Rows:
 
 
 def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[Row, Scores]":
-    """Trains runs in chunks until the longest time is up.
+    """Trains runs chunk by chunk, and measures their speed and memory.
+
+    No chunk begins after _LONGEST_TRAINING seconds, so that fewer runs may be trained than requested.
 
     Args:
-      setting: Of the runs.
-      trial: Has the data.
-      runs: To be trained.
-      chunk: Runs at once; 0 for as many as an audit takes.
+      setting: The setting of the runs.
+      trial: The scale and the data.
+      runs: The number of runs to train.
+      chunk: The number of runs to train at once; 0 for as many as an audit takes.
 
     Returns:
-      A row on the model, its speed and its memory, and the scores.
+      (a row on the model, its speed and its memory, the scores of the trained runs)
     """
     import jax
 
@@ -356,7 +370,8 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     played = build.build(setting, dataset)
     size = chunk or game.chunk_size(played, runs)
     foretold: int | None = None
-    if played.adversary.draw is None:  # else a training run is simulated, which can't be traced
+    # Where each run draws canaries of its own, a training run is simulated first, which can't be traced.
+    if played.adversary.draw is None:
         foretold = ahead.measure_memory(played, size, jax.local_devices()).device
     chunks, marks = _play_chunks(played, runs, size)
 
@@ -389,12 +404,13 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
     """Trains runs in chunks, none of which begins after _LONGEST_TRAINING seconds.
 
     Args:
-      played: What is trained.
-      runs: How many in all.
-      size: Runs of a chunk.
+      played: The game whose runs are trained.
+      runs: The number of runs in all chunks together.
+      size: The number of runs in a chunk.
 
     Returns:
-      The chunks' scores, and the moments, in seconds, at which all was compiled and each segment was done.
+      (the scores of each chunk, marks); marks[0] is the time, in seconds, at which all was compiled, and the
+      others are the times at which segments of training steps ended.
     """
     from audit.training import game
 

@@ -1,7 +1,4 @@
-"""Works through the parts of `device_parts`, and writes what each measured, as soon as it ends.
-
-The results go into a JSON file and onto a page.
-"""
+"""Runs the parts of `device_parts`, and writes the results to a JSON file and a page after each part."""
 
 import json
 import time
@@ -17,19 +14,19 @@ from experiments.engine.device_parts import Part, Row, Trial, tell
 
 JSON = "accelerator.json"
 PAGE = "accelerator.html"
-LONGEST = 540.0  # seconds of a part
+LONGEST = 540.0  # seconds after which a part is stopped
 
 
 class PartResult(NamedTuple):
-    """What a part measured.
+    """The result of a part.
 
     Attributes:
-      name: The part's.
-      measures: What that is, in a sentence.
-      seconds: That the part took.
-      about: Where it ran.
-      rows: What it measured.
-      failure: Why there are no more rows; empty where these are all.
+      name: The part's name.
+      measures: A sentence that says what the part measures.
+      seconds: The time that the part took.
+      about: A row on the device and the libraries; empty where the part failed before it had any row.
+      rows: The rows that were measured.
+      failure: The reason why rows are missing; empty where the part ended well.
     """
 
     name: str
@@ -49,22 +46,22 @@ def work(
     tell: Callable[[str, Trial], Iterator[Row]] = tell,
     longest: float = LONGEST,
 ) -> list[PartResult]:
-    """Does the parts that the folder does not have, then those that failed again, until the time is up.
+    """Runs the parts that have no result in the folder, then those that failed earlier, until time is up.
 
-    Every part has a process of its own, which is killed after `longest` seconds; the rows that it yielded
-    until then are stored. A part that fails again keeps the result with more rows.
+    Each part runs in a process of its own, which is killed after `longest` seconds; the rows that it yielded
+    until then are stored. Where a part fails again, the result with more rows is kept.
 
     Args:
-      folder: Of the JSON file and the page.
-      parts: To do.
-      trial: How large they are, and their data.
-      seconds: After which nothing is begun.
-      say: Takes a line on each part.
-      tell: (name, trial) -> a row on where a part runs, then its rows.
-      longest: Seconds of a part.
+      folder: The folder with the JSON file and the page.
+      parts: The parts to run.
+      trial: The size of the parts, and their data.
+      seconds: The time after which no part begins.
+      say: Prints a line; called once for each part.
+      tell: (name, trial) -> a row on the device, then the rows of the part with that name.
+      longest: The most seconds that a part may take.
 
     Returns:
-      The results that the folder has of these parts.
+      The results in the folder, for those of the parts that have one.
     """
     end = time.monotonic() + seconds
     results = _load(folder, trial)
@@ -86,7 +83,7 @@ def work(
 
 
 def _choose_parts(parts: Sequence[Part], results: dict[str, PartResult]) -> list[Part]:
-    """Returns the parts that have no result, and after them those that failed."""
+    """Returns the parts to run: those without a result first, then those whose result is a failure."""
     missing = []
     failed = []
     for part in parts:
@@ -101,9 +98,9 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
     """Runs a part in a process of its own, for at most `seconds`.
 
     Args:
-      part: What is done.
-      run: Does it: yields a row on where it runs, then the part's rows.
-      seconds: After which the process is killed; the rows that it yielded until then count.
+      part: The part.
+      run: Measures the part: yields a row on the device, then the part's rows.
+      seconds: The time after which the process is killed; the rows that it yielded until then are kept.
     """
     begin = time.monotonic()
     answers, failure = processes.run_with_limit(run, seconds)
@@ -121,9 +118,9 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
 
 
 def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
-    """Returns the results of an earlier call in the same trial, by the parts' names.
+    """Reads the results that earlier calls stored, by the parts' names.
 
-    There are none where the JSON file is missing, damaged or of another trial.
+    Empty where the JSON file is missing or damaged, or was written for another trial.
     """
     try:
         content = json.loads(files.read(folder / JSON) or b"{}")
@@ -139,7 +136,7 @@ def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
 
 
 def _save(folder: Path, trial: Trial, results: Sequence[PartResult]) -> None:
-    """Writes the JSON file and the page of these results into a folder."""
+    """Writes results to a folder, as a JSON file and as a page."""
     content = {
         "trial": trial._asdict(),
         "parts": [result._asdict() for result in results],
@@ -150,11 +147,11 @@ def _save(folder: Path, trial: Trial, results: Sequence[PartResult]) -> None:
 
 
 def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
-    """Returns a self-contained HTML page: the device, what is not done, and a section for each part.
+    """Returns the results as a self-contained HTML page: device, failures, and a section for each part.
 
     Args:
-      trial: How large the parts were.
-      results: Of the parts, in order.
+      trial: The size of the parts.
+      results: The parts' results, in the order of the sections.
     """
     about: Row = next((result.about for result in results if result.about), {})
     title = f"The first hour on {about.get('device', 'an accelerator')}"
@@ -177,7 +174,10 @@ def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
 
 
 def _make_section(result: PartResult) -> page.Html:
-    """Returns a part's section: a table of its rows, and above it the fields that all rows share."""
+    """Returns a part's section of the page.
+
+    Fields with the same value in all of several rows are listed once, above a table of the other fields.
+    """
     columns = {}
     for name in _list_names(result.rows):
         columns[name] = [_show(row.get(name)) for row in result.rows]
@@ -210,12 +210,16 @@ def _list_names(rows: Sequence[Row]) -> list[str]:
 
 
 def _spell_out(name: str) -> str:
-    """Returns a field's name in words: "model_steps_per_s" is "model steps a second"."""
+    """Returns a field's name in words: "model steps a second" for "model_steps_per_s"."""
     return name.replace("_per_s", " a second").removesuffix("_s").replace("_", " ")
 
 
 def _show(value: Any) -> str:
-    """Returns a value for people: floats with three digits or thousands' commas, None as ""."""
+    """Formats a value for people.
+
+    None is "". Floats have three significant digits, or none after the point from 1,000 on. Thousands are
+    separated by commas.
+    """
     if value is None:
         return ""
     if isinstance(value, float):

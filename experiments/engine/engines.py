@@ -1,6 +1,7 @@
-"""The engines that `throughput` times, the models that it times them on, and the problems that it gives them.
+"""The engines that `throughput` times, the models that they train, and the records of their problems.
 
-An engine's library is imported when the engine is loaded, in a process of its own.
+An engine is a library, or a way of using one, that trains by DP-SGD or DP-FedAvg. Its library is imported
+when the engine is loaded, in a process of its own.
 """
 
 import importlib
@@ -20,27 +21,28 @@ from audit.settings.federated import FederatedSetting
 from audit.settings.setting import Setting
 from models.catalogue import FEDERATED_TASKS, TASKS
 
-GEMM_SIZE = 2048  # of the square matrices that `gemm` multiplies
-CHECKED_STEPS = 3  # of a client in the round by which engines of DP-FedAvg are compared
-_MOST_FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # of per-example gradients in a step of many models
-_TRIAL_SECONDS = 0.5  # for which each number of models at once is tried
+GEMM_SIZE = 2048  # rows of the square matrices that `gemm` multiplies
+CHECKED_STEPS = 3  # steps of each client in the round that checks engines of DP-FedAvg against ours
+_MOST_FLOATS = {"cpu": 1 << 26, "gpu": 1 << 30}  # in all models' per-example gradients of a step
+_TRIAL_SECONDS = 0.5  # for which each number of models at once is timed
 
-Layout = list[tuple[NDArray[np.int64], ...]]
+Layout = list[tuple[NDArray[np.int64], ...]]  # of a network's parameters in theta; see `Problem`
 Run = Callable[[], int]  # does some model-steps or client-updates; returns their number when done
 
 
 class Problem(NamedTuple):
-    """DP-SGD on a model and fixed mini-batches.
+    """A training run of DP-SGD, with fixed mini-batches, that every engine is given.
 
     Attributes:
-      setting: Of the training run.
-      features: (n, ...)
-      labels: (n,)
-      batches: (steps, B) indices of examples.
-      theta_0: (p,) initial parameters.
-      stepped: (p,) theta_0 after our step on the first mini-batch, without noise, at learning rate 1.
-      layout: For each layer, in the order of calls, the indices in theta of its kernel or scale, and those of
-        its bias, if any; in Flax's shapes.
+      setting: The setting of the training run.
+      features: (n, ...) the examples' features.
+      labels: (n,) the examples' labels.
+      batches: (steps, B) the indices of each mini-batch's examples.
+      theta_0: (p,) the initial parameters.
+      stepped: (p,) the parameters after our engine's step from theta_0 on the first mini-batch, without
+        noise, at learning rate 1. Every engine's step is compared with it.
+      layout: For each layer, in the order of calls, two index arrays or one: where in theta the entries of
+        its kernel (or scale) are, and where those of its bias, if any. The arrays have Flax's shapes.
     """
 
     setting: Setting
@@ -52,9 +54,12 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """Returns 1, 8, 64, ... models at once, as long as their per-example gradients fit.
+        """Returns the numbers of models at once to try: 1, and those of 8, 64, 512 and 4,096 that fit.
 
-        They are B p floats a model; _MOST_FLOATS of a platform, "cpu" or "gpu", are tried.
+        A number fits if the per-example gradients, B p floats a model, are at most _MOST_FLOATS.
+
+        Args:
+          platform: "cpu" or "gpu".
         """
         floats_per_model = self.setting.mechanism.batch_size * self.theta_0.size
         counts = [1]
@@ -65,18 +70,19 @@ class Problem(NamedTuple):
 
 
 class FederatedProblem(NamedTuple):
-    """DP-FedAvg on a model with fixed cohorts of clients.
+    """A training run of DP-FedAvg, with fixed cohorts of clients, that every engine is given.
 
     Attributes:
-      setting: Of the training run.
-      features: (N, ...) of all clients' examples, as in `audit.tasks.task.Clients`.
-      labels: (N,)
-      starts: (M,) each client's first example.
+      setting: The setting of the training run.
+      features: (N, ...) the features of all clients' examples, one client after the other.
+      labels: (N,) the labels of these examples.
+      starts: (M,) the index of each client's first example.
       counts: (M,) each client's number of examples.
-      cohorts: (T, W) the clients of each round.
-      theta_0: (p,) initial parameters.
-      stepped: (p,) theta_0 after our round of the first cohort, without noise, at server learning rate 1.
-        Each client takes `CHECKED_STEPS` steps on all of its examples.
+      cohorts: (T, W) the indices of each round's clients.
+      theta_0: (p,) the initial parameters.
+      stepped: (p,) the parameters after our engine's round from theta_0 with the first cohort, without noise,
+        at server learning rate 1. Each client takes `CHECKED_STEPS` steps on all of its examples. Every
+        engine's round is compared with it.
       layout: As in `Problem`.
     """
 
@@ -92,13 +98,13 @@ class FederatedProblem(NamedTuple):
 
 
 class About(NamedTuple):
-    """What an engine says of itself.
+    """What an engine reports about itself once it is built.
 
     Attributes:
-      models: Which it trains at once.
+      models: The number of models that it trains at once.
       platform: "cpu" or "gpu".
       device: The device's name.
-      distance: Of its noiseless step from ours.
+      distance: The Euclidean distance between the parameters after its noiseless step and after ours.
     """
 
     models: int
@@ -108,19 +114,30 @@ class About(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An engine that is ready to be timed; device_peak() is the most bytes of a GPU's memory in use."""
+    """An engine that is ready to be timed.
+
+    Attributes:
+      about: What it reports about itself.
+      run: Trains for a moment, and returns how many model-steps or client-updates that were.
+      device_peak: () -> the most bytes of the GPU's memory that were in use so far; None on a CPU.
+    """
 
     about: About
     run: Run
     device_peak: Callable[[], int] | None = None
 
 
-# Of a problem, or of (problem, models at once) where the engine `chooses`.
+# (problem) -> the engine; where its `Kind` has `chooses`, also (problem, models at once) -> the engine.
 Build = Callable[..., Engine]
 
 
 def rate(run: Run, seconds: float) -> float:
-    """Returns the model-steps or client-updates a second of `run`, called for at least `seconds`."""
+    """Returns how many model-steps or client-updates a second `run` does.
+
+    Args:
+      run: Does some of them, and returns how many.
+      seconds: The least time for which it is called again and again.
+    """
     begin = time.perf_counter()
     done = 0
     while True:
@@ -131,21 +148,19 @@ def rate(run: Run, seconds: float) -> float:
 
 
 def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
-    """Finds the number of models at once with which an engine does most model-steps a second.
-
-    Each number is run once to compile, then timed.
+    """Finds the number of models at once with which an engine does the most model-steps a second.
 
     Args:
-      build: models at once -> what trains them.
+      build: (models at once) -> the function that trains so many.
       counts: The numbers of models to try.
 
     Returns:
-      That number, and what trains so many.
+      (the fastest number of models, the function that trains so many)
     """
     best_rate = 0.0
     for models in counts:
         run = build(models)
-        run()
+        run()  # compiles
         models_rate = rate(run, _TRIAL_SECONDS)
         if models_rate > best_rate:
             best_rate = models_rate
@@ -154,14 +169,15 @@ def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, R
 
 
 class Kind(NamedTuple):
-    """An engine before it is built.
+    """An engine that is not built yet.
 
     Attributes:
-      name: In tables and flags.
-      load: Imports its libraries; returns what builds it.
-      needs: The library that may be missing.
-      one_thread: Whether it takes a process for each core.
-      chooses: Whether it tries several numbers of models at once, unless a number is given.
+      name: The name in tables and flags.
+      load: () -> the function that builds the engine; imports its libraries.
+      needs: The name of the library that may be missing.
+      one_thread: Whether a process of it uses a single core, so that a CPU is given one process for each
+        core.
+      chooses: Whether the engine tries several numbers of models at once, unless it is given a number.
     """
 
     name: str
@@ -171,14 +187,15 @@ class Kind(NamedTuple):
     chooses: bool = False
 
     def is_installed(self) -> bool:
-        """Returns whether its library can be imported; imports nothing."""
+        """Returns whether Python finds the library that the engine needs, without importing it."""
         return importlib.util.find_spec(self.needs) is not None
 
 
 def _load_jax_engine(name: str) -> Build:
-    """Imports `peers_jax`, and returns its function that builds an engine of this name.
+    """Imports `peers_jax`, and returns its function of this name, which builds an engine.
 
-    JAX is prepared as commands do, but for "gemm", which takes JAX as it comes: XLA's threads on all cores.
+    JAX is first set up as this project's commands set it up. The exception is "gemm", whose products are to
+    use all cores by XLA's own threads, as JAX does by default.
     """
     if name != "gemm":
         prepare_jax()
@@ -186,19 +203,24 @@ def _load_jax_engine(name: str) -> Build:
 
 
 def _load_engine(module: str, name: str) -> Build:
-    """Imports a module of this folder, and returns its function that builds an engine of this name."""
+    """Imports a module of this folder, and returns its function of this name, which builds an engine."""
     build: Build = getattr(importlib.import_module(f"experiments.engine.{module}"), name)
     return build
 
 
 class Work(NamedTuple):
-    """A mechanism that engines are timed on: the unit that is counted, and the engines that can do it."""
+    """A mechanism by which engines train while they are timed.
+
+    Attributes:
+      unit: The unit of speed: "model-steps" or "client-updates".
+      kinds: The engines that can train by the mechanism.
+    """
 
     unit: str
     kinds: tuple[Kind, ...]
 
     def kind(self, name: str) -> Kind:
-        """Returns the engine of a name, which must be among them."""
+        """Returns the engine with a name, which one of `kinds` must have."""
         return next(kind for kind in self.kinds if kind.name == name)
 
 
@@ -230,14 +252,15 @@ ENGINES = tuple(dict.fromkeys(kind.name for kind in (*DPSGD.kinds, *FEDAVG.kinds
 
 
 class Timed(NamedTuple):
-    """A model that is timed; `peers_torch.NETWORKS` has its network in PyTorch.
+    """How engines are timed on a model; `peers_torch.NETWORKS` has its network in PyTorch.
 
     Attributes:
       work: The mechanism that trains it.
-      steps: Of a measurement, or rounds; all engines cycle through their mini-batches or cohorts.
-      batch_size: Where it is not the model's own.
-      tolerance: The greatest Euclidean distance of two engines' mean clipped gradients, each at most C = 1
-        long.
+      steps: The number of the problem's steps (or rounds), through whose mini-batches (or cohorts) all
+        engines cycle.
+      batch_size: The size of mini-batches; None for the model's own.
+      tolerance: The largest distance allowed between an engine's noiseless step and ours, at learning rate 1.
+        Both steps are means of clipped gradients, of norms up to C = 1.
     """
 
     work: Work
@@ -255,7 +278,7 @@ TIMED = {
 
 
 def require_timed(model: str) -> None:
-    """Raises InputError for a model that `throughput` can't time, and says why."""
+    """Raises InputError, with the reason, for a model that `throughput` can't time."""
     why = "is unknown"
     if model in TASKS or model in FEDERATED_TASKS:
         why = "can't be timed, its network has not been written in PyTorch, for the peers"
@@ -263,7 +286,7 @@ def require_timed(model: str) -> None:
 
 
 def missing_line(missing: Sequence[Kind]) -> str:
-    """Returns a sentence on the engines that are left out, and the command that installs them."""
+    """Returns a line that names the engines whose library is missing, and the command that installs it."""
     names = ", ".join(kind.name for kind in missing)
     libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))
     return (

@@ -1,7 +1,7 @@
-"""An audit's bounds and its time, before it is run.
+"""Forecasts of an audit: the bounds that it will show and the time that it will take, before it is run.
 
-The time comes from a probe of how fast this machine trains; beside the bounds is what linear response
-expects along coordinates.
+The time follows from a probe, which measures how fast this machine trains. A forecast may also hold what
+linear response expects of canaries along coordinates, an estimate and no bound.
 """
 
 import json
@@ -30,25 +30,37 @@ from audit.tasks.task import Dataset
 from audit.training import game
 from audit.training.rehearsal import Effort
 
-_SECONDS = 2.0  # of training, after compilation
-_MOST_STEPS = 250  # of a run in a chunk that is measured
-_PATIENCE = 60.0  # seconds for linear response, unless it is asked for
-_FLOPS = 1e10  # of a core, a second
-_ENDLESS = 2**31  # runs, of which a probe plays as many as it has time for
-# Of measuring how steps expand.
+_SECONDS = 2.0  # for which a probe trains, after compilation
+_MOST_STEPS = 250  # in a run of a probe
+_PATIENCE = 60.0  # seconds that a part of a forecast may take, unless it is asked for
+_FLOPS = 1e10  # floating-point operations a second of a core
+_ENDLESS = 2**31  # more runs than a probe has time for
+# How much is measured of a network's steps: little, so that a forecast stays quick.
 _QUICK = Effort(runs=2, steps=25, walked=25, reach=4, searched=1, starts=16, rounds=4)
-_SUMS_OF_AN_EXPANSION = 400  # training steps that take as long as measuring one
+_STEPS_PER_EXPANSION = 400  # training steps that take as long as measuring one step's expansion
 
 
 class ManyForecast(NamedTuple):
-    """Bounds of runs with several independent canaries, and the runs that prove the share `tightness`."""
+    """What runs with several canaries each show, if canaries of a run do not influence each other.
+
+    Attributes:
+      bounds: The lower bounds in simulated audits, a row for each method.
+      runs_needed: The number of runs that on average prove the share `Forecast.tightness` of the truth; None
+        where MOST_RUNS do not suffice.
+    """
 
     bounds: list[Calibration]
     runs_needed: int | None
 
 
 class Probe(NamedTuple):
-    """Seconds of a model-step, runs of a chunk, and seconds until all was compiled."""
+    """How fast this machine trains.
+
+    Attributes:
+      model_step: The seconds of a model-step, a step of one model.
+      chunk: The number of runs that are trained at once.
+      compilation: The seconds from the start until all is compiled.
+    """
 
     model_step: float
     chunk: int
@@ -56,13 +68,13 @@ class Probe(NamedTuple):
 
 
 class ExpectedLeak(NamedTuple):
-    """What linear response expects of a canary: which coordinate, its index, mu and epsilon.
+    """The leak that linear response expects of a canary along a coordinate, or its average over coordinates.
 
     Attributes:
-      name: "worst", "average" or "best".
-      coordinate: Its index; None for the average over all.
-      mu: Of the Gaussian trade-off curve.
-      epsilon: At the bounds' delta.
+      name: Which coordinate: "worst" or "best", or "average" for all.
+      coordinate: The coordinate's index; None for the average.
+      mu: The parameter of the Gaussian trade-off curve.
+      epsilon: The epsilon of that curve at the bounds' delta.
     """
 
     name: str
@@ -72,20 +84,25 @@ class ExpectedLeak(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What linear response expects of GC-R and GC-S.
+    """The leak that linear response expects of GC-R and GC-S, whose canaries lie along a coordinate.
 
     Attributes:
-      mu: (p,) by coordinate; empty where it is left out.
-      why: Why it is left out.
+      mu: (p,) the expected mu of a canary along each of the model's p coordinates; empty where it is left
+        out.
+      why: The reason why it is left out; empty where it is not.
     """
 
     mu: NDArray[np.float64]
     why: str = ""
 
     def rows(self, delta: float) -> list[ExpectedLeak]:
-        """Returns what is expected of the worst coordinate, on average over all, and of the best.
+        """Returns a row each for the worst coordinate, the average over all coordinates, and the best.
 
-        Epsilon is at delta, and its average is over coordinates; [] where linear response is left out.
+        The average epsilon is the mean of the coordinates' epsilons, not the epsilon of the mean mu. Returns
+        [] where linear response is left out.
+
+        Args:
+          delta: The delta of the rows' epsilon.
         """
         if self.why:
             return []
@@ -102,14 +119,15 @@ class Expected(NamedTuple):
 
 
 class LastModelForecast(NamedTuple):
-    """What the last model alone can leak where canaries come in one of k > 1 steps.
+    """The most that the last model alone can leak, where a canary comes in one of every k > 1 steps.
 
     Attributes:
-      k: How many steps are in a period.
-      composition: The accountant's epsilon, of all models.
-      state: The upper bound on the last model alone, or a text on why composition is the only one.
-      reach: Epsilon of a canary along a direction in which genuine gradients do not interfere; None where
-        no formula gives it.
+      k: The number of steps in a period.
+      composition: The accountant's epsilon, which holds for all models together.
+      state: The upper bound for the last model alone, or a text that says why there is none but
+        composition's.
+      reach: The epsilon that a canary reaches along a direction in which genuine gradients do not interfere;
+        None where no formula gives it.
     """
 
     k: int
@@ -122,17 +140,18 @@ class Forecast(NamedTuple):
     """An audit's expected bounds and time.
 
     Attributes:
-      bounds: Of simulated audits of the planned number of runs, a row for each method.
+      bounds: The lower bounds in simulated audits of the planned number of runs, a row for each method.
       upper_bound: The accountant's epsilon.
-      tightness: A share of the truth.
-      runs_needed: The runs that prove that share on average; None where a million do not suffice.
-      probe: How fast the machine trains.
+      tightness: The share of the truth that is to be proven.
+      runs_needed: The number of runs that on average prove that share; None where MOST_RUNS do not suffice.
+      probe: How fast this machine, or a worker, trains.
       model: The model's name.
-      steps: Of a run.
-      many: Bounds of several canaries a run, where they are requested.
-      workers: Of the cluster that is to train; None for this machine.
-      expected: An estimate for canaries along coordinates.
-      last_model: What the last model alone can leak; None at k = 1, where it is what all models leak.
+      steps: The number of training steps in a run.
+      many: The bounds of several canaries a run; None where they are not requested.
+      workers: The number of the cluster's workers; None where this machine is to train.
+      expected: The estimate for canaries along coordinates, by linear response.
+      last_model: The most that the last model alone can leak; None at k = 1, where it is what all models
+        leak.
     """
 
     bounds: list[Calibration]
@@ -148,9 +167,10 @@ class Forecast(NamedTuple):
     last_model: LastModelForecast | None = None
 
     def seconds(self, runs: int) -> float:
-        """Returns the seconds that so many runs take, compilation included.
+        """Returns the seconds that `runs` runs take, compilation included.
 
-        Where a cluster trains, its workers take whole chunks side by side.
+        A cluster's workers train side by side, each of them whole chunks, one after the other. So the time is
+        that of the worker with the most chunks.
         """
         chunks = math.ceil(runs / self.probe.chunk)
         workers = max(self.workers or 1, 1)
@@ -160,7 +180,7 @@ class Forecast(NamedTuple):
 
 
 def as_text(forecast: Forecast) -> str:
-    """Returns the forecast as text of 80 columns: bounds, time, and whatever else the forecast holds."""
+    """Returns the forecast as text, 80 columns wide: bounds, time, and whatever else the forecast holds."""
     audits = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
@@ -186,8 +206,8 @@ def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
     """Returns the table of bounds, a row for each method.
 
     Args:
-      bounds: What each method shows in simulated audits.
-      truth: The mechanisms' epsilon, of which the last column shows a share.
+      bounds: The lower bounds that each method shows in simulated audits.
+      truth: The mechanism's epsilon; the last column shows the mean bound as a share of it.
     """
     show = number(".3f")
     columns = (
@@ -201,7 +221,7 @@ def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
 
 
 def _describe_time(forecast: Forecast) -> list[str]:
-    """Returns lines on the runs that are needed, and on the time that runs take."""
+    """Returns lines that say how many runs are needed, and how long the planned and the needed runs take."""
     runs = forecast.bounds[0].setting.runs
     needed = forecast.runs_needed
     probed = forecast.probe
@@ -219,7 +239,7 @@ def _describe_time(forecast: Forecast) -> list[str]:
 
 
 def _describe_place(workers: int | None) -> str:
-    """Returns where the runs are to be trained."""
+    """Returns a phrase that says where the runs are to be trained: here, or on the cluster's workers."""
     if workers is None:
         return "here"
     if workers == 1:
@@ -228,7 +248,7 @@ def _describe_place(workers: int | None) -> str:
 
 
 def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
-    """Returns lines on runs with several canaries: their bounds, and the runs that are needed."""
+    """Returns lines on runs with several canaries: their bounds, and how many runs are needed."""
     setting = many.bounds[0].setting
     need = f"over {MOST_RUNS:,} runs"
     if many.runs_needed is not None:
@@ -244,7 +264,7 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
 
 
 def _describe_last_model(last: LastModelForecast) -> list[str]:
-    """Returns lines on what bounds the last model alone, and on what an audit can reach."""
+    """Returns lines on the upper bounds for the last model alone, and on what an audit of it can reach."""
     lines = [
         f"the last model alone, a canary in one of {last.k} steps, leaks at most",
         f"  {at_most(last.composition)} by composition, as if all models were seen",
@@ -266,7 +286,7 @@ def _describe_last_model(last: LastModelForecast) -> list[str]:
 
 
 def _describe_expected(expected: Expected, delta: float) -> list[str]:
-    """Returns lines on what linear response expects, or on why it is left out."""
+    """Returns lines with the leak that linear response expects, or with the reason why it is left out."""
     if expected.why:
         return [f"linear response, an estimate, is left out: {expected.why}"]
     rows = expected.rows(delta)
@@ -286,7 +306,7 @@ def _describe_expected(expected: Expected, delta: float) -> list[str]:
 
 
 def _show_coordinate(row: ExpectedLeak) -> str:
-    """Returns which coordinate it is, with its index if any."""
+    """Returns the row's name, followed by the coordinate's index if it has one: "best (17)"."""
     if row.coordinate is None:
         return row.name
     return f"{row.name} ({row.coordinate})"
@@ -320,7 +340,7 @@ def as_json(forecast: Forecast) -> str:
 
 
 def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
-    """Returns what the last model alone can leak, its bound in the form of an audit's JSON."""
+    """Returns the most that the last model alone can leak, for JSON; the bound has an audit's fields."""
     content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
     if isinstance(last.state, str):
         return {**content, "why_not": last.state}
@@ -328,7 +348,10 @@ def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
 
 
 def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
-    """Returns what linear response expects, an object for each of worst, average and best."""
+    """Returns what linear response expects, for JSON: the fields of "worst", "average" and "best".
+
+    Where linear response is left out, only the reason is returned.
+    """
     if expected.why:
         return {"left_out": expected.why}
     content: dict[str, Any] = {}
@@ -338,7 +361,7 @@ def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
 
 
 def _many_json(many: ManyForecast) -> dict[str, Any]:
-    """Returns the bounds of runs with several canaries, and the runs that are needed, for JSON."""
+    """Returns the bounds of runs with several canaries, and how many runs are needed, for JSON."""
     return {
         "canaries": many.bounds[0].setting.canaries,
         "bounds": _make_table(many.bounds, 1.0).json(),  # the share of truth is not in JSON
@@ -347,7 +370,7 @@ def _many_json(many: ManyForecast) -> dict[str, Any]:
 
 
 def _show_step(seconds: float) -> str:
-    """Returns the time of a step in a unit that suits it."""
+    """Formats the time of a step, in nanoseconds, microseconds or milliseconds."""
     if seconds < 1e-6:
         return f"{seconds * 1e9:.3g} ns"
     if seconds < 1e-3:
@@ -356,7 +379,7 @@ def _show_step(seconds: float) -> str:
 
 
 def _show_time(seconds: float) -> str:
-    """Returns the time of runs in a unit that suits it."""
+    """Formats the time of runs, in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -365,20 +388,24 @@ def _show_time(seconds: float) -> str:
 
 
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Trains chunks of the audit's own size to time them: one step first, then as many as take a second.
+    """Measures how fast this machine trains, by training chunks of the size that the audit will have.
 
-    Nothing is stored. Raises InputError where setting and data do not fit.
+    A chunk of one-step runs comes first. From its time follows how many steps a chunk can have so that it
+    takes about a second, and such chunks are timed. Nothing is stored.
 
     Args:
-      setting: Of the audit.
-      dataset: Its data.
-      runs: That the audit has, which its chunks depend on.
+      setting: The audit's setting.
+      dataset: The audit's data.
+      runs: The number of the audit's runs, on which the size of its chunks depends.
+
+    Raises:
+      InputError: Setting and data do not fit.
     """
     one_step = _build_game(setting, dataset, 1)
     chunk = game.chunk_size(one_step, runs)
     first = _time_chunks(one_step, chunk, seconds=0.0)
 
-    # A chunk takes half of the time, so that at least two are timed.
+    # A chunk takes half of the seconds, so that at least two are timed.
     affordable_steps = _SECONDS / 2 / (first.model_step * chunk)
     steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
     timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)
@@ -386,20 +413,20 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
 
 
 def _build_game(setting: Setting, dataset: Dataset, steps: int) -> game.Game:
-    """Returns the audit's training with another number of steps, each of which inserts the canary."""
+    """Builds the audit's game with another number of steps, each of which inserts the canary."""
     shortened = changed(setting, steps=steps, periodicity=1, insert=LAST)
     return build.build(shortened, dataset)
 
 
 def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
-    """Trains whole chunks for at least `seconds` after compilation; returns what a model-step took.
+    """Trains whole chunks for some seconds, and returns how fast that was and how long compilation took.
 
     Args:
-      played: What is trained.
-      chunk: Runs of a chunk.
-      seconds: At least; 0 is a single chunk.
+      played: The game whose runs are trained.
+      chunk: The number of runs in a chunk.
+      seconds: The least time to train, after compilation; 0 for a single chunk.
     """
-    marks: list[float] = []
+    marks: list[float] = []  # when all was compiled, then when each segment of steps ended
 
     def mark(runs: int, steps: int) -> None:
         marks.append(time.perf_counter())
@@ -415,13 +442,13 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
 
 
 def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
-    """Returns what linear response expects of canaries along coordinates.
+    """Computes the leak that linear response expects of canaries along coordinates, or why it does not.
 
     Args:
-      setting: Of the audit.
-      dataset: Its data.
+      setting: The audit's setting.
+      dataset: The audit's data.
       probed: How fast this machine trains.
-      patient: Whether it is computed where it takes more than a minute.
+      patient: Whether to compute it even where that takes more than a minute.
     """
     why = _find_obstacle(setting, dataset, probed, patient)
     if why:
@@ -433,9 +460,15 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
 def forecast_last_model(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> LastModelForecast | None:
-    """Returns what an adversary can learn who sees the last model alone; None at k = 1.
+    """Returns the most that the last model alone can leak; None at k = 1.
 
-    At k = 1 the canary comes in every step, and no step hides anything.
+    At k = 1 every step inserts the canary, so that no later step hides it.
+
+    Args:
+      setting: The audit's setting.
+      dataset: The audit's data.
+      probed: How fast this machine trains.
+      delta: The delta of each epsilon.
     """
     k = setting.schedule.periodicity
     if k == 1:
@@ -444,7 +477,7 @@ def forecast_last_model(
         setting.mechanism.noise_multiplier, setting.insertions, delta
     )
     state = _find_state(setting, dataset, probed, delta)
-    # The formula is that of plain SGD, and divides by the noise.
+    # The formula is for plain SGD, and divides by the noise multiplier.
     reach = None
     if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
         mu = lipschitz.compute_mu_along_one_direction(setting)
@@ -455,16 +488,16 @@ def forecast_last_model(
 def _find_state(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> HiddenState | str:
-    """Returns the bound on a setting's last model, or a text on why there is none.
+    """Returns the upper bound for the last model alone, or a text that says why there is none.
 
-    Where nothing is proven of a smooth network's steps, they are measured along two runs, unless that takes
-    more than a minute.
+    The bound needs Lipschitz constants of the training steps. Where none are proven, as for a smooth network,
+    they are measured along two training runs. If that would take more than a minute, the text says so.
     """
     if rehearsals.count_rehearsals(setting) is None:
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK
-    measured_steps = _SUMS_OF_AN_EXPANSION * effort.steps
-    seconds = effort.runs * (setting.schedule.steps + measured_steps) * probed.model_step
+    equivalent_steps = _STEPS_PER_EXPANSION * effort.steps
+    seconds = effort.runs * (setting.schedule.steps + equivalent_steps) * probed.model_step
     if seconds > _PATIENCE:
         return f"`audit` measures how much steps expand, in about {_show_time(seconds)}"
     model = build.trainee(setting.model, dataset).model
@@ -474,13 +507,14 @@ def _find_state(
 
 
 def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:
-    """Returns why linear response is left out; "" where it is not.
+    """Returns the reason why linear response is left out; "" where it is not.
 
-    A step of it takes 2 p steps of training and a QR decomposition of (2 p, p), of about 4 p^3 operations.
+    For each training step of a model with p parameters, linear response takes as long as 2 p training steps
+    and the QR decomposition of a matrix (2 p, p), which has about 4 p^3 floating-point operations.
 
     Args:
-      setting: Of the audit.
-      dataset: Its data.
+      setting: The audit's setting.
+      dataset: The audit's data.
       probed: How fast this machine trains.
       patient: Whether it may take more than a minute.
     """
@@ -496,13 +530,13 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Starts JAX in this process and times steps of an audit, to be called in a process of its own.
+    """Starts JAX and measures how fast it trains (`probe`); to be called in a process of its own.
 
     Args:
-      devices: How many devices are made of the process's CPU.
-      setting: Of the audit.
-      dataset: Its data.
-      runs: That the audit has, which its chunks depend on.
+      devices: The number of devices to make of the process's CPU.
+      setting: The audit's setting.
+      dataset: The audit's data.
+      runs: The number of the audit's runs, on which the size of its chunks depends.
     """
     prepare_jax(devices)
     return probe(setting, dataset, runs)

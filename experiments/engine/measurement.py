@@ -1,8 +1,8 @@
-"""Rounds in which every engine is timed once, and what they come to: a table, or JSON.
+"""Times engines in rounds, each of which times every engine once; writes the results as a table or JSON.
 
-Engines run in processes of their own, so that their memory and their threads are their own. A worker builds
-its engine, which compiles and warms up, and compares its step with ours; then it measures on request. The
-engines' libraries are imported in the workers only.
+Every engine runs in processes of its own, so that neither memory nor threads are shared. A worker process
+builds its engine, which compiles, and compares its step with ours; then it measures on request. The engines'
+libraries are imported in the workers only.
 """
 
 import contextlib
@@ -27,27 +27,34 @@ from audit.runtime.machine import cores, prepare_jax
 from audit.tasks.task import Sources
 from experiments.engine.engines import DPSGD, GEMM, GEMM_SIZE, TIMED, About, Build, Kind, rate
 
-_GEMM_SECONDS = 1.0  # for which the product of matrices is timed, at most
+_GEMM_SECONDS = 1.0  # the most for which the product of matrices is timed in a round
 
 
 class Memory(NamedTuple):
-    """Bytes: a process's peak (its GPU's where it has one), and its peak after its imports."""
+    """The memory of a process, in bytes.
+
+    Attributes:
+      peak: The peak until the end; of the GPU's memory where the engine has a GPU, else of the process's.
+      imports: The process's peak once its libraries were imported.
+    """
 
     peak: int
     imports: int
 
 
 class Measurement(NamedTuple):
-    """An engine on a model.
+    """The speed and memory of an engine that trains a model.
 
     Attributes:
-      model, engine: Their names.
-      rates: Units (see `Work`) a second, a value for each round.
-      gemm: Floating-point operations a second of the product of matrices, a value for each round.
-      flops: Floating-point operations of a unit.
-      memory: Summed over the engine's processes.
-      about: What the engine says of itself.
-      processes: How many the engine has.
+      model: The model's name.
+      engine: The engine's name.
+      rates: The engine's speed in each round, in units a second. The unit is a model-step or a client's
+        update.
+      gemm: The speed of the product of matrices in each round, in floating-point operations a second.
+      flops: The number of floating-point operations of a unit.
+      memory: The memory, summed over the engine's processes.
+      about: What the engine reports about itself.
+      processes: The number of the engine's processes.
     """
 
     model: str
@@ -61,22 +68,26 @@ class Measurement(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Returns what the rates count, "model-steps" or "client-updates"."""
+        """Returns the unit that the rates count: "model-steps" or "client-updates"."""
         return TIMED[self.model].work.unit
 
     def rate(self) -> float:
-        """Returns the rounds' median."""
+        """Returns the median of the rounds' speeds, in units a second."""
         return statistics.median(self.rates)
 
     def gemm_share(self) -> float:
-        """Returns the model's arithmetic a second over that of the matrix product: the rounds' median."""
+        """Returns the share of the matrix product's arithmetic speed that the engine reaches.
+
+        It is the median over rounds of units a second, times the operations of a unit, over the product's
+        operations a second.
+        """
         ratios = []
         for units_per_second, gemm in zip(self.rates, self.gemm, strict=True):
             ratios.append(units_per_second * self.flops / gemm)
         return statistics.median(ratios)
 
     def fields(self) -> dict[str, Any]:
-        """Returns the measurement as JSON has it; names of rates have the unit in them."""
+        """Returns the measurement for JSON; the keys of rates and of operations contain the unit."""
         units = self.unit.replace("-", "_")
         return {
             "model": self.model,
@@ -99,14 +110,17 @@ class Measurement(NamedTuple):
 def measure(
     model: str, kinds: Sequence[Kind], rounds: int, seconds: float, sources: Sources
 ) -> list[Measurement]:
-    """Times every engine on a model, and a product of matrices, in turn, under a progress bar.
+    """Times engines on a model, and beside them a product of matrices; shows a progress bar.
 
     Args:
-      model: One of `TIMED`.
-      kinds: The engines.
-      rounds: In each of which every engine is timed once.
-      seconds: For how long an engine is timed in a round, at least.
+      model: The name of a model in `TIMED`.
+      kinds: The engines to time.
+      rounds: The number of rounds, each of which times the product and every engine once, in turn.
+      seconds: The least time for which an engine is timed in a round.
       sources: Where the data come from.
+
+    Returns:
+      A measurement for each engine, in the order of `kinds`.
 
     Raises:
       InputError: The data can't be had, an engine fails, or its step differs from ours.
@@ -145,9 +159,10 @@ def measure(
 
 
 def _write_problem(model: str, sources: Sources, path: Path) -> int:
-    """Makes a model's problem and writes it as a pickle; returns the floating-point operations of its unit.
+    """Writes a model's problem to a file, and returns the number of floating-point operations of a unit.
 
-    Runs in a process of its own, which JAX's settings and the data's memory end with.
+    The problem is a pickled `Problem` or `FederatedProblem`; its unit is a model-step or a mean client's
+    update. To be called in a process of its own, so that JAX's settings and the data's memory end with it.
     """
     prepare_jax()
     from experiments.engine import peers_jax
@@ -163,21 +178,24 @@ def _write_problem(model: str, sources: Sources, path: Path) -> int:
 
 
 class Team:
-    """An engine's processes: one, or one for each core, which then measure at the same time."""
+    """The processes of an engine: one, or one for each core. All of them measure at the same time."""
 
     def __init__(self, kind: Kind, problem: Path, tolerance: float = 0.0) -> None:
-        """Starts the processes, which build the engine, and waits until each agrees with our step.
+        """Starts the processes, and waits until each has built the engine and agrees with our step.
 
         Args:
           kind: The engine.
-          problem: The file that has the problem.
-          tolerance: The largest distance of its noiseless step from ours.
+          problem: The file with the pickled problem.
+          tolerance: The largest distance allowed between the engine's noiseless step and ours.
+
+        Raises:
+          InputError: The engine fails, or its step is further from ours.
         """
         self.name = kind.name
         self.workers = [Worker(kind, problem)]
         self.about = self.workers[0].about(tolerance)
         if kind.chooses:
-            # Started afresh: the numbers of models that it tried count in its peak memory.
+            # Another process, since the numbers of models that this one tried count in its peak memory.
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)
@@ -188,13 +206,13 @@ class Team:
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
-        """Returns the units a second of all processes together."""
+        """Measures for some seconds, and returns the units a second of all processes together."""
         for worker in self.workers:
             worker.begin(seconds)
         return sum(worker.rate() for worker in self.workers)
 
     def stop(self) -> Memory:
-        """Ends the processes; returns the sums of their memory."""
+        """Ends the processes, and returns their memory, summed."""
         memories = [worker.stop() for worker in self.workers]
         peak = sum(memory.peak for memory in memories)
         imports = sum(memory.imports for memory in memories)
@@ -202,41 +220,51 @@ class Team:
 
 
 class Worker:
-    """A process that holds an engine; raises InputError where the engine fails."""
+    """A process that holds an engine.
+
+    Where the engine fails or the process dies, the next method that waits for an answer raises InputError.
+    """
 
     def __init__(self, kind: Kind, problem: Path, *models: int) -> None:
+        """Starts the process, which then builds the engine.
+
+        Args:
+          kind: The engine.
+          problem: The file with the pickled problem.
+          *models: The number of models to train at once, or nothing where the engine is not given a number.
+        """
         self.name = kind.name
         self._here, there = processes.pipe()
         self._process = processes.begin(_serve, there, kind.load, problem, *models)
         there.close()
 
     def about(self, tolerance: float) -> About:
-        """Waits until the engine is ready, and returns what it says of itself.
+        """Waits until the engine is ready, and returns what it reports about itself.
 
-        Raises InputError where its step is further than `tolerance` from ours.
+        Raises InputError where its noiseless step is further than `tolerance` from ours.
         """
         about: About = self._receive()
         require_agreement(self.name, about, tolerance)
         return about
 
     def begin(self, seconds: float) -> None:
-        """Makes the process measure for some seconds; `rate` then waits for it."""
+        """Makes the process measure for some seconds, without waiting; `rate` waits for the result."""
         self._here.send(seconds)
 
     def rate(self) -> float:
-        """Waits for the measurement that was begun; returns units a second."""
+        """Waits until the measurement that `begin` started has ended, and returns its units a second."""
         units_per_second: float = self._receive()
         return units_per_second
 
     def stop(self) -> Memory:
-        """Ends the process, by None in place of seconds; returns the memory that it took."""
-        self._here.send(None)
+        """Ends the process, and returns the memory that it took."""
+        self._here.send(None)  # in place of seconds: asks it to end
         memory: Memory = self._receive()
         self._process.join()
         return memory
 
     def _receive(self) -> Any:
-        """Waits for an answer; raises InputError where the process sends one, or dies."""
+        """Waits for the process's answer; raises InputError if the process sends an InputError, or dies."""
         try:
             answer = self._here.recv()
         except EOFError:
@@ -260,27 +288,28 @@ def require_agreement(name: str, about: About, tolerance: float) -> None:
 
 
 def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *models: int) -> None:
-    """Runs a worker: builds its engine, sends what the engine says of itself, and measures on request.
+    """Runs in a worker process: builds the engine, reports about it, and measures on request.
 
-    A request is a number of seconds, answered by a rate; None ends the worker, which then sends its memory.
+    Sends an `About` first, or the InputError with which the engine failed. A request is a number of seconds,
+    and is answered with a rate. The request None ends the worker, which then sends its `Memory`.
 
     Args:
-      connection: To the process that asks.
-      load: Imports the engine's libraries, and returns what builds it.
-      problem: The file that has the problem.
-      *models: How many to train at once, if the engine takes a number.
+      connection: The connection to the process that requests measurements.
+      load: () -> the function that builds the engine; imports its libraries.
+      problem: The file with the pickled problem.
+      *models: The number of models to train at once, or nothing where the engine is not given a number.
     """
     try:
         build = load()
         imports = _peak_memory()
         with problem.open("rb") as file:
             engine = build(pickle.load(file), *models)
-        engine.run()
+        engine.run()  # compiles
     except InputError as error:
         connection.send(error)
         return
     connection.send(engine.about)
-    with contextlib.suppress(EOFError):  # the parent has gone
+    with contextlib.suppress(EOFError):  # where the parent has ended
         while seconds := connection.recv():
             connection.send(rate(engine.run, seconds))
         find_peak = engine.device_peak or _peak_memory
@@ -288,9 +317,10 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
 
 
 def _peak_memory() -> int:
-    """Returns the peak resident bytes of this process.
+    """Returns the peak of this process's resident memory, in bytes.
 
-    Linux's own count is taken if it exists: ru_maxrss begins with that of the process that forked.
+    On Linux it is VmHWM. ru_maxrss, which other systems have too, begins not at 0 but at the peak of the
+    process that forked this one.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
@@ -299,13 +329,13 @@ def _peak_memory() -> int:
         return kibibytes << 10
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        if sys.platform == "darwin":  # where it is in bytes, not in kibibytes
+        if sys.platform == "darwin":  # whose ru_maxrss is in bytes, not in kibibytes
             return peak
         return peak << 10
 
 
 def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
-    """Returns a JSON object: a list `measurements`, and the names of the engines that were left out."""
+    """Returns a JSON object: "measurements", and "missing", the names of engines that were left out."""
     content = {
         "measurements": [measurement.fields() for measurement in measurements],
         "missing": [kind.name for kind in missing],
@@ -314,9 +344,10 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
 
 
 def as_table(measurements: list[Measurement]) -> str:
-    """Returns a row for each model and engine, in at most 80 columns, in a block for each unit.
+    """Returns the measurements as text of at most 80 columns.
 
-    Ratios are taken within rounds. The last line is the matrix product's speed.
+    Every unit has a block, with a row for each model and engine. The last line has the matrix product's
+    speed, the device and the number of cores.
     """
     units = dict.fromkeys(measurement.unit for measurement in measurements)
     lines = []
@@ -334,11 +365,11 @@ def as_table(measurements: list[Measurement]) -> str:
 
 
 def _make_block(unit: str, measurements: list[Measurement]) -> str:
-    """Returns the table, for people alone, of the measurements of a unit.
+    """Returns a table of the measurements in a unit, a row for each, as text.
 
     Args:
       unit: "model-steps" or "client-updates".
-      measurements: Of that unit.
+      measurements: The measurements in that unit.
     """
     our_rates = {}
     for measurement in measurements:
@@ -346,7 +377,10 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
             our_rates[measurement.model] = measurement.rates
 
     def show_ratio(measurement: Measurement) -> str | None:
-        """Returns the median, least and largest of the rounds' ratios of our rate to a peer's."""
+        """Returns how many times as fast as a peer we are: the rounds' median, least and largest ratio.
+
+        Each ratio is of two rates of the same round. None for our own row, or where we were not timed.
+        """
         if measurement.engine == "ours" or measurement.model not in our_rates:
             return None
         ratios = []
@@ -367,7 +401,7 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
 
 
 def _show_rate(value: float) -> str:
-    """Returns a rate or a ratio with three digits, or in whole numbers from 100 on."""
+    """Formats a rate or a ratio with three significant digits, or as a whole number from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -1,6 +1,6 @@
-"""The engines that `throughput` times in JAX, and the problems that all engines are given.
+"""Builds the engines that `throughput` times in JAX, and the problems that all engines are given.
 
-The engines are ours, jax_privacy, and a product of matrices.
+The engines are ours, jax_privacy's, and a product of matrices.
 """
 
 import functools
@@ -35,26 +35,29 @@ from models.layers import PooledConvolution, normalised
 
 LayerPath = tuple[str, ...]  # the names by which Flax reaches a layer
 
-_RUNS = 5000  # of the audit whose chunk is taken
-_ENDLESS = 2**31  # runs, of which a measurement plays as many as it has time for
-_BLOCK_FLOATS = 1 << 24  # of per-example gradients in the steps that one call of jax_privacy takes
-_LEAST_BLOCK = 5  # steps of a call
+_RUNS = 5000  # of an audit, for which our engine chooses its number of models at once
+_ENDLESS = 2**31  # more runs than a measurement has time for
+_BLOCK_FLOATS = 1 << 24  # in the per-example gradients of all steps of one call of jax_privacy
+_LEAST_BLOCK = 5  # steps of such a call, at least
 
 
 def make_problem(
     model: str, steps: int, batch_size: int | None, sources: Sources
 ) -> tuple[Problem, int]:
-    """Returns a problem of DP-SGD, and the floating-point operations of a step of one model.
+    """Makes a problem of DP-SGD, and counts the floating-point operations of a model-step.
 
-    It is what `audit` trains by default on the model's data, but for the number of steps and the adversary.
-    That is GC-R, a gradient along a random coordinate: its steps cost what those of the default, GC-S, do,
-    and no training is simulated beforehand to choose the coordinate.
+    The problem is what `audit` trains by default on the model's data, but with its own number of steps, and
+    with the adversary GC-R, which inserts a gradient along a random coordinate. A step of GC-R costs what a
+    step of the default, GC-S, costs, but GC-S first simulates training runs to choose the coordinate.
 
     Args:
-      model: Its name.
-      steps: Of a run.
-      batch_size: None for the model's own.
+      model: The model's name.
+      steps: The number of steps of a run.
+      batch_size: The size of mini-batches; None for the model's own.
       sources: Where the data come from.
+
+    Returns:
+      (the problem, the floating-point operations of a step of one model)
     """
     dataset = task(model).data.load(sources)
     size = {} if batch_size is None else {"batch_size": batch_size}
@@ -69,14 +72,18 @@ def make_problem(
 def make_federated_problem(
     model: str, rounds: int, sources: Sources
 ) -> tuple[FederatedProblem, int]:
-    """Returns a problem of DP-FedAvg, and the floating-point operations of a mean client's update.
+    """Makes a problem of DP-FedAvg, and counts the floating-point operations of a mean client's update.
 
-    It is what `federated` trains by default on the model's data, but for the number of rounds.
+    The problem is what `federated` trains by default on the model's data, but with its own number of rounds.
+    The mean is over all clients of all cohorts.
 
     Args:
-      model: Its name.
-      rounds: Of a run.
+      model: The model's name.
+      rounds: The number of rounds of a run.
       sources: Where the data come from.
+
+    Returns:
+      (the problem, the floating-point operations of the update of a client with a mean number of examples)
     """
     setting = FederatedSetting(model, rounds=rounds)
     clients = federated_task(model).load(setting, sources).clients
@@ -88,10 +95,10 @@ def make_federated_problem(
 
 
 def problem_of(setting: Setting, dataset: Dataset) -> Problem:
-    """Returns the problem of a setting.
+    """Returns the problem that a setting of DP-SGD gives the engines.
 
-    Its `stepped` is the model after our own step on the first mini-batch, without noise, at learning rate 1:
-    all engines have to take that step.
+    `Problem.stepped` is computed here: the parameters after our engine's step on the first mini-batch,
+    without noise, at learning rate 1. All engines have to take the same step.
     """
     played = build.build(setting, dataset)
     mechanism = played.mechanism
@@ -102,6 +109,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
     @jax.jit
     def take_step(theta: Array, data: Data) -> Array:
+        """Returns the parameters (p,) after the noiseless step."""
         state = mechanism.start(theta)
         key = jax.random.key(0)
         stepped = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
@@ -121,16 +129,17 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def federated_problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
-    """Returns the problem of a setting with cohorts of a fixed size.
+    """Returns the problem that a setting of DP-FedAvg gives the engines; its cohorts have a fixed size.
 
-    `stepped` in it is our own round of the first cohort without noise, in which every client takes
-    CHECKED_STEPS steps on all of its examples.
+    `FederatedProblem.stepped` is computed here: the parameters after our engine's round with the first
+    cohort, without noise, at server learning rate 1. Each client takes CHECKED_STEPS steps on all of its
+    examples.
     """
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
     most = int(clients.counts.max())
-    # A batch holds all of a client's examples, so that a step is an epoch.
+    # A mini-batch holds all of a client's examples, so that an epoch is a single step.
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
@@ -144,7 +153,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
 
     @jax.jit
     def take_round(theta: Array) -> Array:
-        """Returns the model (p,) after the round: theta less the mean of clipped updates."""
+        """Returns the parameters (p,) after the round: theta minus the mean of the clipped updates."""
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
         key = jax.random.key(0)
@@ -166,11 +175,12 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
 
 
 class Layers(NamedTuple):
-    """A network's layers in the order in which they are called.
+    """A network's layers, in the order in which they are called.
 
     Attributes:
-      layout: The indices of their parameters in theta, as in `engines.Problem`.
-      uses: Of the layers that have a kernel, how often an example's forward pass uses a weight.
+      layout: Where each layer's parameters are in theta, as in `engines.Problem`.
+      uses: For each layer with a kernel, the number of multiplications by its weights in the forward pass of
+        one example: the number of the layer's outputs times the number of weights that each output uses.
     """
 
     layout: Layout
@@ -178,13 +188,13 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
-    """Returns a model's layers: which entries of theta they have, and how often each weight is used.
+    """Returns where each layer's parameters are in theta, and how many multiplications each layer takes.
 
     Args:
       model: The network.
       example: The features of one example; only their shape is read.
     """
-    # theta's indices in place of its values.
+    # The parameters as Flax nests them, but with indices in theta in place of values.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     layout = []
     uses = []
@@ -204,7 +214,7 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
 
 
 def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
-    """Returns how many numbers each layer computes for an example, by paths in the order of calls."""
+    """Counts the numbers that each layer computes for one example, by path and in the order of calls."""
     outputs: dict[LayerPath, int] = {}
 
     def note_call(
@@ -213,14 +223,14 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         keywords: Any,
         context: Any,
     ) -> Any:
-        """Calls a module, and notes how many numbers it computes under its path."""
+        """Calls a module, and stores the number of its outputs under its path (Flax's interceptor)."""
         path = context.module.path
-        outputs.setdefault(path, 0)  # before the layers that it calls
+        outputs.setdefault(path, 0)  # its path comes before those of the layers that it calls
         result = call(*arguments, **keywords)
         if context.method_name == "__call__":
             computed = math.prod(result.shape)
             if isinstance(context.module, PooledConvolution):
-                computed *= 4  # all of a 2x2 window, of which the largest is left
+                computed *= 4  # it computes all four of a 2x2 window, and returns the largest
             outputs[path] = computed
         return result
 
@@ -230,7 +240,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
 
 
 def _find_layer(tree: Any, path: LayerPath) -> Any:
-    """Returns a layer's parameters by their names; {} where it has none.
+    """Returns a layer's parameters, by their names; {} where the layer has none.
 
     Args:
       tree: Flax's parameters, nested by the names of modules.
@@ -243,27 +253,31 @@ def _find_layer(tree: Any, path: LayerPath) -> Any:
 
 
 def flops(uses: list[int], examples: float) -> int:
-    """Returns the floating-point operations of a step on so many examples.
+    """Returns the number of floating-point operations of a training step.
 
-    A multiplication and an addition for each use of a weight. Weights are used in the forward pass, for the
-    weights' gradients and for the inputs' gradients, which the first layer does not form. Biases,
-    activations, clipping and noise are not counted.
+    Every use of a weight is a multiplication and an addition. A layer uses its weights as often for the
+    gradient of the weights, and for the gradient of its inputs, as in the forward pass. The first layer needs
+    no gradient of its inputs. Biases, activations, clipping and noise are not counted.
 
     Args:
-      uses: How often an example's forward pass uses a weight, for each layer with a kernel.
-      examples: In the step.
+      uses: The number of uses of weights in one example's forward pass, for each layer with a kernel.
+      examples: The number of examples in the step.
     """
     return round(2 * examples * (3 * sum(uses) - uses[0]))
 
 
 def ours(problem: Problem) -> Engine:
-    """Builds our own training as `audit` does it: in chunks as for 5,000 runs, with noise and insertion."""
+    """Builds our engine for DP-SGD: trains as `audit` does, with noise and insertions, in chunks of runs.
+
+    A chunk has as many runs as in an audit of 5,000 runs.
+    """
     dataset = Dataset(problem.features, problem.labels, "", "")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
     chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
 
     def run() -> int:
+        """Trains a chunk; returns its number of model-steps."""
         trained = next(chunks)
         return len(trained.scores) * problem.setting.schedule.steps
 
@@ -271,9 +285,9 @@ def ours(problem: Problem) -> Engine:
 
 
 def ours_federated(problem: FederatedProblem) -> Engine:
-    """Builds our own training as `federated` does it, one run after the other, with noise, on all devices.
+    """Builds our engine for DP-FedAvg: trains as `federated` does, with noise, one run after the other.
 
-    Runs have no canaries: their number is the audit's choice, and the peer has none.
+    All devices share a run. Runs have no canaries, since the peer that is timed beside it has none.
     """
     clients = Clients(
         problem.features,
@@ -298,9 +312,10 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         """Trains one run through all rounds."""
         return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
-    train_runs = placement.over_runs(train, (0, 0, None, None, None))
+    mapped_axes = (0, 0, None, None, None)  # state and key are a run's own
+    train_runs = placement.over_runs(train, mapped_axes)
     start = mechanism.start(jnp.asarray(problem.theta_0))
-    starts = jax.tree.map(lambda leaf: leaf[None], start)
+    starts = jax.tree.map(lambda leaf: leaf[None], start)  # with a leading axis of one run
     keys = jax.random.split(jax.random.key(0), 1)
     starts, keys = placement.by_run((starts, keys))
     hyper = jax.tree.map(jnp.float32, played.hyper)
@@ -308,6 +323,7 @@ def ours_federated(problem: FederatedProblem) -> Engine:
     shared = placement.everywhere((hyper, played.data, schedule))
 
     def run() -> int:
+        """Trains a run; returns its number of client updates."""
         jax.block_until_ready(train_runs(starts, keys, *shared))
         return int(problem.cohorts.size)
 
@@ -315,9 +331,10 @@ def ours_federated(problem: FederatedProblem) -> Engine:
 
 
 class OrdinaryConvNet(nn.Module):
-    """The ConvNet's function and parameters in Flax's own layers, as its users write it.
+    """The ConvNet in Flax's own layers, as a user of Flax would write it; its parameters fit our ConvNet too.
 
-    models.layers, which are part of our engine, would make jax_privacy several times faster.
+    Our ConvNet uses the layers of models.layers. These are a part of our engine: with them jax_privacy would
+    be several times faster.
     """
 
     @nn.compact
@@ -338,12 +355,13 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _replace_our_layers(model: Model) -> Model:
-    """Returns the ConvNet in Flax's own layers, and any other model as it is."""
+    """Returns the ConvNet in Flax's own layers where the model is our ConvNet, else the model itself."""
     if model.module != ConvNet():
         return model
     module = OrdinaryConvNet()
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        """Returns the loss of parameters theta (p,) on an example, (features, label)."""
         features, label = labelled
         logits: Any = module.apply({"params": model.unravel(theta)}, features)
         return model.criterion(logits, label)
@@ -352,11 +370,13 @@ def _replace_our_layers(model: Model) -> Model:
 
 
 def jax_privacy(problem: Problem, models: int = 0) -> Engine:
-    """Builds DP-SGD by jax_privacy's clipped_grad and Gaussian noise, mapped over several models.
+    """Builds the engine of jax_privacy: DP-SGD by its clipped_grad and its Gaussian noise.
+
+    Several models are trained at once, by a map over their parameters.
 
     Args:
-      problem: What is trained.
-      models: At once; 0: the number that is fastest.
+      problem: The problem of DP-SGD.
+      models: The number of models to train at once; 0 to find the fastest.
     """
     placement = ensemble.Placement.local()
     devices = len(jax.local_devices())
@@ -370,18 +390,18 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     stepped = jax.jit(train)(theta_0, key, first_batch, data, rate=1.0, sigma=0.0)
     distance = float(np.linalg.norm(stepped - problem.stepped))
 
-    mapped_axes = (0, 0, None, None, None, None)  # theta and key are a model's own
+    mapped_axes = (0, 0, None, None, None, None)  # theta and key are each model's own
     train_models = placement.over_runs(train, mapped_axes, donated=(0,))
 
     def build_run(models: int) -> Run:
-        """Returns a function that trains so many models, by a block of mini-batches each time."""
+        """Returns a function that trains so many models, by one block of mini-batches a call."""
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
         gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
         keys = _draw_keys(placement, models)
 
         def run() -> int:
-            """Takes the next block's steps; returns how many model-steps that were."""
+            """Takes the next block's steps with all models; returns the number of model-steps."""
             nonlocal thetas
             block = next(blocks)
             thetas = train_models(
@@ -405,10 +425,11 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
-    """Returns a function that trains a model by jax_privacy.
+    """Makes the function that trains one model by jax_privacy.
 
     Returns:
-      (theta, key, batches, data, learning rate, sigma) -> theta after a step on each of the mini-batches.
+      (theta (p,), key, batches (steps, B), data, learning rate, sigma) -> the parameters (p,) after a step on
+      each mini-batch. sigma is the noise multiplier.
     """
     from jax_privacy import clipping, noise_addition
 
@@ -431,15 +452,15 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
         rate: Array,
         sigma: Array,
     ) -> Array:
-        """Trains a model theta (p,) on mini-batches, indices (steps, B)."""
+        """Returns parameters theta (p,) after a step on each mini-batch, a row of `batches` (steps, B)."""
         features, labels = data
         deviation = sigma * norm / batch_size
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
-            """Takes a step: the mean clipped gradient of a mini-batch, plus noise of deviation sigma C / B.
+            """Takes a step along the mean clipped gradient plus noise of standard deviation sigma C / B.
 
-            `carry` is (theta (p,), the noise's state), `indices` the mini-batch (B,).
+            `carry` is (theta (p,), the noise's state); `indices` (B,) are the mini-batch's examples.
             """
             theta, noise_state = carry
             batch = separate(theta, (features[indices], labels[indices]))
@@ -456,19 +477,19 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
 
 
 def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:
-    """Yields keys (models,), spread over the devices, for one call after the other without end."""
+    """Yields random keys (models,), spread over the devices, for each call of the engine; never ends."""
     for call in itertools.count():
         yield placement.by_run(jax.random.split(jax.random.key(call), models))
 
 
 def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
-    """Yields blocks of mini-batches, (steps of a block, B), over and over.
+    """Yields blocks of mini-batches, each (steps of the block, B), over and over.
 
-    The last block is left out where it would be shorter.
+    All blocks have the same length: mini-batches at the end that fill no block are left out.
 
     Args:
-      batches: (steps, B) indices of examples.
-      floats: Of a step's per-example gradients, by which a block's length is chosen.
+      batches: (steps, B) the indices of each mini-batch's examples.
+      floats: The number of floats in a step's per-example gradients. The more there are, the shorter a block.
     """
     length = min(len(batches), max(_LEAST_BLOCK, _BLOCK_FLOATS // floats))
     blocks = []
@@ -478,12 +499,16 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
-    """Builds float32 products of square matrices, on all cores or the GPU; a product is a model-step."""
+    """Builds the product of two square float32 matrices as an engine, whose unit of speed is a product.
+
+    It runs on all cores or on the GPU. The problem is not used.
+    """
     shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
     left, right = jax.random.normal(jax.random.key(0), shape)
     multiply = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:
+        """Multiplies the matrices; returns 1, for one product."""
         jax.block_until_ready(multiply(left, right))
         return 1
 
@@ -491,12 +516,13 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
 
 
 def _make_engine(run: Run, models: int, distance: float) -> Engine:
-    """Returns an engine on JAX's first device.
+    """Returns the record of an engine in JAX, with the name and the memory of JAX's first device.
 
     Args:
-      run: Does some model-steps.
-      models: How many it trains at once.
-      distance: How far its noiseless step is from ours; 0 for our engines and the product of matrices.
+      run: Does some model-steps or client-updates, and returns how many.
+      models: The number of models that it trains at once.
+      distance: The distance between its noiseless step and ours; 0 for our engines and the product of
+        matrices.
     """
     device = jax.local_devices()[0]
     about = engines.About(models, _find_platform(), device.device_kind, distance)
@@ -504,6 +530,7 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
         return Engine(about, run)
 
     def find_peak() -> int:
+        """Returns the most bytes of the device's memory in use so far; 0 where the device does not tell."""
         statistics = device.memory_stats() or {}
         return int(statistics.get("peak_bytes_in_use", 0))
 
@@ -511,6 +538,6 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
 
 
 def _find_platform() -> str:
-    """Returns "cpu", or "gpu" for any accelerator."""
+    """Returns "cpu" where JAX's first device is a CPU, and "gpu" for any accelerator."""
     platform = jax.local_devices()[0].platform
     return "cpu" if platform == "cpu" else "gpu"

@@ -1,6 +1,6 @@
-"""The engines that `throughput` times in PyTorch.
+"""Builds the engines that `throughput` times in PyTorch.
 
-They are Opacus, a vectorised step with torch.func, and a loop over clients.
+For DP-SGD they are Opacus and a vectorised step with torch.func, for DP-FedAvg a loop over clients.
 """
 
 import copy
@@ -35,7 +35,7 @@ _DEVICE = torch.device("cuda" if _ON_GPU else "cpu")
 
 
 def _synchronize() -> None:
-    """Waits until a GPU has done what it was given."""
+    """Waits until the GPU, where there is one, has finished all work."""
     if _ON_GPU:
         torch.cuda.synchronize()
 
@@ -44,8 +44,8 @@ def _make_convolutional(channels: int, flat: int) -> nn.Module:
     """Returns a network of two 5x5 convolutions and three dense layers: the ConvNet or LeNet.
 
     Args:
-      channels: Of an image: 3 for the ConvNet, 1 for LeNet.
-      flat: How many numbers come out of the convolutions.
+      channels: The channels of an image: 3 for the ConvNet, 1 for LeNet.
+      flat: The number of values that the convolutions pass to the dense layers.
     """
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5),
@@ -76,7 +76,7 @@ class _Block(nn.Module):
     """The residual block of `models.convolutional`, in PyTorch."""
 
     def __init__(self, channels: int, features: int, stride: int) -> None:
-        """Makes a block from `channels` to `features` channels."""
+        """Makes a block that takes `channels` channels and returns `features` channels."""
         super().__init__()
         self.body = nn.Sequential(
             *_make_normed(channels, features, 3, stride),
@@ -95,13 +95,15 @@ class _Block(nn.Module):
 def _make_normed(
     channels: int, features: int, window: int, stride: int
 ) -> tuple[nn.Module, nn.Module]:
-    """Returns a square convolution, padded to keep the size at stride 1, and its group normalisation.
+    """Returns a convolution without bias, and the group normalisation that follows it.
+
+    The convolution is padded so that at stride 1 the output is as large as the input.
 
     Args:
-      channels: Of the input.
-      features: Channels of the output.
-      window: The side of the square, odd.
-      stride: In pixels.
+      channels: The number of channels of the input.
+      features: The number of channels of the output.
+      window: The side of the square kernel, an odd number of pixels.
+      stride: The stride in pixels.
     """
     padding = (window - 1) // 2
     convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
@@ -109,7 +111,7 @@ def _make_normed(
 
 
 def _make_resnet18() -> nn.Module:
-    """Returns `models.convolutional.ResNet` in PyTorch, in its form for CIFAR-10."""
+    """Returns the ResNet18 of `models.convolutional.ResNet` for CIFAR-10's images, in PyTorch."""
     blocks = []
     channels = 64
     for features in (64, 128, 256, 512):
@@ -127,7 +129,8 @@ def _make_resnet18() -> nn.Module:
     )
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalised already
+# By the model's name. Their inputs are normalised images, or the features themselves.
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "fcnn": _make_fcnn,
     "convnet": partial(_make_convolutional, 3, 400),
     "resnet18": _make_resnet18,
@@ -136,13 +139,14 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {  # of pixels that are normalise
 
 
 def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
-    """Returns, for each parameter in PyTorch's order, where in theta its numbers stand, in its shape.
+    """Returns an index array for each of the network's parameters, in PyTorch's order and shapes.
 
-    Dense kernels are (out, in) and convolutions' (out, in, height, width) in PyTorch. Both frameworks'
-    networks flatten images channels first.
+    It says where in theta each entry of the parameter is. Flax's kernels are (in, out) in dense layers and
+    (height, width, in, out) in convolutions; PyTorch's are (out, in) and (out, in, height, width). The
+    networks of both frameworks flatten images channels first, so that nothing else differs.
     """
     positions = []
-    for kernel, *bias in problem.layout:  # (height, width, in, out), (in, out) or (out,)
+    for kernel, *bias in problem.layout:  # a normalisation's scale (out,) stands for its kernel
         if kernel.ndim == 4:
             positions.append(kernel.transpose(3, 2, 0, 1))
         else:
@@ -152,7 +156,7 @@ def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int6
 
 
 def _make_network(problem: Problem | FederatedProblem) -> nn.Module:
-    """Returns the problem's network at theta_0."""
+    """Returns the problem's network, with the parameters theta_0."""
     network = NETWORKS[problem.setting.model]().to(_DEVICE)
     with torch.no_grad():
         for parameter, indices in zip(network.parameters(), _list_positions(problem), strict=True):
@@ -161,7 +165,12 @@ def _make_network(problem: Problem | FederatedProblem) -> nn.Module:
 
 
 def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tensor]) -> float:
-    """Returns the Euclidean distance of a network's parameters from theta after our step."""
+    """Returns the Euclidean distance between parameters and those after our engine's step (`stepped`).
+
+    Args:
+      problem: The problem.
+      parameters: The network's parameters after the peer's step, a tensor each.
+    """
     theta = np.empty_like(problem.stepped)
     for parameter, indices in zip(parameters, _list_positions(problem), strict=True):
         theta[indices] = parameter.detach().cpu().numpy()
@@ -171,11 +180,11 @@ def _measure_distance(problem: Problem | FederatedProblem, parameters: list[Tens
 def _cycle_batches(problem: Problem) -> Iterator[Batch]:
     """Yields the problem's mini-batches over and over.
 
-    Features in uint8 are taken for pixels of CIFAR-10: they are normalised by its mean and deviation, with
-    channels first. Other features stay as they are.
+    Features in uint8 are taken for pixels of CIFAR-10: they are normalised by its mean and standard
+    deviation, and their channels are moved first. Other features stay as they are.
 
     Raises:
-      InputError: Images that do not have CIFAR-10's three channels.
+      InputError: The features are images without CIFAR-10's three channels.
     """
     features = torch.tensor(problem.features, device=_DEVICE)
     labels = torch.tensor(problem.labels, device=_DEVICE).long()
@@ -194,7 +203,10 @@ def _cycle_batches(problem: Problem) -> Iterator[Batch]:
 
 
 def opacus(problem: Problem) -> Engine:
-    """Builds DP-SGD by Opacus's GradSampleModule and DPOptimizer, with one model and one thread."""
+    """Builds the engine of Opacus: DP-SGD by its GradSampleModule and DPOptimizer.
+
+    It trains one model, in one thread.
+    """
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -203,7 +215,7 @@ def opacus(problem: Problem) -> Engine:
     fields = problem.setting.mechanism
 
     def prepare(rate: float, sigma: float) -> tuple[nn.Module, Step]:
-        """Returns a model at theta_0, and what takes a step of it on a mini-batch.
+        """Returns a network at theta_0, and the function that trains it by a step on a mini-batch.
 
         Args:
           rate: The learning rate.
@@ -236,6 +248,7 @@ def opacus(problem: Problem) -> Engine:
     batches = _cycle_batches(problem)
 
     def run() -> int:
+        """Takes a step; returns 1, for one model-step."""
         step(next(batches))
         _synchronize()
         return 1
@@ -244,11 +257,13 @@ def opacus(problem: Problem) -> Engine:
 
 
 def torch_func(problem: Problem, models: int = 0) -> Engine:
-    """Builds DP-SGD of several models at once by torch.func's per-example gradients, on all cores.
+    """Builds the engine of torch.func: DP-SGD of several models at once, by its per-example gradients.
+
+    It uses all cores, or the GPU.
 
     Args:
-      problem: What is trained.
-      models: At once; 0: the number that is fastest.
+      problem: The problem of DP-SGD.
+      models: The number of models to train at once; 0 to find the fastest.
     """
     network = _make_network(problem)
     theta_0 = list(network.parameters())
@@ -257,10 +272,10 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
 
     def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
-        """Takes a step of all models in place.
+        """Takes a step with all models, in place.
 
         Args:
-          thetas: The models' parameters, each with a leading axis of models.
+          thetas: The models' parameters, a tensor for each parameter, with a leading axis of models.
           batch: The mini-batch.
           rate: The learning rate.
           sigma: The noise multiplier.
@@ -273,7 +288,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
             theta.sub_(noisy, alpha=rate / fields.batch_size)
 
     def start(models: int) -> list[Tensor]:
-        """Returns theta_0's parts, each with a leading axis of models."""
+        """Returns so many copies of theta_0: a tensor for each parameter, with a leading axis of models."""
         copies = []
         for theta in theta_0:
             repeated = theta.detach().expand(models, *theta.shape)
@@ -281,11 +296,12 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
         return copies
 
     def build_run(models: int) -> Run:
-        """Returns a function that takes a step of so many models on the next mini-batch."""
+        """Returns a function that takes a step with so many models; each call uses the next mini-batch."""
         thetas = start(models)
         batches = _cycle_batches(problem)
 
         def run() -> int:
+            """Takes a step with all models; returns the number of model-steps."""
             step(thetas, next(batches), fields.learning_rate, fields.noise_multiplier)
             _synchronize()
             return models
@@ -303,15 +319,19 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Tensor]]:
-    """Returns (parameters, features, labels) -> the sum of the examples' clipped gradients, by parameter.
+    """Makes the function that sums the clipped gradients of a mini-batch.
 
     Args:
-      network: Whose parameters they are.
-      norm: C.
+      network: The network.
+      norm: C, the largest norm of an example's gradient after clipping.
+
+    Returns:
+      (parameters, features, labels) -> the sum over examples, a tensor for each parameter.
     """
     names = [name for name, _ in network.named_parameters()]
 
     def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
+        """Returns the loss on one example."""
         parameters = dict(zip(names, theta, strict=True))
         logits = torch.func.functional_call(network, parameters, (features[None],))
         return cross_entropy(logits, label[None])
@@ -320,6 +340,7 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
 
     def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
+        """Returns the sum of the examples' gradients, each scaled to norm C where its norm is larger."""
         gradients = per_example_gradients(theta, features, labels)
         squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
         factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
@@ -332,7 +353,7 @@ class _ClientLoop:
     """DP-FedAvg as a loop over a cohort's clients, each of which trains a copy of the server's model."""
 
     def __init__(self, problem: FederatedProblem) -> None:
-        """Puts the normalised images on the device, beside the server's model at theta_0."""
+        """Makes the server's model, at theta_0, and puts the normalised images on the device."""
         self._problem = problem
         self.network = _make_network(problem)
         pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255
@@ -342,13 +363,16 @@ class _ClientLoop:
     def mean_update(
         self, cohort: NDArray[np.int32], batch_size: int, epochs: int, deviation: float
     ) -> list[Tensor]:
-        """Returns the mean of the clients' clipped updates, a tensor for each parameter.
+        """Returns the noisy sum of the clients' clipped updates over the number of clients.
 
         Args:
-          cohort: The clients (W,).
-          batch_size: Of a client's SGD.
-          epochs: Of a client's SGD.
-          deviation: Of the noise on the updates' sum.
+          cohort: (W,) the clients' indices.
+          batch_size: The size of mini-batches in a client's SGD.
+          epochs: The number of epochs of a client's SGD.
+          deviation: The standard deviation of the noise that is added to the sum.
+
+        Returns:
+          A tensor for each parameter.
         """
         sums = []
         for parameter in self.network.parameters():
@@ -358,9 +382,10 @@ class _ClientLoop:
         return [total / len(cohort) for total in sums]
 
     def _add_update(self, sums: list[Tensor], client: int, batch_size: int, epochs: int) -> None:
-        """Trains a client, and adds its clipped update to the sums, a tensor for each parameter, in place.
+        """Trains a client, and adds its clipped update to `sums` in place, a tensor for each parameter.
 
-        The update is the server's model less the client's trained model, clipped to C over all parameters.
+        The update is the server's model minus the client's trained model. It is scaled so that its norm over
+        all parameters is at most C.
         """
         local = self._train_client(client, batch_size, epochs)
         with torch.no_grad():
@@ -376,7 +401,8 @@ class _ClientLoop:
     def _train_client(self, client: int, batch_size: int, epochs: int) -> nn.Module:
         """Returns a copy of the server's model, trained by SGD on the client's examples.
 
-        A client whose examples fit into a mini-batch takes them in order, others shuffle them each epoch.
+        A client whose examples fit into one mini-batch takes them in order. Other clients shuffle theirs in
+        each epoch.
         """
         local = copy.deepcopy(self.network)
         learning_rate = self._problem.setting.client_learning_rate
@@ -398,7 +424,7 @@ class _ClientLoop:
 
 
 def torch_loop(problem: FederatedProblem) -> Engine:
-    """Builds DP-FedAvg as a loop over clients, with one model and one thread."""
+    """Builds the engine that trains by DP-FedAvg in a loop over clients: one model, in one thread."""
     torch.set_num_threads(1)
     setting = problem.setting
     loop = _ClientLoop(problem)
@@ -417,7 +443,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
     deviation = setting.noise_multiplier * setting.clipping_norm
 
     def run() -> int:
-        """Takes a round; returns how many clients took part."""
+        """Takes a round with the next cohort; returns the number of its clients."""
         cohort = next(cohorts)
         update = loop.mean_update(cohort, setting.batch_size, epochs=1, deviation=deviation)
         for parameter, part in zip(parameters, update, strict=True):
@@ -430,7 +456,13 @@ def torch_loop(problem: FederatedProblem) -> Engine:
 
 
 def _make_engine(run: Run, models: int, distance: float) -> Engine:
-    """Returns an engine on the GPU, or on the CPU where there is none."""
+    """Returns the record of an engine in PyTorch, on the GPU, or on the CPU where there is no GPU.
+
+    Args:
+      run: Does some model-steps or client-updates, and returns how many.
+      models: The number of models that it trains at once.
+      distance: The distance between its noiseless step and ours.
+    """
     if not _ON_GPU:
         return Engine(About(models, "cpu", "cpu", distance), run)
     about = About(models, "gpu", torch.cuda.get_device_name(), distance)

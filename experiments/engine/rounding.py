@@ -1,4 +1,4 @@
-"""How far products in lower precisions move clipped gradients, against float64."""
+"""Measures how far lower precisions of matrix products move clipped gradients away from those in float64."""
 
 import dataclasses
 import json
@@ -28,16 +28,18 @@ Batch = tuple[NDArray[Any], NDArray[Any]]  # features (n, ...), labels (n,)
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """A precision's effect on the gradients of some examples, against float64.
+    """The effect of a precision on the gradients of some examples; errors are relative to float64.
 
     Attributes:
-      precision: Its name.
-      norm_error_median: Of the relative errors of the norms before clipping.
+      precision: The precision's name.
+      norm_error_median: The median of the errors of the gradients' norms before clipping.
       norm_error_max: The largest of these errors.
-      sum_error: The relative error of the clipped sum.
-      clipped_share: The share of gradients that are clipped.
-      excess: The largest ||clipped|| / C - 1.
-      effective_sigma: The noise multiplier that the guarantee then has.
+      sum_error: The error of the sum of clipped gradients: the norm of the difference over the norm.
+      clipped_share: The share of gradients whose norm in float64 is above C, so that they are clipped.
+      excess: The largest ||clipped gradient|| / C - 1, over the examples; above 0 where clipping lets a
+        gradient be longer than C.
+      effective_sigma: The noise multiplier that the guarantee has in truth: sigma / (1 + excess), or sigma
+        where the excess is not above 0.
     """
 
     precision: str
@@ -50,18 +52,24 @@ class Effect:
 
 
 class _Reference(NamedTuple):
-    """What float64 gives: the gradients' norms (n,), and the clipped sum (p,)."""
+    """The gradients in float64, to compare lower precisions with.
+
+    Attributes:
+      norms: (n,) the norms of the examples' gradients before clipping.
+      clipped_sum: (p,) the sum of the clipped gradients.
+    """
 
     norms: NDArray[np.float64]
     clipped_sum: NDArray[np.float64]
 
 
 class _Strategy(NamedTuple):
-    """A clipping strategy in a given precision, compiled: (theta, batch, C) -> sums.
+    """A clipping strategy in a given precision, compiled.
 
     Attributes:
-      clip_each: The clipped gradient of each example alone, (n, p).
-      clip_sum: The clipped sum of all, (p,).
+      clip_each: (theta, features, labels, C) -> the clipped gradients (n, p), each computed as if its example
+        were the whole mini-batch.
+      clip_sum: (theta, batch, C) -> the sum (p,) of the clipped gradients.
     """
 
     clip_each: Callable[..., Array]
@@ -69,15 +77,16 @@ class _Strategy(NamedTuple):
 
 
 def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
-    """Measures each precision's effect on gradients, at theta_0 and after training as the setting says.
+    """Measures the effect of each precision on gradients, for the initial model and for a trained model.
 
     Args:
-      setting: What is trained, in its own precision, and how gradients are clipped.
-      dataset: Its data.
-      examples: How many of the first examples are measured.
+      setting: The setting that trains the model, in its own precision, and that says how gradients are
+        clipped.
+      dataset: The setting's data.
+      examples: The number of examples, the first of the data, whose gradients are measured.
 
     Returns:
-      A list of effects, one for each precision, under "at_initialisation" and "after_<steps>_steps".
+      The effects, one for each precision, under the keys "at_initialisation" and "after_<steps>_steps".
 
     Raises:
       InputError: Setting and data do not fit.
@@ -90,7 +99,7 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
     batch = (dataset.features[:examples], dataset.labels[:examples])
 
     def measure_effects(theta: Array) -> list[Effect]:
-        """Measures all precisions at a model (p,), against float64."""
+        """Returns the effect of each precision on the gradients at the parameters theta (p,)."""
         reference = _compute_reference(model, theta, batch, setting.mechanism.clipping_norm)
         effects = []
         for precision, strategy in strategies.items():
@@ -109,9 +118,10 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
 
 
 def _compile_strategy(clipped_sum: ClippedSum) -> _Strategy:
-    """Returns a strategy compiled for each example alone, and for all together."""
+    """Compiles a clipping strategy twice: for each example alone, and for the sum over all examples."""
 
     def clip_alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
+        """Returns the clipped gradient (p,) of an example, as the sum over a mini-batch of it alone."""
         return clipped_sum(theta, (features[None], label[None]), clipping_norm)
 
     clip_each = jax.vmap(clip_alone, (None, 0, 0, None))
@@ -126,15 +136,15 @@ def _measure_effect(
     batch: Batch,
     reference: _Reference,
 ) -> Effect:
-    """Returns a precision's effect on the gradients of a batch at a given model.
+    """Returns a precision's effect on the gradients of a batch.
 
     Args:
-      precision: Its name.
+      precision: The precision's name.
       strategy: The clipping strategy in that precision.
-      setting: Has the clipping norm and the noise multiplier.
-      theta: The model (p,).
+      setting: The setting, of which the clipping norm and the noise multiplier are used.
+      theta: (p,) the model's parameters.
       batch: The examples.
-      reference: What float64 gives for them.
+      reference: The same gradients in float64.
     """
     clipping_norm = setting.mechanism.clipping_norm
     unclipped_norms = _compute_norms(strategy, theta, batch, np.inf)
@@ -163,18 +173,20 @@ def _measure_effect(
 def _compute_reference(
     model: Model, theta: Array, batch: Batch, clipping_norm: float
 ) -> _Reference:
-    """Returns the gradients' norms and the clipped sum of a batch in float64, _BLOCK examples at once.
+    """Computes the gradients' norms and the sum of clipped gradients of a batch in float64.
 
-    By JAX's own gradient of each example: none of this project's clipping strategies takes part.
+    The gradients are JAX's own, example by example: none of this project's clipping strategies takes part.
+    They are computed for _BLOCK examples at once.
 
     Args:
       model: The network.
-      theta: Its parameters (p,).
+      theta: (p,) the network's parameters.
       batch: The examples.
       clipping_norm: C.
     """
 
     def loss(params: Any, features: Array, label: Array) -> Array:
+        """Returns the loss on one example."""
         logits: Any = model.module.apply({"params": params}, features)
         return model.criterion(logits, label)
 
@@ -191,23 +203,25 @@ def _compute_reference(
                 leaves.append(np.asarray(leaf).reshape(len(labels), -1))
             gradients = np.concatenate(leaves, axis=1)  # (examples, p)
             block_norms = np.linalg.norm(gradients, axis=1)
-            factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))  # 1 at norm 0
+            # 1e-300 avoids a division by 0; a gradient of norm 0 has the factor 1.
+            factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))
             norms.append(block_norms)
             total += factors @ gradients
     return _Reference(np.concatenate(norms), total)
 
 
 def _to_float64(leaf: Array) -> Array:
-    """Returns an array in float64, where JAX has it enabled."""
+    """Converts an array to float64; only where JAX has 64-bit types enabled, else the result is float32."""
     return jnp.asarray(np.float64(leaf))
 
 
 def _compute_norms(
     strategy: _Strategy, theta: Array, batch: Batch, clipping_norm: float
 ) -> NDArray[np.float64]:
-    """Returns the norms (n,) of the examples' gradients as a strategy clips each of them alone.
+    """Returns the norms (n,) of the examples' clipped gradients, each of which a strategy clips alone.
 
-    Norms are taken in float64. An infinite `clipping_norm` clips nothing.
+    The norms themselves are computed in float64, so that they add no error. An infinite `clipping_norm` gives
+    the norms before clipping.
     """
     norms = []
     for features, labels in _split_batch(batch):
@@ -218,14 +232,20 @@ def _compute_norms(
 
 
 def _split_batch(batch: Batch) -> Iterator[Batch]:
-    """Yields the batch in blocks of _BLOCK examples, the last of which may be smaller."""
+    """Yields the batch in blocks of _BLOCK examples; the last block may be smaller."""
     features, labels = batch
     for i in range(0, len(labels), _BLOCK):
         yield features[i : i + _BLOCK], labels[i : i + _BLOCK]
 
 
 def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns a JSON object: the setting, the number of examples, and a list of effects for each moment."""
+    """Returns a JSON object: the setting, the number of examples, and a list of effects for each moment.
+
+    Args:
+      effects_by_moment: The effects of all precisions, by the moment of training, as `measure` returns them.
+      setting: The setting of the training.
+      examples: The number of examples whose gradients were measured.
+    """
     content: dict[str, Any] = {"setting": flat(setting), "examples": examples}
     for moment, effects in effects_by_moment.items():
         content[moment] = [dataclasses.asdict(effect) for effect in effects]
@@ -233,12 +253,12 @@ def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns a table for each moment, in 80 columns, and how to read the last two columns.
+    """Returns a table for each moment, 80 columns wide, and a note that explains the last two columns.
 
     Args:
-      effects_by_moment: Effects of all precisions, by when they were measured.
-      setting: Has the stated noise multiplier.
-      examples: How many were measured.
+      effects_by_moment: The effects of all precisions, by the moment of training, as `measure` returns them.
+      setting: The setting, of which the noise multiplier is used.
+      examples: The number of examples whose gradients were measured.
     """
     sigma = setting.mechanism.noise_multiplier
     parts = []
@@ -252,12 +272,12 @@ def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
-    """Returns the table of the effects at a moment, a row for each precision.
+    """Returns the table of the effects at a moment of training as text, a row for each precision.
 
     Args:
-      moment: In words.
-      effects: Of all precisions.
-      sigma: The stated noise multiplier.
+      moment: The moment, in words.
+      effects: The effects of all precisions.
+      sigma: The noise multiplier that is stated.
     """
     share = effects[0].clipped_share
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"

@@ -1,6 +1,6 @@
-"""The hidden-state paper's figures of trained models, from the points that the store holds.
+"""Draws the hidden-state paper's figures of trained models, from the points that the store holds.
 
-Points without conclusions are not drawn, but counted as missing; at least one point must have some.
+Points without conclusions are not drawn, but counted as missing. At least one point must have conclusions.
 """
 
 import math
@@ -25,27 +25,35 @@ from audit.runtime.progress import counted
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis
 
-_INTERVAL = "0.75"  # a grey
+_INTERVAL = "0.75"  # the grey of intervals
 _DASHES: tuple[Any, ...] = ("--", "-.", (0, (7, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 3)), "-")
 _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
-_LABEL_DELTA = 1e-7  # delta at which a profile carries its label
+_LABEL_DELTA = 1e-7  # the delta at which a profile's label is written
 _BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-_MARK_DISTANCE = 0.18  # between two marks of a place
-_MARKS_WIDTH = 0.9  # of all marks of a place, at most
-_GROUP_GAP = 0.5  # between the groups of two x
-_MOST_ACROSS = 8  # places side by side before panels are stacked
+# On the horizontal axis two neighbouring places are a distance of 1 apart.
+_MARK_DISTANCE = 0.18  # between two marks of a place, at most
+_MARKS_WIDTH = 0.9  # for all marks of a place, at most
+_GROUP_GAP = 0.5  # added between places of different x
+_MOST_ACROSS = 8  # the most places side by side; with more, panels are stacked
+_LETTERS_PER_INCH = 12  # of a figure's heading
+_WIDE = 7.5  # inches; a legend below a figure that is wider has three columns, else two
 
 
 class MarkLook(NamedTuple):
-    """How a method's epsilons look, and how far from their place's middle they are drawn."""
+    """How a method's epsilons are drawn.
+
+    Attributes:
+      offset: The distance of the mark from its place's middle, along the horizontal axis.
+      look: matplotlib's arguments for the mark.
+    """
 
     offset: float
     look: dict[str, Any]
 
 
 def looks() -> dict[str, MarkLook]:
-    """Returns the looks of the methods that have a mark, from left to right."""
+    """Returns the looks of the methods that have a mark, by the methods' names, from left to right."""
     marks = []
     for name, method in estimate.METHODS.items():
         if method.mark:
@@ -71,17 +79,22 @@ def looks() -> dict[str, MarkLook]:
 
 
 class Place(NamedTuple):
-    """A point, and where it is on its panel's x axis."""
+    """A point with its position.
+
+    Attributes:
+      at: The position on its panel's horizontal axis.
+      point: The point.
+    """
 
     at: float
     point: Point
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws a panel for each `panel` of the points.
+    """Draws the epsilons of points, a panel for each of their panels.
 
-    At each x the series are side by side: every estimator's bounds with their range over the seeds, the upper
-    bound, and the prediction, if any.
+    Points of the same x stand side by side, one for each series. A point shows the mean of each method's
+    epsilons with the range over the seeds, the upper bound, and the prediction, if there is one.
 
     Args:
       title: The figure's title.
@@ -120,9 +133,10 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """Draws the empirical trade-off curve in its band beside Gaussian curves, a row for each conclusion.
+    """Draws, for each conclusion, the empirical trade-off curve in its band beside Gaussian curves.
 
-    The axes are rates at the left, and normal deviates at the right (hidden-state paper, Figure 6a).
+    Each conclusion of each point has a row: at the left the axes are error rates, at the right their normal
+    deviates (hidden-state paper, Figure 6a).
     """
     rows = []
     for point in points:
@@ -141,12 +155,13 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws delta(epsilon) at `if_gaussian`'s mean mu, its prediction and the upper bound (Figure 11).
+    """Draws delta as a function of epsilon for the first four points (hidden-state paper, Figure 11).
 
-    There are colors for four points; further points are left out.
+    There is a profile at the mean mu of `if_gaussian`, one at the predicted mu, and one for the upper bound.
+    Four points are drawn, since there are four colors; further points are left out.
     """
     drawn = _with_conclusions(points)
-    # 0.05 keeps the axis from being empty where the accountant's mu is unknown, or 0.
+    # 0.05 avoids an empty axis where the accountant's mu is unknown or 0.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
     with plt.rc_context(STYLE):
@@ -168,13 +183,14 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
 
 
 def _with_conclusions(points: Sequence[Point]) -> list[Point]:
+    """Returns the points that have at least one conclusion."""
     return [point for point in points if point.conclusions]
 
 
 def _draw_profile(
     axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any
 ) -> None:
-    """Draws a point's delta(epsilon) at its mean mu and, paler, at the predicted mu."""
+    """Draws a point's profile, delta over epsilons, at its mean mu, and paler at the predicted mu."""
     mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
     mu = float(np.mean(mus or [0.0]))
     proven = "nothing proven"
@@ -196,7 +212,7 @@ def _draw_profile(
 
 
 def _place_points(points: Sequence[Point]) -> list[Place]:
-    """Places points from left to right: by x, with a gap between two x, and side by side at the same x."""
+    """Places points from left to right by x, at a distance of 1, with a further gap where x changes."""
     places: list[Place] = []
     for point in sorted(points, key=attrgetter("x")):
         at = 0.0
@@ -227,7 +243,10 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
 
 
 def _draw_point(axis: Axes, place: Place, delta: float) -> None:
-    """Draws a point: interval, prediction, upper bound, and every method's mean and range over the seeds."""
+    """Draws a point: the prediction, the upper bound, and every method's mean and range over the seeds.
+
+    A point of a single seed has no range, and shows the interval instead (`Point.interval`).
+    """
     at = place.at
     point = place.point
     several_seeds = len(point.conclusions) > 1
@@ -250,7 +269,7 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
 
 
 def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
-    """Draws a thin line through the means of `if_gaussian` of each series that has several points."""
+    """Connects each series' means of `if_gaussian` by a thin line."""
     offset = looks()[IF_GAUSSIAN].offset
     by_series: dict[str, list[Place]] = {}
     for place in places:
@@ -266,7 +285,10 @@ def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
 
 
 def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
-    """Writes x above each group of points and draws a line between two, where there are several groups."""
+    """Writes x above each group of points with the same x, and draws a vertical line between two groups.
+
+    A single group needs neither.
+    """
     by_x: dict[float, list[float]] = {}
     for place in places:
         by_x.setdefault(place.point.x, []).append(place.at)
@@ -284,7 +306,7 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
 
 
 def _highest_epsilon(points: Sequence[Point], delta: float) -> float:
-    """Returns the highest finite epsilon that is drawn, and 0.1 at least."""
+    """Returns the highest finite epsilon that is drawn, but at least 0.1."""
     epsilons = [0.1]
     for point in points:
         for method in looks():
@@ -295,9 +317,16 @@ def _highest_epsilon(points: Sequence[Point], delta: float) -> float:
 
 
 def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> Figure:
-    """Adds the title, and a legend: the axis's own, or else that of the methods' marks."""
-    characters = int(figure.get_figwidth() * 12)
-    heading = f"{_wrap(title, characters)}\n{_wrap(_describe_data(points), characters)}"
+    """Adds a heading and a legend to a figure, and returns the figure.
+
+    Args:
+      figure: The figure.
+      axis: The axis whose labels are the legend; where it has none, the methods' marks are explained.
+      title: The heading's first part; the second says which data the figure shows.
+      points: The figure's points.
+    """
+    letters = int(figure.get_figwidth() * _LETTERS_PER_INCH)
+    heading = f"{_wrap(title, letters)}\n{_wrap(_describe_data(points), letters)}"
     figure.suptitle(heading, fontsize=11)
     handles, labels = axis.get_legend_handles_labels()
     if not labels:
@@ -305,20 +334,20 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
         handles = list(key.values())
         labels = list(key)
     columns = 2
-    if figure.get_figwidth() > 7.5:
+    if figure.get_figwidth() > _WIDE:
         columns = 3
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
     return figure
 
 
 def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
-    """Returns the legend of all that is drawn in a panel: {label: handle}."""
+    """Returns the legend of all that panels of epsilons show, as {label: handle}."""
     key: dict[str, Any] = {}
     drawn = _with_conclusions(points)
     for method, (_, look) in looks().items():
         if any(np.isfinite(point.epsilons(method)).any() for point in drawn):
             marker = dict(look)
-            del marker["elinewidth"]  # of error bars alone
+            del marker["elinewidth"]  # an argument of error bars alone
             key[_method_legend(method, drawn)] = plt.Line2D([], [], ls="none", **marker)
     key[_ACCOUNTING] = plt.Line2D([], [], color=UPPER, ls=_DOTS, lw=1.6)
     if any(len(point.conclusions) == 1 for point in points):
@@ -331,7 +360,11 @@ def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _method_legend(method: str, drawn: Sequence[Point]) -> str:
-    """Returns a method's legend, that of its counterpart where runs have many canaries, or both."""
+    """Returns a method's text in the legend.
+
+    Where all points' runs have many canaries, it is the text of the method's counterpart for many; where only
+    some have, it is both.
+    """
     canaries = [point.cells[0].setting.canaries for point in drawn]
     legend = estimate.METHODS[method].legend
     counterpart = lifted.counterpart(method)
@@ -343,7 +376,7 @@ def _method_legend(method: str, drawn: Sequence[Point]) -> str:
 
 
 def _describe_data(points: Sequence[Point]) -> str:
-    """Returns how many seeds, runs and canaries a figure rests on, and how many cells are missing."""
+    """Returns a line on a figure's data: the number of seeds, runs and canaries, and of missing cells."""
     seeds = 0
     missing = 0
     all_runs = set()
@@ -370,4 +403,5 @@ def _describe_data(points: Sequence[Point]) -> str:
 
 
 def _wrap(text: str, width: int) -> str:
+    """Breaks a text into lines of at most `width` letters, between words only."""
     return "\n".join(textwrap.wrap(text, width, break_long_words=False))

@@ -1,4 +1,4 @@
-"""Audits of a grid of settings: every combination of fields' values, as cells, a table and a heat map."""
+"""Audits of a grid of settings, every combination of several fields' values: their cells and their table."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ MOST_AUDITS = 1000
 
 
 class GridAudit(NamedTuple):
-    """An audit of a grid.
+    """One audit of a grid.
 
     Attributes:
-      values: of the varied fields, by their flags, in the order of the axes.
-      setting: the setting that has these values.
-      runs: how many models it trains.
+      values: the values of the varied fields, by the fields' flags, in the order of the grid's axes.
+      setting: the setting with these values.
+      runs: the number of models to train.
     """
 
     values: Mapping[str, Any]
@@ -35,17 +35,20 @@ class GridAudit(NamedTuple):
     runs: int
 
     def cell(self) -> Cell:
-        """Returns the work that it takes; as it is in no figure, panel and series only name it."""
+        """Returns the audit as a cell of a sweep.
+
+        The audit has no place in a figure: its series and panel only give the cell a name.
+        """
         return audit_cell(Audited(describe(self.values), "audit", 0.0, self.setting, self.runs))
 
 
 class GridResult(NamedTuple):
-    """What an audit of a grid shows.
+    """The result of one audit of a grid.
 
     Attributes:
-      values: of the varied fields, by their flags.
-      conclusion: of the audit.
-      folder: that keeps it.
+      values: the values of the varied fields, by the fields' flags.
+      conclusion: the audit's conclusion.
+      folder: the folder of the audit's store.
     """
 
     values: Mapping[str, Any]
@@ -54,7 +57,13 @@ class GridResult(NamedTuple):
 
 
 def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns every combination of the axes' values, by their names; the last axis changes fastest.
+    """Returns every combination of the axes' values, the last axis changing fastest.
+
+    Args:
+      axes: the values of each axis, by its name.
+
+    Returns:
+      Combinations as {name: value}.
 
     Raises:
       InputError: There are more than MOST_AUDITS combinations.
@@ -68,22 +77,22 @@ def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Returns values of fields as people read them: "k=5, noise_multiplier=2"."""
+    """Formats values of fields for people: "k=5, noise_multiplier=2"."""
     return ", ".join(f"{name}={show_value(value)}" for name, value in values.items())
 
 
 def show_value(value: Any) -> str:
-    """Returns a field's value as people read it."""
+    """Formats a field's value for people."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
-    """Draws what an audit's stored scores show.
+    """Draws the conclusion from an audit's stored scores.
 
     Args:
       audit: an audit whose cell is done.
-      place: where its scores are.
-      level: of the bounds.
+      place: the store's root, and the audit's data.
+      level: the delta and the confidence of the bounds.
     """
     store = audit.cell().open(place.out, place.data)
     dataset = place.data.load(audit.setting.model)
@@ -92,7 +101,7 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
 
 
 def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
-    """Returns the audits as a table: the varied fields, what is proven, and what is allowed at most."""
+    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon."""
     names = list(results[0].values)
     columns = [Column(name, partial(_find_value, name), name, show_value) for name in names]
     columns += [
@@ -116,6 +125,6 @@ def _find_value(name: str, result: GridResult) -> Any:
 
 
 def find_upper_bound(result: GridResult) -> float | None:
-    """Returns the smallest epsilon that is guaranteed at most; None where nothing is."""
+    """Returns the smallest upper bound on epsilon; None where there is none."""
     tightest = result.conclusion.tightest
     return None if tightest is None else tightest.epsilon

@@ -1,4 +1,4 @@
-"""The heat map of a grid of audits: the epsilon that each of them proves."""
+"""Draws the heat map of a grid of audits, the epsilon that each of them proves."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,16 +15,19 @@ from experiments.sweeps.grid import GridResult, combine, describe, show_value
 from experiments.sweeps.panels import draw_heat_map
 
 _MOST_PANELS = 12
-_CELL_INCHES = 0.62  # the width of a cell, whose number has five digits
+_CELL_INCHES = 0.62  # the width of a cell, which has room for a number of five digits
 
 
 def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
-    """Draws the epsilon that each audit proves over two varied fields, a panel for each value of the others.
+    """Draws heat maps of the epsilon that each audit proves, over the values of two varied fields.
+
+    Each combination of the other fields' values has a panel; panels after the first _MOST_PANELS are left
+    out.
 
     Args:
-      results: the audits of a grid, at most 12 panels of them.
-      down: the field, by its flag, whose values are rows.
-      across: the field whose values are columns.
+      results: the results of a grid's audits.
+      down: the flag of the field whose values are rows.
+      across: the flag of the field whose values are columns.
     """
     axes_of_grid = _list_values(results)
     others = {name: axes_of_grid[name] for name in axes_of_grid if name not in (down, across)}
@@ -39,7 +42,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
         figure, axes = plt.subplots(1, len(panels), figsize=figure_size, squeeze=False, sharey=True)
         for axis, fixed in zip(axes[0], panels, strict=True):
             chosen = [result for result in results if _has_values(result, fixed)]
-            # Where nothing is proven, colours still need a scale.
+            # 1e-3, since the colours need a scale even where nothing is proven.
             image = _draw_panel(axis, chosen, axes_of_grid, (down, across), max(most, 1e-3))
             axis.set(title=describe(fixed), xlabel=across)
         axes[0, 0].set_ylabel(down)
@@ -55,7 +58,15 @@ def _draw_panel(
     fields: tuple[str, str],
     most: float,
 ) -> Any:
-    """Draws the audits of a panel; returns matplotlib's image, for the colours' scale."""
+    """Draws a panel's heat map, and returns matplotlib's image, from which the scale of colours is drawn.
+
+    Args:
+      axis: where to draw.
+      results: the results of the panel's audits.
+      axes_of_grid: the values of each varied field, by its flag.
+      fields: the flags of the field whose values are rows, and of that whose values are columns.
+      most: the epsilon of the brightest colour.
+    """
     rows, columns = (axes_of_grid[name] for name in fields)
     proven = np.full((len(rows), len(columns)), np.nan)
     for result in results:
@@ -68,11 +79,11 @@ def _draw_panel(
 
 
 def _list_values(results: Sequence[GridResult]) -> dict[str, list[Any]]:
-    """Returns the values of each varied field, in the order in which they were given."""
+    """Returns the values of each varied field, by its flag, in the order of first occurrence."""
     names = list(results[0].values)
     return {name: list(dict.fromkeys(result.values[name] for result in results)) for name in names}
 
 
 def _has_values(result: GridResult, fixed: Mapping[str, Any]) -> bool:
-    """Returns whether an audit is of a panel, which has these values of the fields outside of it."""
+    """Returns whether an audit has the values `fixed`, {flag: value}, which all audits of a panel share."""
     return all(result.values[name] == value for name, value in fixed.items())

@@ -1,9 +1,9 @@
-"""A two-sided interval for mu where scores are normal with the same spread in both worlds.
+"""Two-sided intervals for mu, where scores are normal with the same standard deviation in both worlds.
 
-The bounds of `estimate` count errors: with few runs they lie far below the truth however clear the scores
-are. Crafted gradients in an over-parameterised model have normal scores, and then the distance of the two
-means, in standard deviations, is mu itself: its noncentral t interval is as narrow after 20 runs as what
-counting gives after thousands. It is no bound for scores of another shape.
+The bounds of `estimate` count errors, so that with few runs they lie far below the truth, however clear the
+scores are. The scores of crafted gradients in an over-parameterised model are normal. Then mu is the distance
+between the means of both worlds in standard deviations, and its noncentral t interval is as narrow after 20
+runs as an interval by counting after thousands. For scores of another shape it is no bound.
 """
 
 import numpy as np
@@ -20,10 +20,17 @@ Array = NDArray[np.float64]
 
 
 def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
-    """Returns the exact interval of the standardised distance of means, cut at 0.
+    """Returns the exact interval for mu, the distance of the means in standard deviations.
 
-    The pooled t statistic is noncentral t with n - 2 degrees of freedom and noncentrality
-    mu / sqrt(1 / n_in + 1 / n_out). With a single run for each world the interval is [0, inf).
+    Its ends are at least 0. With n_in and n_out scores, n in all, the pooled t statistic follows the
+    noncentral t distribution with n - 2 degrees of freedom and noncentrality mu / sqrt(1 / n_in + 1 / n_out).
+    The interval is [0, inf) where there is one score in each world, or where the scores of each world are all
+    equal.
+
+    Args:
+      scores_in: (n_in,) scores of runs with the canary.
+      scores_out: (n_out,) scores of runs without it.
+      confidence: The confidence of the interval.
 
     Raises:
       InputError: A bad confidence, or scores that `estimate.check_finite_scores` refuses.
@@ -43,17 +50,23 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
 
 
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
-    """Returns the interval of the standardised distance of means for several canaries per run, cut at 0.
+    """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
 
-    Canaries of a run need not be independent: each set of runs is jackknifed, by leaving out a run at a time,
-    and Student's quantile has as many degrees of freedom as there are runs in the smaller set, minus 1. It
-    holds for many runs, for any shape of scores; that the distance is mu holds for normal scores of the same
-    spread. With fewer than two runs of a kind the interval is [0, inf).
+    mu is the distance of the means in standard deviations, where scores are normal with the same standard
+    deviation in both worlds. The interval for that distance holds for many runs, and for any shape of scores.
+    The canaries of a run need not be independent: the variance is the jackknife's, which leaves out one run
+    at a time, in each set of runs. Student's quantile has the degrees of freedom of the smaller set, its
+    number of runs minus 1. Where a set has fewer than two runs, or the distance is undefined, the interval is
+    [0, inf).
+
+    Args:
+      design: The scores and which canaries are in; one or two sets of runs.
+      confidence: The confidence of the interval.
     """
     conversions.require_confidence(confidence)
     groups = design.by_run()
     runs = min(len(group.scores) for group in groups)
-    # Sums of squares about it lose no digits; the distance is the same about any.
+    # Scores are centred, so that sums of squares lose no digits; that changes no distance.
     centre = np.concatenate(design.pooled()).mean()
     sums = [_sum_by_run(group.scores - centre, group.presence) for group in groups]
     total = np.sum([group.sum(0) for group in sums], axis=0)
@@ -66,7 +79,12 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
-    """Returns each run's counts, sums and sums of squares of its scores in, then of those out (R, 6)."""
+    """Returns (R, 6): the count, sum and sum of squares of each run's scores that are in, then of those out.
+
+    Args:
+      scores: (R, K) the scores.
+      presence: (R, K) whether each canary is in.
+    """
     columns = []
     for is_counted in (presence, ~presence):
         counted = np.where(is_counted, scores, 0.0)
@@ -75,7 +93,10 @@ def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
 
 
 def _compute_distance(sums: Array) -> Array:
-    """Returns the distance of means in pooled standard deviations, from sums (..., 6)."""
+    """Returns the distance (...) of the means in pooled standard deviations, from sums (..., 6).
+
+    The six sums are those of `_sum_by_run`. Where the distance is undefined, it is not finite.
+    """
     n_in, sum_in, squares_in, n_out, sum_out, squares_out = np.moveaxis(sums, -1, 0)
     with np.errstate(all="ignore"):
         squares = squares_in - sum_in**2 / n_in + squares_out - sum_out**2 / n_out
@@ -85,20 +106,31 @@ def _compute_distance(sums: Array) -> Array:
 
 
 def _compute_jackknife_variance(sums_without: Array) -> float:
-    """Returns the jackknife variance of the distance, from sums (R, 6) of which each leaves out a run."""
+    """Returns the jackknife variance of the distance of means.
+
+    Args:
+      sums_without: (R, 6) the total sums (as of `_sum_by_run`) without each of a set's R runs in turn.
+    """
     distances = _compute_distance(sums_without)
     return float(np.var(distances) * (len(sums_without) - 1))
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
-    """Returns the noncentrality at which the t statistic has the level as its distribution function."""
+    """Finds the noncentrality at which noncentral t has the distribution function `level` at the statistic.
+
+    Args:
+      statistic: The t statistic.
+      freedom: The degrees of freedom.
+      level: The value of the distribution function.
+    """
 
     def compute_excess(noncentrality: float) -> float:
+        """Returns the distribution function at the statistic minus the level; decreases in noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        if np.isnan(probability):  # what SciPy returns far out in a tail
+        if np.isnan(probability):  # SciPy's value far out in a tail, where the true one is 0 or 1
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
-    # About ten standard deviations of the statistic, or more, either way of it.
+    # The search extends about ten standard deviations of the statistic, or more, to either side of it.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

@@ -1,4 +1,4 @@
-"""A page on a sweep: its figures, and a section for every cell that is done."""
+"""Makes the page of a sweep: its figures, and a section for every cell that is done."""
 
 from audit.errors import InputError, require
 from audit.methods.level import Level
@@ -14,16 +14,19 @@ from experiments.sweeps.sweep import Sweep
 def sweep_page(
     sweep: Sweep, scale: str, held: Holdings, requested: RequestedLevels
 ) -> tuple[bytes, list[str]]:
-    """Returns the page of a sweep's finished cells, with its figures, and why others are left out.
+    """Returns the HTML page of a sweep: its figures, and a section for each audit whose runs are all stored.
 
     Args:
-      sweep: A sweep of audits.
-      scale: Its scale.
+      sweep: The sweep.
+      scale: The sweep's scale.
       held: What the store holds.
-      requested: The levels of the bounds; None means the usual level.
+      requested: The requested levels of the bounds; a level that is None is the usual one.
+
+    Returns:
+      (the page, messages that say why damaged cells are left out)
 
     Raises:
-      InputError: Where the sweep has no audits of trained models, or none is finished and whole.
+      InputError: The sweep has no audits of trained models, or none that is finished and undamaged.
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
@@ -62,7 +65,7 @@ def sweep_page(
 
 
 def _title(sweep: Sweep, audited: Audited) -> str:
-    """Returns the title of a cell's section: its panel, series, x and seed, where they say something."""
+    """Returns the title of an audit's section: panel, series, x and seed, without those that are empty."""
     parts = [audited.panel, audited.series]
     if sweep.axis:
         parts.append(f"{sweep.axis.name} {audited.x:g}")

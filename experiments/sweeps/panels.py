@@ -1,4 +1,4 @@
-"""What figures with several panels have in common: the panels' grid, and a legend for all of them."""
+"""Draws what figures with several panels share: the grid of panels, a common legend, and heat maps."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from audit.report.style import STYLE
 
 _MOST_ACROSS = 3  # panels side by side
-_DARK = 0.55  # of a heat map's range: cells below are dark, and their numbers white
+_DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
 
 
 def epsilon_panels(
@@ -28,8 +28,8 @@ def epsilon_panels(
 
     Args:
       title: The figure's title.
-      names: The panels' names.
-      draw_panel: Draws into an axis the panel of a name.
+      names: The panels' names, which are their titles.
+      draw_panel: (axis, name) -> anything; draws the panel with that name into the axis.
       delta: The delta of epsilon.
       height: The height of a row of panels, in inches.
       share_y: Whether all panels share the vertical axis.
@@ -52,7 +52,14 @@ def epsilon_panels(
 
 
 def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:
-    """Adds a legend of all axes' labels, each once, below the panels; `size` is in points."""
+    """Adds a legend below the panels, with the labels of all axes, each once.
+
+    Args:
+      figure: The figure.
+      axes: The panels' axes.
+      columns: The number of the legend's columns.
+      size: The size of its letters, in points.
+    """
     legend: dict[str, Artist] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -69,15 +76,18 @@ def draw_heat_map(
     most: float,
     show: Callable[[float], str] = "{:.2f}".format,
 ) -> AxesImage:
-    """Draws values from 0 as coloured cells, each with its number in it.
+    """Draws a heat map: coloured cells, each with its value in it.
 
     Args:
       axis: Where to draw.
-      values: (rows, columns); NaN is a cell without a value, "-".
-      row_labels: At the left, from the top.
-      column_labels: Below.
-      most: The value of the brightest colour.
-      show: Returns the number that is shown in a cell.
+      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value, which shows "-".
+      row_labels: The labels of rows, from the top.
+      column_labels: The labels of columns, from the left.
+      most: The value of the brightest colour; 0 has the darkest.
+      show: (value) -> the text in a cell.
+
+    Returns:
+      matplotlib's image, from which a scale of colours can be drawn.
     """
     image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):

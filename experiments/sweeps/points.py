@@ -1,4 +1,4 @@
-"""The points of a figure: the audits of all seeds at one place, and what is predicted for them."""
+"""The points of a figure: the audits of all seeds at one place, their conclusions, and a prediction."""
 
 import math
 import sys
@@ -21,11 +21,17 @@ from audit.storage.index import Holdings
 from experiments.cells.cell import Audited
 from experiments.sweeps import normal_scores
 
-Audits = dict[tuple[Setting, int], Conclusion]  # by setting and runs
+Audits = dict[tuple[Setting, int], Conclusion]  # by setting and number of runs
 
 
 class Evidence(NamedTuple):
-    """A store's holdings, and the conclusions from its audits, by setting and runs, at some levels."""
+    """What figures are drawn from.
+
+    Attributes:
+      held: What the store holds.
+      audits: The conclusions from the stored audits, by setting and number of runs.
+      levels: The delta and the confidence of these conclusions.
+    """
 
     held: Holdings
     audits: Audits
@@ -33,7 +39,7 @@ class Evidence(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The mean and the ends of a method's epsilons over the seeds."""
+    """The mean, the smallest and the largest of a method's epsilons over the seeds."""
 
     mean: float
     low: float
@@ -47,8 +53,8 @@ class Point(NamedTuple):
       panel: The panel that it is in.
       series: The series that it belongs to.
       x: Its value on the x axis.
-      cells: The audits there, one a seed.
-      conclusions: The conclusions of those audits that are in the store.
+      cells: The audits at this place, one for each seed.
+      conclusions: The conclusions from those of the audits that are in the store.
     """
 
     panel: str
@@ -58,9 +64,11 @@ class Point(NamedTuple):
     conclusions: tuple[Conclusion, ...]
 
     def bounds(self, method: str) -> list[Bound]:
-        """Returns the bounds by a method for a single canary, for each stored seed that has such a bound.
+        """Returns a method's bound for each stored seed that has such a bound.
 
-        Where runs have many canaries, the bound is that of the method's counterpart for many.
+        Args:
+          method: The name of a method for one canary a run. Where runs have many canaries, its counterpart
+            for many is used.
         """
         bounds = []
         for conclusion in self.conclusions:
@@ -70,9 +78,11 @@ class Point(NamedTuple):
         return bounds
 
     def epsilons(self, method: str) -> list[float]:
-        """Returns the epsilons by a method for a single canary, for each stored seed.
+        """Returns a method's epsilon for each stored seed.
 
-        Where runs have many canaries, it is that of the method's counterpart for many, NaN if it has none.
+        Args:
+          method: The name of a method for one canary a run. Where runs have many canaries, its counterpart
+            for many is used; epsilon is NaN if it has none.
         """
         epsilons = []
         for conclusion in self.conclusions:
@@ -84,14 +94,15 @@ class Point(NamedTuple):
         return epsilons
 
     def spread(self, method: str) -> Spread:
-        """Returns the spread of a method's epsilons over the seeds, of which at least one is stored."""
+        """Returns the spread of a method's epsilons over the stored seeds, at least one."""
         values = self.epsilons(method)
         return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
-        """Returns a two-sided interval for epsilon where scores are normal with the same spread.
+        """Returns a two-sided interval (low, high) for epsilon, valid where scores are normal.
 
-        It is at the bounds' delta and confidence, its limits averaged over the seeds.
+        It assumes the same standard deviation in both worlds (`normal_scores`), and has the bounds' delta and
+        confidence. Each of its ends is the mean over the stored seeds.
         """
         intervals = [_normal_interval(conclusion) for conclusion in self.conclusions]
         low, high = np.mean(intervals, axis=0)
@@ -105,11 +116,14 @@ class Point(NamedTuple):
         return upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns `audit.conclusions.concluded.predicted_mu` of the point's setting."""
+        """Returns the mu that is predicted where genuine gradients do not interfere; None without prediction.
+
+        See `audit.conclusions.concluded.predicted_mu`.
+        """
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
-        """Returns epsilon at delta of the predicted mu; None where there is no prediction."""
+        """Returns the epsilon, at delta, of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
         if mu is None:
             return None
@@ -117,18 +131,19 @@ class Point(NamedTuple):
 
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
-    """Returns the name of a method's counterpart for as many canaries a run as an audit has.
+    """Returns the name of the method that takes a method's place in an audit.
 
-    With a single canary a run, that is the method itself. With several, the counterpart of "assumption_free"
-    is "lifted", and that of "if_gaussian" is "lifted_gaussian". Where the law of the scores is known, since
-    directions are fresh in each run, the counterpart of "assumption_free" is "exact_null".
+    With one canary a run, that is the method itself. With several, "lifted" takes the place of
+    "assumption_free", and "lifted_gaussian" that of "if_gaussian". Where the law of the scores is known,
+    since each run draws fresh directions, "exact_null" takes the place of "assumption_free", and no other
+    method has a counterpart.
 
     Args:
-      conclusion: of the audit.
-      method: the name of a method for a single canary a run.
+      conclusion: The audit's conclusion.
+      method: The name of a method for one canary a run.
 
     Returns:
-      The counterpart's name, "" where there is none.
+      The counterpart's name; "" where there is none.
     """
     if conclusion.has_one_canary:
         return method
@@ -143,10 +158,14 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
-    """Returns the conclusions from the stored scores of the cells, for their figures.
+    """Draws the conclusions from the stored scores of cells, once for all their figures.
 
-    Each is computed once however many figures show it. Scores that can't be read, or that nothing can be
-    concluded from, are reported on stderr and left out.
+    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out.
+
+    Args:
+      held: What the store holds.
+      cells: The audits; those without stored scores are left out.
+      levels: The delta and the confidence of the bounds.
     """
     conclusions: Audits = {}
     distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
@@ -161,7 +180,12 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
 
 
 def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
-    """Returns the cells by place, in the order in which they come; a point may have no conclusions."""
+    """Groups audits into points by panel, series and x, in the order of first occurrence.
+
+    Args:
+      cells: The audits.
+      by_setting: The conclusions; a point without any is returned too.
+    """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
         place = (cell.panel, cell.series, cell.x)
@@ -179,9 +203,10 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 
 
 def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
-    """Returns `normal_scores.mu_interval` of one audit as epsilon; NaN for fresh directions.
+    """Returns an audit's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
-    For several canaries a run it is the counterpart, `normal_scores.mu_interval_of_runs`.
+    The ends are NaN for fresh directions. Otherwise the interval is that for mu, converted to
+    epsilon: by `normal_scores.mu_interval` with one canary a run, by `mu_interval_of_runs` with several.
     """
     delta = conclusion.delta
     confidence = conclusion.confidence

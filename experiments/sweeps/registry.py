@@ -1,4 +1,4 @@
-"""All papers' sweeps in one place: which there are, and which the store has finished cells of."""
+"""The sweeps of all papers in one place."""
 
 import importlib
 from collections.abc import Callable
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SMOKE = hidden_state.SMOKE
 SCALES = hidden_state.SCALES  # the smallest first
-# The papers' sweeps, by the module whose draw(sweep, evidence) -> Drawn draws them, and imports matplotlib.
+# The papers' sweeps. Keys are the modules whose draw(sweep, evidence) -> Drawn draws them; since they import
+# matplotlib, they are imported only to draw.
 FIGURES = {
     "experiments.canife.figures": canife,
     "experiments.hidden_state.figures": hidden_state,
@@ -27,7 +28,7 @@ FIGURES = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns every paper's sweeps of a scale, by name."""
+    """Returns the sweeps of all papers at a scale, by name."""
     all_sweeps: dict[str, Sweep] = {}
     for paper in FIGURES.values():
         all_sweeps |= paper.sweeps(scale)
@@ -35,15 +36,23 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figures of the cells that are in the store, by its paper's `figures.draw`."""
-    # Sweeps have the same names at every scale.
+    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's module of figures."""
+    # A sweep has the same name at every scale: those of the smallest scale are looked through.
     (module,) = [name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE)]
     drawn: Drawn = importlib.import_module(module).draw(sweep, evidence)
     return drawn
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps of a scale by name, or all of them; raises InputError for others."""
+    """Returns the sweeps that a user chooses.
+
+    Args:
+      scale: The scale.
+      names: The sweeps' names, or ["all"].
+
+    Raises:
+      InputError: There is no such scale or sweep, or no name is given.
+    """
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)
     if names == ["all"]:
@@ -56,7 +65,12 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
 
 
 def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """Returns the largest scale with a finished cell that no smaller scale has; laptop without any."""
+    """Returns the largest scale with a finished cell that belongs to no smaller scale; "laptop" without any.
+
+    Args:
+      finished: (cell) -> whether it is finished.
+      names: The names of the sweeps whose cells are looked at, or ["all"].
+    """
     smaller: set[tuple[str, int]] = set()
     largest_scale = "laptop"
     for scale in SCALES:

@@ -1,4 +1,4 @@
-"""A sweep: the cells of a figure, what is drawn of those that the store holds, and the rows of its table.
+"""The records of a sweep: its cells, the figures drawn from those in the store, and the rows of its table.
 
 Importing this starts no JAX, no matplotlib and no statistics.
 """
@@ -16,35 +16,42 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """A figure's x axis: "clipping norm C" and "C"."""
+    """A figure's x axis.
+
+    Attributes:
+      name: The axis's label, such as "clipping norm C".
+      symbol: The symbol of x, such as "C".
+    """
 
     name: str
     symbol: str
 
 
 class Statement(NamedTuple):
-    """What a paper says of a series, and in which section.
+    """What a paper says about a series.
 
-    "tight" is a lower bound that matches the accountant's. The papers print no heights of their figures as
-    numbers, so none is given.
+    Attributes:
+      says: The paper's words in short; "tight" for a lower bound that matches the accountant's upper bound.
+        The papers print no epsilons of their figures as numbers, so that none is given.
+      section: The paper's section.
     """
 
     says: str
     section: str
 
 
-# By the sweep's name, the series (of LiDP's figures the panel), and x, None for a claim at every x.
+# Keys are (the sweep's name, the series or, in LiDP's figures, the panel, x). x is None: at every x.
 PaperClaims = Mapping[tuple[str, str, float | None], Statement]
 
 
 class Seeds(NamedTuple):
-    """How much data a row rests on.
+    """How much data a row is computed from.
 
     Attributes:
-      runs: Runs a seed.
-      stored: Seeds in the store.
-      missing: Seeds that are not.
-      canaries: Canaries a run.
+      runs: The number of runs of each seed.
+      stored: The number of seeds in the store.
+      missing: The number of seeds that the store lacks.
+      canaries: The number of canaries in a run.
     """
 
     runs: int
@@ -54,17 +61,17 @@ class Seeds(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One point of a figure beside a paper's words; all epsilons are at one delta.
+    """One point of a figure beside the paper's words; all epsilons are at the same delta.
 
     Attributes:
       figure: The sweep's name.
-      panel: The panel.
-      series: The series.
+      panel: The panel's name.
+      series: The series' name.
       x: The value on the x axis.
-      seeds: How much data the row rests on.
-      epsilons: Each method's epsilons over the seeds.
-      interval: The ends of the two-sided interval where scores are normal; None with several seeds.
-      predicted: The predicted epsilon, of the crafted landscape the exact epsilon; None without either.
+      seeds: How much data the row is computed from.
+      epsilons: The spread of each method's epsilons over the seeds, by the method's name.
+      interval: The two-sided interval (low, high), valid where scores are normal; None with several seeds.
+      predicted: The predicted epsilon, or the exact epsilon of a crafted landscape; None without either.
       upper_bound: The accountant's epsilon.
       claim: What the paper says; None where it says nothing.
     """
@@ -82,14 +89,26 @@ class Row(NamedTuple):
 
 
 class OwnTable(NamedTuple):
-    """A table that a sweep lays out itself: for people (80 columns) and for programs."""
+    """A sweep's table with a layout of its own.
+
+    Attributes:
+      text: The table for people, 80 columns wide.
+      csv: The table for programs.
+    """
 
     text: str
     csv: bytes
 
 
 class Drawn(NamedTuple):
-    """A sweep's figures by name, how many cells are missing, and its rows or a table of its own."""
+    """All that is drawn of a sweep.
+
+    Attributes:
+      figures: (name, figure) for each figure.
+      missing: The number of cells that the store lacks.
+      rows: The sweep's rows of the common table, if any.
+      table: A table of the sweep's own; None where it has none.
+    """
 
     figures: "list[tuple[str, Figure]]"
     missing: int
@@ -99,7 +118,14 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A figure: its cells, and its x axis, which is None where x means nothing."""
+    """The cells of a figure.
+
+    Attributes:
+      name: The name in flags and tables.
+      title: The figure's title.
+      cells: The cells.
+      axis: The figure's x axis; None where x means nothing.
+    """
 
     name: str
     title: str
@@ -107,7 +133,7 @@ class Sweep:
     axis: Axis | None = None
 
     def audits(self) -> list[Audited]:
-        """Returns the audits of trained models among its cells, without the cells of any other kind."""
+        """Returns the audits of trained models among the cells; cells of other kinds are left out."""
         audits = []
         for cell in self.cells:
             if cell.audited is not None:

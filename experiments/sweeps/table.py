@@ -1,4 +1,4 @@
-"""Our bounds beside a paper's words, for people (80 columns) and for programs (CSV)."""
+"""The table of our bounds beside a paper's words, for people (80 columns wide) and for programs (CSV)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -29,7 +29,14 @@ tight:    as high as the upper bound; the paper's text prints no epsilons"""
 def make_rows(
     figure: str, points: Iterable[Point], claims: PaperClaims, delta: float
 ) -> Iterator[Row]:
-    """Yields a row for each point, of which each must have a conclusion."""
+    """Yields a row for each point; each point must have a conclusion.
+
+    Args:
+      figure: The sweep's name.
+      points: The figure's points.
+      claims: What the paper says.
+      delta: The delta of all epsilons.
+    """
     for point in points:
         cells = point.cells
         stored = len(point.conclusions)
@@ -39,7 +46,7 @@ def make_rows(
             missing=len(cells) - stored,
             canaries=cells[0].setting.canaries,
         )
-        # An interval is of one audit; of several seeds the row has the range.
+        # An interval belongs to one audit; with several seeds the row shows their range instead.
         interval = None
         if len(cells) == 1:
             interval = point.interval()
@@ -58,12 +65,12 @@ def make_rows(
 
 
 def claim(claims: PaperClaims, figure: str, series: str, x: float) -> Statement | None:
-    """Returns the claim on a series at x, or else at any x; None where there is neither."""
+    """Returns what the paper says about a series at x, or else at every x; None where it says neither."""
     return claims.get((figure, series, x)) or claims.get((figure, series, None))
 
 
 def as_csv(all_rows: Sequence[Row]) -> bytes:
-    """Returns the rows, at least one, as CSV with six digits a number."""
+    """Returns the rows, at least one, as CSV; numbers have six digits."""
     columns = [
         Column("figure", attrgetter("figure")),
         Column("panel", attrgetter("panel")),
@@ -80,7 +87,7 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
         Column("epsilon_high", _interval_high),
     ]
     other_methods = [method for name, method in estimate.METHODS.items() if name != IF_GAUSSIAN]
-    # What is no bound comes last.
+    # Estimates, which are no bounds, come last.
     for method in sorted(other_methods, key=lambda method: method.assumes.word == NO_BOUND):
         columns += _method_columns(method)
     columns += [
@@ -93,33 +100,40 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
 
 
 def _interval_low(row: Row) -> float | None:
-    """Returns the lower end of the row's interval; None without interval."""
+    """Returns the lower end of a row's interval; None where it has none."""
     if row.interval is None:
         return None
     return row.interval[0]
 
 
 def _interval_high(row: Row) -> float | None:
-    """Returns the upper end of the row's interval; None without interval."""
+    """Returns the upper end of a row's interval; None where it has none."""
     if row.interval is None:
         return None
     return row.interval[1]
 
 
 def _method_columns(method: Method) -> list[Column]:
-    """Returns a method's column, or two where its counterpart for many canaries assumes something else."""
+    """Returns the columns of a method's mean epsilon.
+
+    There is one column for all rows. Where the method's counterpart for many canaries assumes something else,
+    there are two: the method's, for rows with one canary a run, and the counterpart's, for rows with many.
+    """
     name = method.name
     counterpart = lifted.counterpart(name)
 
     def mean(row: Row) -> float:
+        """Returns the mean epsilon over the row's seeds."""
         return row.epsilons[name].mean
 
     def mean_of_one_canary(row: Row) -> float | None:
+        """Returns the mean epsilon where the row's runs have one canary, else None."""
         if row.seeds.canaries > 1:
             return None
         return mean(row)
 
     def mean_of_many_canaries(row: Row) -> float | None:
+        """Returns the mean epsilon where the row's runs have many canaries, else None."""
         if row.seeds.canaries > 1:
             return mean(row)
         return None
@@ -136,7 +150,15 @@ def as_text(
     confidence: float,
     proves: bool = True,
 ) -> str:
-    """Returns the rows by figure and panel, 80 columns wide, below a warning unless the scale `proves`."""
+    """Returns the table for people, 80 columns wide: the rows by figure and panel, and notes on the columns.
+
+    Args:
+      sweeps: The sweeps, in the order of the table.
+      all_rows: The rows of all sweeps.
+      delta: The delta of all epsilons.
+      confidence: The confidence of the lower bounds.
+      proves: Whether the scale has enough runs to prove anything; if not, a warning comes first.
+    """
     lines = []
     if not proves:
         lines.append(PROVES_NOTHING)
@@ -158,7 +180,7 @@ def as_text(
 
 
 def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
-    """Returns a heading with the panel's upper bounds, and a line for each row."""
+    """Returns a panel's lines: a heading with its upper bounds, and a line for each of its rows, `own`."""
     upper_bounds = sorted({at_most(row.upper_bound, 2) for row in own})
     lines = [f"  {own[0].panel}; upper bound {' and '.join(upper_bounds)}"]
     for row in own:
@@ -174,7 +196,11 @@ def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
 
 
 def _numbers(row: Row) -> tuple[str, str, str, str]:
-    """Returns a row's bound, range, interval and prediction as people see them; "" where there is none."""
+    """Returns the text of a row's bound, range, interval and prediction; "" for what it does not have.
+
+    Where a row has no range, its text says why: one seed, or K canaries. Where it has no interval, its text
+    says how many seeds there are, if some are missing.
+    """
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds
     if seeds > 1:
@@ -197,7 +223,10 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
 
 
 def _format_range(low: float, high: float) -> str:
-    """Formats two ends, in four characters or less each but for epsilons of ten thousand."""
+    """Formats a range as "low-high", with one decimal for values below about 100 and none above.
+
+    Each end has at most four characters, unless it is ten thousand or more.
+    """
     ends = []
     for value in (low, high):
         if value < 99.95:
@@ -208,4 +237,5 @@ def _format_range(low: float, high: float) -> str:
 
 
 def _format_line(cells: Sequence[str]) -> str:
+    """Lays out the texts of a line's six columns."""
     return _LINE.format(*cells).rstrip()
