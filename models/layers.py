@@ -416,7 +416,8 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    On a CPU channels are joined, so that XLA keeps them (see `_pool_in_halves`).
+    On a CPU the channels are taken apart and joined: XLA stores the result of joining, and would otherwise
+    compute it anew for each use.
     """
 
     def join_channels(x: Array) -> Array:

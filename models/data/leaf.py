@@ -167,7 +167,7 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
 
 
 def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
-    """Yields (file, user, x, y) of all users of some files; reads a file only when its first user is needed."""
+    """Yields (file, user, x, y) of all users of some files; reads a file when its first user is needed."""
     for file in files:
         for user, x, y in _read_users(file):
             yield file, user, x, y

@@ -187,7 +187,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     """Reads the arrays from the first source that has them: a prepared TFDS folder, then packages.
 
     Raises:
-      InputError: no source has them; its message says what each failed with.
+      InputError: no source has them; its message says why each failed.
     """
     tfds_folder = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     is_prepared = recipe.read_prepared is not None and _is_prepared(recipe.name, tfds_folder)
@@ -336,7 +336,7 @@ def _read_package(package: Package) -> Arrays:
 
 
 def _run_client(package: Package, folder: str) -> None:
-    """Runs a registry's client for a package, which leaves the archive in a folder.
+    """Downloads a package's archive into a folder, by the client of its registry.
 
     Raises InputError if the client is missing, fails, or gives no answer in TIMEOUT_S seconds.
     """
@@ -410,9 +410,9 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
 
 
 def _write_cache(path: Path, loaded: LoadedArrays) -> None:
-    """Writes arrays, their source and their checksum to a cache file; a failure is a warning.
+    """Writes arrays, their source and their checksum to a cache file; warns on stderr if that fails.
 
-    The file is written beside and renamed into place: a reader meets a whole file or none.
+    The file is written under another name beside it, then renamed: so a reader finds a whole file or none.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     labels = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}

@@ -208,9 +208,10 @@ def _read_clients(
     clients: int | None,
     examples: int | None,
 ) -> dict[str, list[Example]]:
-    """Reads a split's examples by client; raises ValueError where there is no such split.
+    """Returns the examples of a split's clients, by the client's name.
 
-    Reads client by client, since Stack Overflow's file exceeds any memory.
+    Reads client by client, since Stack Overflow's file is too large for memory. Raises ValueError where there
+    is no such split.
 
     Args:
       database: a database in TensorFlow Federated's form, with the tables client_metadata and examples.
