@@ -125,8 +125,8 @@ class TrainedMethod(NamedTuple):
             """Trains the runs that the store lacks."""
             from audit.training import training
 
-            # `recipe` refuses fewer than 2 runs, one in each world. But a single run of many canaries has
-            # both worlds, since each canary is in or out by its own coin. So 2 are declared, and one trained.
+            # `recipe` checks the setting as for 2 runs at least, one in each world. A single run of many
+            # canaries is valid too: it has both worlds, since each canary is in or out by its own coin.
             game = recipe(self.setting, max(self.runs, 2), dataset).make(dataset)
             training.train(game, store, self.runs, progress=progress)
 
