@@ -53,10 +53,10 @@ class ZooModel(NamedTuple):
     """A model and what it can be trained on.
 
     Attributes:
-      name: as users spell it.
-      task: its training on examples; None where it has none.
-      federated: its training on clients; None where it has none.
-      why_not: why it is not trained on examples, or not on clients; empty where it is on both.
+      name: the model's name, as users spell it.
+      task: the task of training it on examples; None where there is none.
+      federated: the task of training it on clients; None where there is none.
+      why_not: the reason why one of the two is missing; empty where neither is.
     """
 
     name: str
@@ -66,11 +66,11 @@ class ZooModel(NamedTuple):
 
 
 class Images(NamedTuple):
-    """A data set of images.
+    """A data set of images, for training on examples and on clients.
 
     Attributes:
-      data: as a task that trains on examples takes it.
-      load: loads the training and the test images, from `file` and `tfds_dir`.
+      data: the row for tasks that train on examples.
+      load: a function (file, tfds_dir) -> training and test images.
     """
 
     data: Data
@@ -78,17 +78,25 @@ class Images(NamedTuple):
 
 
 def task(model: str) -> Task:
-    """Finds the row of a model that trains on examples; raises InputError, which says why, for any other."""
+    """Returns the task of a model that trains on examples; raises InputError, which says why, for others."""
     return _find_row(model, TASKS)
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Finds the row of a model that trains on clients; raises InputError, which says why, for any other."""
+    """Returns the task of a model that trains on clients; raises InputError, with a reason, for any other."""
     return _find_row(model, FEDERATED_TASKS)
 
 
 def _find_row(model: str, rows: dict[str, Row]) -> Row:
-    """Finds a model among rows; raises InputError, which says why it is not there."""
+    """Returns the row of a model.
+
+    Args:
+      model: the model's name.
+      rows: tasks by the name of their model.
+
+    Raises:
+      InputError: there is no such row; the message says whether the model is unknown or of another kind.
+    """
     if model in rows:
         return rows[model]
     reason = "is unknown"
@@ -98,7 +106,10 @@ def _find_row(model: str, rows: dict[str, Row]) -> Row:
 
 
 def _make_loader(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
-    """Makes a task's loader of a data set; it refuses what is meant for frozen bodies."""
+    """Makes a task's loader of a data set, from a function (file, tfds_dir) -> data set.
+
+    The loader raises InputError where `weights` or `input_size` is set, which are for frozen bodies alone.
+    """
 
     def load_from(sources: Sources) -> Dataset:
         message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
@@ -123,7 +134,13 @@ def _take_training_images(images: ImageDataset) -> Dataset:
 
 
 def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], Dataset]:
-    """Makes the loader of a frozen body's features of CIFAR-10 (hidden-state paper, Remark 2)."""
+    """Makes a task's loader of the features that a frozen body computes from CIFAR-10's images.
+
+    It is for the training of a last layer alone (hidden-state paper, Remark 2).
+
+    Args:
+      make_body: returns the frozen body; called when the features are loaded.
+    """
 
     def load_features(sources: Sources) -> Dataset:
         from models.pretrained.features import frozen_features
@@ -142,12 +159,15 @@ def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], 
 
 
 def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
-    """Makes a federated task's loader: it deals training images to clients, and tests on the test images."""
+    """Makes a federated task's loader of a data set of images.
+
+    The loader deals the training images to clients, and takes the test images for the test.
+    """
 
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
-        # 0 clients stands for a client for each example.
+        # 0 clients means that every example is a client of its own.
         if setting.clients:
             clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
         else:
@@ -158,13 +178,19 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
 
 
 def _load_shakespeare_roles(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Shakespeare's roles as clients, those that say most where a number is requested."""
+    """Loads Shakespeare's roles as clients: the `setting.clients` roles that say most, or all if it is 0.
+
+    There are no test examples.
+    """
     roles = load_shakespeare(file=sources.data_file, tfds_dir=sources.tfds_dir)
     return Federation(_select_largest(roles, setting.clients), None)
 
 
 def _load_emnist_writers(setting: Dealing, sources: Sources) -> Federation:
-    """Loads EMNIST's writers as clients, and their test examples."""
+    """Loads EMNIST's writers as clients, and their test examples.
+
+    They are the first `setting.clients` writers in the order of their names, or all if it is 0.
+    """
     number = setting.clients or None
     clients = load_emnist(file=sources.data_file, clients=number)
     test = load_emnist(file=sources.data_file, clients=number, test=True)
@@ -172,7 +198,10 @@ def _load_emnist_writers(setting: Dealing, sources: Sources) -> Federation:
 
 
 def _load_stackoverflow_users(setting: Dealing, sources: Sources) -> Federation:
-    """Loads Stack Overflow's users as clients."""
+    """Loads Stack Overflow's users as clients, without test examples.
+
+    They are the first `setting.clients` users in the order of their names, or all if it is 0.
+    """
     number = setting.clients or None
     return Federation(load_stackoverflow(file=sources.data_file, clients=number), None)
 
@@ -186,12 +215,15 @@ def _select_largest(clients: Clients, number: int) -> Clients:
 
 
 def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
-    """Returns a maker of a model whose module is imported when the maker is first called.
+    """Returns a function that makes a model, and imports the model's module only when it is called.
 
     Args:
       name: "module:function" within `models`.
-      sized: whether the function takes the number of features.
-      fixed: its other arguments.
+      sized: whether the function takes the number of features, `n_features`.
+      fixed: the function's other arguments.
+
+    Returns:
+      make(shape of an example) -> the model, made once for each shape.
     """
     module_name, _, function_name = name.partition(":")
 
@@ -214,13 +246,13 @@ def _make_data(
     load: Callable[[Sources], Dataset],
     examples: DataShape,
 ) -> Data:
-    """Returns a row for a published data set that a recipe fetches under its own name.
+    """Returns the row of a data set that has the recipe's name and checksum.
 
     Args:
-      recipe: where the data set comes from.
-      label: its name for people.
-      load: loads it.
-      examples: its shape.
+      recipe: the recipe that fetches the data set.
+      label: the data set's name for people.
+      load: the task's loader of it.
+      examples: the number, shape and type of its examples.
     """
     return Data(
         name=recipe.name,
@@ -246,8 +278,9 @@ _SOFTMAX_CURVATURE = Curved(
     largest_gradient=1.0,
     reason="softmax without clipping, on features that the model shortens",
 )
-# A fixed second layer of +-1 over sqrt(h), |x| <= 1, and tanh, whose second derivative is at most 0.77. The
-# logit's gradient is at most 1 long; the logistic loss has in it a slope of at most 1, and curves by 1/4.
+# The logit is sum_j +-tanh(w_j . x) / sqrt(h), with h = 64 and |x| <= 1. The second derivative of tanh is at
+# most 0.77, so the logit's Hessian is at most 0.77 / sqrt(h); the logit's gradient is at most 1 long. The
+# logistic loss, as a function of the logit, has slope at most 1 and second derivative in [0, 1/4].
 _TWO_LAYER_LEAST = 0.7699 / 64**0.5
 _TWO_LAYER_CURVATURE = Curved(
     largest_negative=_TWO_LAYER_LEAST,
@@ -312,9 +345,13 @@ def _make_image_row(
     """Returns the row of an over-parameterised model of images in ten classes.
 
     Args:
-      name: and the following: as in `Task`.
+      name: as in `Task`, as are `label`, `description`, `make` and `step_seconds`.
+      label: see above.
+      description: see above.
       images: the data set.
-      federated_description: of the training on clients, for a report.
+      make: see above.
+      step_seconds: see above.
+      federated_description: the description of the training on clients, for a report.
       more: further fields of the `Task`.
     """
     data = images.data
@@ -343,12 +380,17 @@ def _make_image_row(
 
 
 def _make_central_row(row: Task, why_not: str = _NO_IMAGES) -> ZooModel:
-    """Returns the row of a model that trains on examples alone."""
+    """Returns the row of a model that trains on examples but not on clients, for the reason `why_not`."""
     return ZooModel(row.name, row, None, why_not)
 
 
 def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
-    """Returns the row of a network of California Housing, a function of its name in `models.dense`."""
+    """Returns the row of a network for California Housing, which `models.dense` makes.
+
+    Args:
+      name: the model's name, and that of the function in `models.dense`.
+      more: further fields of the `Task`.
+    """
     row = Task(
         name=name,
         data=_HOUSING,
@@ -364,19 +406,19 @@ def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
 
 
 def _make_federated_row(name: str, row: FederatedTask) -> ZooModel:
-    """Returns the row of a model that trains on clients alone."""
+    """Returns the row of a model that trains on clients but not on single examples."""
     return ZooModel(name, None, row, "it trains on clients' examples alone, see ./run.sh federated")
 
 
 class _FrozenBody(NamedTuple):
-    """A body whose features of CIFAR-10 a last layer is trained on.
+    """A pretrained network without its last layer, which turns CIFAR-10's images into features.
 
     Attributes:
-      module: of `models.pretrained`.
-      constant: its name in the module.
-      label: its name, on figures.
-      width: how many features it gives.
-      step_seconds: as in `Task`.
+      module: the name of its module in `models.pretrained`.
+      constant: the name of its `Body` in that module.
+      label: its name on figures.
+      width: the number of its features.
+      step_seconds: the seconds of a step of the last layer's training, as in `Task`.
     """
 
     module: str
@@ -391,11 +433,11 @@ _ALEXNET = _FrozenBody("alexnet", "ALEXNET", "AlexNet", 4096, StepSeconds(6e-5, 
 
 
 def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
-    """Returns the row of the last layer on a frozen body's features of CIFAR-10.
+    """Returns the row of a last layer that is trained on a frozen body's features of CIFAR-10.
 
     Args:
       body: the frozen body.
-      proven: whether features are shortened, so that steps are proven to be Lipschitz.
+      proven: whether the layer is `softmax_head`, whose loss has proven bounds on its curvature; else `head`.
     """
 
     def import_body() -> "Body":
@@ -626,7 +668,8 @@ _ROWS = (
             load=_load_shakespeare_roles,
             make=partial(_make_lazily("recurrent:character_lstm"), ()),
             file="shakespeare",
-            # A typical number: it is read only to compile for 600 clients (`experiments.engine.ahead`).
+            # The number depends on the clients; this one is typical of 600, for which
+            # `experiments.engine.ahead` compiles. Nothing else reads it.
             examples=DataShape(18_000, (80,), "u1"),
             padding=0,
         ),

@@ -32,9 +32,9 @@ class ConvNet(nn.Module):
     """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes).
 
     Attributes:
-      classes: how many classes.
-      pool: halves the image after a convolution.
-      activate: after each pooling, and after each dense layer but the last.
+      classes: the number of classes.
+      pool: the pooling after each convolution, which halves the image.
+      activate: the activation after each pooling, and after each dense layer but the last.
     """
 
     classes: int = 10
@@ -76,7 +76,7 @@ def gelu_convnet() -> Model:
 class LeNet(nn.Module):
     """LeNet-5 with ReLU and max-pooling: images (..., 28, 28) of uint8 -> logits (..., classes).
 
-    Fast where all images of a client's mini-batch are given at once (`audit.tasks.model.losses_of_batch`).
+    It is fast where all images of a mini-batch are given at once (`audit.tasks.model.losses_of_batch`).
     """
 
     classes: int = 10
@@ -88,7 +88,7 @@ class LeNet(nn.Module):
         batch = pixels.reshape(1, -1, *image.shape[-2:])
         x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
         for i, features in enumerate((6, 16)):
-            # The name decides which weights a seed draws.
+            # Flax draws initial weights by the layer's name: another name would draw others.
             x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
         x = x.reshape(-1, x.shape[-1]).T  # (batch, features)
         for width in (120, 84):
@@ -150,7 +150,10 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns ReLU of the input (..., H, W, C), or its shortcut, plus the two convolutions of it."""
+        """Returns ReLU(shortcut(x) + residual(x)) of x (..., H, W, C).
+
+        The residual is the two convolutions; the shortcut is x itself where the shape stays.
+        """
         strides = (self.stride, self.stride)
         y = _make_convolution(self.features, 3, strides)(x)
         y = _make_norm(self.features)(y)
@@ -167,12 +170,13 @@ class ResNet(nn.Module):
     """A residual network: images (32, 32, 3) of uint8 -> logits (classes,).
 
     Attributes:
-      widths: the features of the stages of two blocks each; from the second on, a stage halves the image.
-      classes: how many classes.
-      mean: of the pixels on [0, 1], by channel.
-      deviation: the pixels' standard deviation, by channel.
-      large_stem: whether it begins with a 7x7 convolution of stride 2 and max-pooling, the form for large
-        images.
+      widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
+        first block halves the image.
+      classes: the number of classes.
+      mean: the mean of the training pixels on [0, 1], by channel.
+      deviation: their standard deviation, by channel.
+      large_stem: whether the network begins with a 7x7 convolution of stride 2 and max-pooling, as for large
+        images, instead of a 3x3 convolution.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
@@ -205,16 +209,21 @@ class ResNet(nn.Module):
 def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:
     """Makes a square convolution without bias, padded so that it keeps the image's size at stride 1.
 
-    The bias is left to the normalisation that follows. `window` is the side of the square in pixels, odd.
+    It needs no bias, since a normalisation with a bias of its own follows.
+
+    Args:
+      features: the number of output channels.
+      window: the side of the square in pixels, odd.
+      strides: the steps (down, right) in pixels.
     """
     padding = (window - 1) // 2
     return nn.Conv(features, (window, window), strides, padding, use_bias=False)
 
 
 def _make_norm(features: int) -> nn.GroupNorm:
-    """Makes a group norm of at most 32 groups, over the pixels and the channels of each group.
+    """Makes a group norm: it normalises the pixels and channels of each of min(32, features) groups.
 
-    The axes are given because by default Flax takes a first axis for examples.
+    The axes are given because Flax by default takes the first axis to be that of a batch, and there is none.
     """
     return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))
 
@@ -248,8 +257,8 @@ def face_resnet18() -> Model:
 class FaceCNN(nn.Module):
     """A network for CelebA's faces: images (..., 32, 32, 3) of uint8 -> logits (..., 2).
 
-    Each convolution is followed by a GroupNorm of a group a channel, which all of them share, and by
-    max-pooling, which halves the image.
+    It has four 3x3 convolutions to 32 channels. After each come a GroupNorm with one group for each channel,
+    ReLU and 2 x 2 max-pooling. All four convolutions share one GroupNorm and its parameters.
     """
 
     @nn.compact

@@ -17,14 +17,22 @@ from audit.tasks.model import Model, flat_model
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 from models.layers import normalised
 
-_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no features longer than is said
+_BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no features longer than the norm
 TWO_LAYER_WIDTH = 64
-SOFTMAX_NORM = 0.5**0.5  # of features: then no gradient of a softmax is longer than 1
+SOFTMAX_NORM = (
+    0.5**0.5
+)  # the largest norm of features for which no softmax gradient is longer than 1
 Activation = Callable[[Array], Array]
 
 
 class FCNN(nn.Module):
-    """A dense network with a hidden layer: features (8,) -> two logits (2,)."""
+    """A dense network with one hidden layer: features (n,) -> logits (outputs,).
+
+    Attributes:
+      hidden: the width of the hidden layer.
+      outputs: the number of logits.
+      activation: the hidden layer's activation.
+    """
 
     hidden: int = 6
     outputs: int = 2
@@ -32,9 +40,9 @@ class FCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns two logits (2,) of features (8,)."""
-        # Flax numbers layers as they are made, and draws their weights by number: the output comes first,
-        # as it did where scores were recorded (tests/system/golden).
+        """Returns the logits (outputs,) of features (n,)."""
+        # Flax numbers layers in the order in which they are made, and draws their weights by number. The
+        # output layer is made first, as it was when scores were recorded (tests/system/golden).
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         x = hidden_layer(x)
@@ -44,7 +52,7 @@ class FCNN(nn.Module):
 
 @jax.custom_vjp
 def two_logit_cross_entropy(logits: Array, label: Array) -> Array:
-    """Computes the cross entropy of two logits (2,) and a label in {0, 1}, with one exponential."""
+    """Computes the cross entropy of two logits (2,) and a label in {0, 1}: softplus of the signed margin."""
     sign = 1 - 2 * label
     margin = logits[1] - logits[0]
     return jax.nn.softplus(sign * margin)
@@ -92,7 +100,10 @@ def gelu_fcnn(n_features: int = 8) -> Model:
 
 
 def limit_norm(x: Array, norm: float) -> Array:
-    """Returns features (n,), a little below a norm where they are longer."""
+    """Scales features (n,) so that their norm is below `norm`.
+
+    Longer features are shortened to `norm`; then all are multiplied by 1 - 1e-6, against rounding.
+    """
     length = jnp.sqrt(jnp.sum(x**2))
     return x * (_BELOW_1 * norm / jnp.maximum(length, norm))
 
@@ -101,13 +112,17 @@ class TwoLayer(nn.Module):
     """A smooth two-layer network whose second layer is fixed: features (n,) -> a logit (1,).
 
     f(x) = h^(-1/2) sum_j a_j tanh(w_j . x), with a_j = 1 for the first half of the h units, else -1.
-    Only the w_j are trained, h n parameters. Features are shortened to length 1.
+    Only the w_j are trained, h n parameters. Features longer than 1 are shortened to length 1.
+
+    Attributes:
+      width: h, the number of hidden units.
     """
 
     width: int = TWO_LAYER_WIDTH
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns the logit (1,) of features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
         signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
@@ -117,7 +132,7 @@ class TwoLayer(nn.Module):
 def two_layer_tanh(n_features: int) -> Model:
     """Makes a network of 64 tanh units with the logistic loss, whose second layer is fixed.
 
-    It has 64 n_features parameters, those of the first layer; features are shortened to length 1.
+    It has 64 n_features parameters, those of the first layer. Features longer than 1 are shortened to 1.
     """
     features = jnp.zeros(n_features)
     return flat_model(TwoLayer(), features, _one_logit_cross_entropy)
@@ -129,10 +144,11 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
 
 
 class WideFCNN(nn.Module):
-    """A dense network with two hidden layers: features (8,) -> a logit (1,)."""
+    """A dense network with hidden layers of 64 and 32 units and ReLU: features (n,) -> a logit (1,)."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns the logit (1,) of features (n,)."""
         for width in (64, 32):
             x = nn.Dense(width)(x)
             x = nn.relu(x)
@@ -156,8 +172,8 @@ def _half_square(output: Array, target: Array) -> Array:
 def logistic(n_features: int) -> Model:
     """Makes a binary logistic regression without an intercept, of n_features parameters.
 
-    The loss of a label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)), whose second derivative in w'x is at
-    most 1/4.
+    With weights w, the loss of features x and label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)). Its second
+    derivative in w'x is at most 1/4.
     """
     module = nn.Dense(1, use_bias=False)
     features = jnp.zeros(n_features)
@@ -167,8 +183,8 @@ def logistic(n_features: int) -> Model:
 def least_squares(n_features: int) -> Model:
     """Makes a linear regression without an intercept, of n_features parameters.
 
-    The loss is (w'x - y)^2 / 2, whose second derivative in w'x is 1. With weight decay it is a ridge
-    regression.
+    With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is
+    1. With weight decay it is a ridge regression.
     """
     module = nn.Dense(1, use_bias=False)
     features = jnp.zeros(n_features)
@@ -185,30 +201,37 @@ def head(n_features: int, classes: int = 10) -> Model:
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias, on features that are shortened to `SOFTMAX_NORM`."""
+    """The last layer of a classifier, without a bias: features (n,) -> logits (classes,).
+
+    Features longer than `SOFTMAX_NORM` are shortened to it.
+
+    Attributes:
+      classes: the number of classes.
+    """
 
     classes: int = 10
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
+        """Returns the logits (classes,) of features (n,)."""
         x = limit_norm(x, SOFTMAX_NORM)
         return nn.Dense(self.classes, use_bias=False)(x)
 
 
 def softmax_head(n_features: int, classes: int = 10) -> Model:
-    """Makes a pretrained network's last layer, without bias, whose loss has gradients of length at most 1.
+    """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
 
-    Features are shortened to length `SOFTMAX_NORM`; it has n_features x classes parameters; softmax cross
-    entropy.
+    Features longer than `SOFTMAX_NORM` are shortened to it, so that no gradient is longer than 1. The layer
+    has n_features x classes parameters.
     """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(SoftmaxHead(classes), features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
-    """Returns an image (28, 28) of uint8 as normalised pixels (784,), and features of floats as they are.
+    """Returns an image (28, 28) of uint8 as normalised pixels (784,); returns floats (n,) unchanged.
 
-    So a canary, which is crafted in floats, can be fed in too.
+    Floats are taken to be normalised already: so a canary that is crafted in floats can be fed in too.
     """
     if x.dtype != jnp.uint8:
         return x
@@ -217,10 +240,13 @@ def _flatten_pixels(x: Array) -> Array:
 
 
 class MLP(nn.Module):
-    """A multi-layer perceptron, of an image or of features.
+    """A multi-layer perceptron with ReLU: an image or features -> logits (classes,).
 
-    An image is (28, 28) of uint8, normalised here, on the device; features are floats (n,). Both give
-    logits (classes,).
+    An image is (28, 28) of uint8 and is normalised here, on the device. Features are floats (n,).
+
+    Attributes:
+      widths: the widths of the hidden layers.
+      classes: the number of classes.
     """
 
     widths: tuple[int, ...] = (256, 256)
@@ -242,14 +268,14 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     On Fashion-MNIST it has 269,322 parameters by default.
 
     Args:
-      n_features: of an example, n.
-      widths: of the hidden layers.
-      classes: how many there are.
+      n_features: the number of features of an example, n.
+      widths: the widths of the hidden layers.
+      classes: the number of classes.
     """
     features = jnp.zeros(n_features, jnp.float32)
     return flat_model(MLP(widths, classes), features, cross_entropy, _flatten_pixels)
 
 
 def linear(n_features: int = 784, classes: int = 10) -> Model:
-    """Makes the linear model, of (n_features + 1) x classes parameters, otherwise as `mlp`."""
+    """Makes the linear classifier, `mlp` without hidden layers: (n_features + 1) x classes parameters."""
     return mlp(n_features, (), classes)

@@ -17,10 +17,11 @@ class Convolution(nn.Module):
     """A convolution with a square window, stride 1 and no padding, channels first.
 
     It maps (..., C, H, W) to (..., features, H - w + 1, W - w + 1), with the parameters of flax.linen.Conv: a
-    kernel (w, w, C, features) and a bias (features,). Book-keeping reads `unfold`, `fold` and `output_shape`.
+    kernel (w, w, C, features) and a bias (features,). Clipping layer by layer
+    (`audit.mechanism.clipping.layers`) calls `unfold`, `fold` and `output_shape`.
 
     Attributes:
-      features: how many channels the output has.
+      features: the number of output channels.
       window: w, the side of the window in pixels.
     """
 
@@ -37,7 +38,9 @@ class Convolution(nn.Module):
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Cuts images (..., C, H, W) into patches (..., K, L): K = w w C pixels at each of L places.
+        """Cuts images (..., C, H, W) into patches (..., K, L), as im2col does.
+
+        A patch has K = w w C pixels. There is a patch at each of the L pixels of the output.
 
         Cuts first by columns, then by rows, which are whole pieces of memory: half the time of cutting one
         patch after the other. The barrier makes XLA store what is cut by columns instead of cutting it again.
@@ -55,12 +58,15 @@ class Convolution(nn.Module):
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes the gradient at x (..., C, H, W) of kernel.T @ unfold(x).
+        """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
 
         Args:
           kernel: (K, O), the kernel as a matrix.
-          gradient: (..., O, L), the gradient at the product.
-          x: the images.
+          gradient: (..., O, L), the gradient of the loss at the product.
+          x: (..., C, H, W), the images.
+
+        Returns:
+          The gradient, of the shape of x.
         """
         folded: Array = jax.lax.platform_dependent(
             kernel, gradient, x, cpu=self._fold_columns, default=self._fold_patches
@@ -68,15 +74,15 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), from the gradient of all patches.
+        """Computes `fold` by way of the gradients at all patches, which the transpose of `unfold` adds up.
 
-        The transpose of `unfold` adds the patches up. For devices other than CPUs: with `_fold_columns` the
-        ConvNet's program for a TPU v5e would move eight times the bytes.
+        For devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
+        times the bytes.
 
         Args:
           kernel: (K, O), the kernel as a matrix.
-          gradient: (..., O, L), the gradient at the product.
-          x: the images.
+          gradient: (..., O, L), the gradient of the loss at kernel.T @ unfold(x).
+          x: (..., C, H, W), the images.
         """
         patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
         _, transpose_unfold = jax.vjp(self.unfold, x)
@@ -84,23 +90,23 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_columns(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient at x (..., C, H, W) of kernel.T @ unfold(x), column by column of the window.
+        """Computes `fold` for CPUs, one column of the window at a time.
 
-        The columns' parts are a matrix product, which sums over the features and over the window's rows. The
-        gradient of all patches, which `_fold_patches` makes, is w (H - w + 1) / H times as large as they are.
-        For CPUs.
+        A matrix product sums over the output's channels and the window's rows, and gives a part of the
+        gradient for each of the w columns. The parts are then shifted and added. The array of all patches'
+        gradients, which `_fold_patches` makes, would be w (H - w + 1) / H times as large as the parts.
 
         Args:
           kernel: (K, O), the kernel as a matrix.
-          gradient: (..., O, L), the gradient at the product.
-          x: the images.
+          gradient: (..., O, L), the gradient of the loss at kernel.T @ unfold(x).
+          x: (..., C, H, W), the images.
         """
         window = self.window
         leading_axes = x.shape[:-3]
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # Row i of the window sees the output's gradient i rows of pixels further down, zeros around it.
+        # For row i of the window, the output's gradient is moved down by i rows, between zeros.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
@@ -114,7 +120,7 @@ class Convolution(nn.Module):
         parts = kernels @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # Column j of the window contributes j pixels further right.
+        # The part of column j of the window is moved right by j pixels.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)
         total = jnp.zeros(())
         for j in range(window):
@@ -123,25 +129,27 @@ class Convolution(nn.Module):
         return total
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:
-        """Returns (features, H - w + 1, W - w + 1)."""
+        """Returns the shape of the output of an image: (features, H - w + 1, W - w + 1)."""
         height, width = x.shape[-2:]
         return self.features, height - self.window + 1, width - self.window + 1
 
 
 class PooledConvolution(nn.Module):
-    """A convolution, the maxima of 2 x 2 of its pixels, and ReLU, of a batch on the last axis.
+    """A convolution, 2 x 2 max-pooling and ReLU in one layer, for a batch of images on the last axis.
 
     It maps (C, H, W, B) to (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with the parameters of
     flax.linen.Conv with a square window, stride 1 and no padding: a kernel (w, w, C, features) and a bias.
-    Equal pixels share the gradient.
+    Where several of the 2 x 2 pixels are largest, they share the gradient equally.
 
-    The four outputs of which the largest stays are four kernels' on one window of w + 1 pixels: for w = 5 a
-    third of the patches' memory and 1.4 times the arithmetic, in products that are wider and whose gradients'
-    sums are a quarter as long. No array belongs to a single example: it is for a batch's mean gradient, of a
-    client say.
+    The four pixels that max-pooling compares depend on one window of w + 1 pixels a side. So the layer
+    multiplies each such window by four shifted copies of the kernel. For w = 5 this takes a third of the
+    memory of patches and 1.4 times the arithmetic, but in wider matrix products, and the sums of their
+    gradients are a quarter as long.
+
+    No array belongs to a single example: the layer is for the mean gradient of a batch, such as a client's.
 
     Attributes:
-      features: how many channels the output has.
+      features: the number of output channels.
       window: w, the side of the window in pixels.
     """
 
@@ -172,9 +180,11 @@ def _declare_parameters(
 
 
 def _shift_kernel(kernel: Array) -> Array:
-    """Returns a kernel (w, w, C, O) at its four places in a window of w + 1 pixels, as a matrix (K, 4 O).
+    """Returns four shifted copies of a kernel (w, w, C, O), as a matrix (K, 4 O).
 
-    K is (w + 1)^2 C; columns are ordered by place, upper left first, then by feature.
+    Each copy fills a window of w + 1 pixels a side, with zeros in the row and the column that the kernel
+    leaves free. K is (w + 1)^2 C. The matrix's columns are ordered by the kernel's place (upper left, upper
+    right, lower left, lower right), then by output channel.
     """
     shifted = []
     for i in (0, 1):
@@ -187,9 +197,10 @@ def _shift_kernel(kernel: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _cut_windows(side: int, x: Array) -> Array:
-    """Cuts square windows, at every second pixel: (C, H, W, B) -> (side * side * C, rows, columns, B).
+    """Cuts a square window at every second pixel: (C, H, W, B) -> (side * side * C, rows, columns, B).
 
-    Each plane of the first axis holds a pixel of all windows.
+    The windows' places are on the axes (rows, columns). The first axis lists the pixels of a window, ordered
+    by row, column and channel.
     """
     pixels = _materialise(x)
     height = x.shape[1] - side + 1
@@ -201,14 +212,15 @@ def _cut_windows(side: int, x: Array) -> Array:
 
 
 def _cut_windows_forward(side: int, x: Array) -> tuple[Array, None]:
-    """Cuts windows; the gradient needs nothing of the pixels."""
+    """Cuts windows; saves nothing, since the gradient does not depend on the pixels."""
     return _cut_windows(side, x), None
 
 
 def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
-    """Returns the gradient at the pixels (C, H, W, B), in sums of whole lines.
+    """Returns the gradient at the pixels (C, H, W, B), from `gradient` at the windows.
 
-    On a CPU it takes a third of the time of XLA's own. `gradient` is that at the windows.
+    A pixel's gradient is the sum of those of the windows that hold it. Adds whole rows, then whole columns:
+    on a CPU, a third of the time of XLA's own transpose.
     """
     pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
     lines = _overlap_add(pieces)
@@ -219,14 +231,13 @@ _cut_windows.defvjp(_cut_windows_forward, _cut_windows_backward)
 
 
 def _overlap_add(pieces: Array) -> Array:
-    """Sums pieces that overlap along an axis.
+    """Adds up pieces that overlap along an axis: element i of piece j goes to place 2 i + j.
 
     Args:
-      pieces: (number, ..., length, ...), the length on the fourth axis; the elements of a piece lie on every
-        second place, and each piece begins one place after the piece before.
+      pieces: (number, a, b, length, ...), `number` pieces of `length` elements, which are arrays (a, b, ...).
 
     Returns:
-      An array whose third axis has the places, 2 * length + number - 2 of them.
+      (a, b, places, ...), with 2 * length + number - 2 places.
     """
     number = len(pieces)
     length = pieces.shape[3]
@@ -243,10 +254,10 @@ def _overlap_add(pieces: Array) -> Array:
 
 
 def _materialise(x: Array) -> Array:
-    """Returns x, which XLA on a CPU then computes once instead of for each use.
+    """Returns x, and makes XLA on a CPU compute it once instead of once for each use.
 
-    There x is the result of a branch, which XLA keeps. The branch not taken is for an x whose first element
-    is NaN: all of it is then NaN.
+    XLA stores the result of a conditional. So on a CPU x passes through one whose condition XLA cannot know:
+    whether its first element is NaN. If it is, the result is NaN throughout.
     """
 
     def by_branch() -> Array:
@@ -277,18 +288,20 @@ def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array
 
 
 def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Returns the gradients at the products (4, features, n), shared among equals, and at the bias.
+    """Returns the gradients at the products (4, features, n) and at the bias (features,).
+
+    Of the four products, those that are largest share the gradient equally.
 
     Args:
-      saved: the products, and ReLU of their maxima plus the bias (features, n), 0 where no gradient passes.
-      gradient: at that result.
+      saved: (products, value) with value (features, n) = ReLU(maxima of the products + bias).
+      gradient: (features, n), the gradient at `value`.
     """
     products, value = saved
-    at_bias = jnp.where(value > 0, gradient, 0)
+    before_relu = jnp.where(value > 0, gradient, 0)
     is_largest = products == _compute_largest(products)
-    share = at_bias / jnp.sum(is_largest, axis=0)
+    share = before_relu / jnp.sum(is_largest, axis=0)
     at_products = jnp.where(is_largest, share, 0)
-    return at_products, jnp.sum(at_bias, axis=1)
+    return at_products, jnp.sum(before_relu, axis=1)
 
 
 _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
@@ -298,16 +311,17 @@ _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 def max_pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    The gradient goes to the upper left of equal pixels, and is written where it belongs instead of scattered.
+    Of equal pixels, the left and then the upper gets the gradient. The gradient is computed by selecting, not
+    by scattering.
     """
     maxima: Array = jax.lax.platform_dependent(x, cpu=_pool_in_halves, default=_pool)
     return maxima
 
 
 def _pool_in_halves(x: Array) -> Array:
-    """Computes maxima of 2 x 2 pixels in two halves of the channels, which are then joined.
+    """Computes maxima of 2 x 2 pixels for each half of the channels, and joins the halves.
 
-    XLA on a CPU stores what is joined, and would compute anything else anew for each use.
+    XLA on a CPU stores the result of joining. It would compute anything else anew for each use.
     """
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]
@@ -341,34 +355,35 @@ def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
 
 
 def _place_in_two_passes(x: Array, gradient: Array) -> Array:
-    """Writes the gradients of the maxima at their pixels x, first by column, then by row.
+    """Returns the gradient at the pixels x (..., C, H, W), from `gradient` at the maxima of 2 x 2 pixels.
 
-    Of equal pixels the left, then the upper, gets the gradient.
+    Chooses the left or the right pair of each square, then the upper or the lower pixel of the pair. Of
+    equals, the left, then the upper, gets the gradient.
     """
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
-    rows = jnp.maximum(upper, lower)
-    left = rows[..., 0::2]
-    right = rows[..., 1::2]
-    by_row = _interleave(left >= right, gradient, -1)
-    return _interleave(upper >= lower, by_row, -2)
+    pair_maxima = jnp.maximum(upper, lower)
+    left = pair_maxima[..., 0::2]
+    right = pair_maxima[..., 1::2]
+    at_pairs = _interleave(left >= right, gradient, -1)
+    return _interleave(upper >= lower, at_pairs, -2)
 
 
 def _place_at_once(x: Array, gradient: Array) -> Array:
-    """Writes the gradients of the maxima at their pixels x in a single expression, square by square.
+    """Returns the gradient at the pixels x (..., C, H, W), from `gradient` at the maxima of 2 x 2 pixels.
 
-    A pixel is chosen where it is the first of its row if the row's first is the larger, else the second;
-    likewise by column. Of equal pixels the left, then the upper, is chosen.
+    In each square, chooses the column with the larger maximum, then the larger pixel of that column. Of
+    equals, the left, then the upper, is chosen. A single expression does it for all pixels.
     """
     *leading_axes, height, width = x.shape
     squares = x.reshape(*leading_axes, height // 2, 2, width // 2, 2)
-    rows = squares.max(-3, keepdims=True)
-    from_left = rows[..., :1] >= rows[..., 1:]
+    column_maxima = squares.max(-3, keepdims=True)
+    from_left = column_maxima[..., :1] >= column_maxima[..., 1:]
     from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
     is_first = jnp.arange(2) == 0
-    is_column = is_first == from_left
-    is_row = is_first[:, None, None] == from_upper
-    is_chosen = is_column & is_row
+    in_chosen_column = is_first == from_left
+    in_chosen_row = is_first[:, None, None] == from_upper
+    is_chosen = in_chosen_column & in_chosen_row
     by_square = gradient[..., :, None, :, None]
     return jnp.where(is_chosen, by_square, 0).reshape(x.shape)
 
@@ -377,9 +392,9 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
     """Doubles an axis: each value becomes the pair (value, 0) where `is_first`, else (0, value).
 
     Args:
-      is_first: of the shape of `value`.
+      is_first: booleans, of the shape of `value`.
       value: the gradients to place.
-      axis: counted from the end, below 0.
+      axis: the axis to double, counted from the end (below 0).
     """
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
@@ -401,7 +416,8 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    On a CPU channels are joined, so that XLA keeps them (see `_pool_in_halves`).
+    On a CPU the channels are taken apart and joined: XLA stores the result of joining, and would otherwise
+    compute it anew for each use.
     """
 
     def join_channels(x: Array) -> Array:
@@ -420,12 +436,12 @@ def normalised(
     mean: float | tuple[float, ...],
     deviation: float | tuple[float, ...],
 ) -> Array:
-    """Turns bytes (..., C) into floats on [0, 1], minus their mean, over their standard deviation.
+    """Returns standardised pixels: (pixels / 255 - mean) / deviation, as float32.
 
     Args:
-      pixels: uint8.
-      mean: of all pixels, or of each channel.
-      deviation: the standard deviation, likewise.
+      pixels: (..., C) uint8.
+      mean: the mean of the pixels on [0, 1], one for all or one for each channel.
+      deviation: their standard deviation, likewise.
     """
     scaled = pixels.astype(jnp.float32) / 255
     centred = scaled - jnp.array(mean, jnp.float32)

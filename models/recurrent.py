@@ -19,14 +19,14 @@ from models.data import leaf, shakespeare, tff
 class LSTM(nn.Module):
     """A layer of LSTM cells, from a zero state: inputs (T, d) -> outputs (T, units).
 
-    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997): one bias a gate, that of the
-    forget gate 1 at first. The inputs' products are formed for all positions at once, so that a step
-    multiplies by the recurrent kernel alone.
+    It has 4 (d + units + 1) units parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias; the
+    forget gate's starts at 1, the others at 0. The products of the inputs and their kernel are formed for all
+    positions at once, so that a step of the recurrence multiplies by the recurrent kernel alone.
 
     Attributes:
-      units: how many cells.
-      two_biases: whether a gate has a second bias, as in PyTorch: 4 units parameters more, and twice the
-        bias's step.
+      units: the number of cells.
+      two_biases: whether each gate has a second bias, which is added to the first, as in PyTorch. That makes
+        4 * units more parameters, and a step of SGD moves their sum twice as far.
     """
 
     units: int
@@ -67,13 +67,13 @@ def _initialise_bias(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.
 
 
 class LanguageModel(nn.Module):
-    """A model of the next token: numbers (T,) -> logits (T, vocabulary) for what follows each.
+    """A model of the next token: numbers (T,) -> logits (T, vocabulary) of the token after each.
 
     Attributes:
-      vocabulary: how many tokens there are; all numbers are below.
+      vocabulary: the number of tokens; they are numbered from 0.
       embedding: the width of a token's embedding.
       units: the width of an LSTM.
-      layers: how many LSTMs.
+      layers: the number of LSTMs.
       projection: the width of a dense layer between the last LSTM and the logits; None for none.
     """
 
@@ -99,10 +99,10 @@ class TextClassifier(nn.Module):
     """A classifier of texts: numbers (T,) -> logits (classes,), from the last output of two LSTMs.
 
     Attributes:
-      vocabulary: how many tokens there are; all numbers are below.
+      vocabulary: the number of tokens; they are numbered from 0.
       embedding: the width of a token's embedding.
       units: the width of an LSTM.
-      classes: how many classes.
+      classes: the number of classes.
     """
 
     vocabulary: int
@@ -121,9 +121,9 @@ class TextClassifier(nn.Module):
 
 
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """Returns the mean cross entropy over a sequence's positions whose label is not `padding`.
+    """Returns a criterion: the mean cross entropy over a sequence's positions whose label is not `padding`.
 
-    Each sequence so has the same weight, however long it is; a sequence of padding alone has loss 0.
+    So all sequences weigh the same, however long they are. A sequence of padding alone has loss 0.
 
     Returns:
       criterion(logits (T, V), labels (T,)) -> scalar.
@@ -169,7 +169,7 @@ def tweet_lstm() -> Model:
 
 
 def play_lstm() -> Model:
-    """Makes the model of the character after 80 of Shakespeare's, as LEAF has it.
+    """Makes LEAF's model of Shakespeare: which character follows 80 others.
 
     It has an embedding of 8, two LSTMs of 256 and a dense layer of 80; 819,920 parameters (Maddock et al.,
     2023).

@@ -15,11 +15,15 @@ SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 
 
 def soft_label(model: Model, classes: int) -> SoftLoss:
-    """Returns the loss of an example whose label is a mixture of classes.
+    """Returns the expected loss of an example whose label is random.
+
+    Args:
+      model: the model whose criterion is averaged.
+      classes: the number of classes.
 
     Returns:
-      loss(theta (p,), (features, probabilities (classes,))): the mean of the model's criterion
-      over a label of these probabilities, and so its loss where one of them is 1.
+      loss(theta (p,), (features, probabilities (classes,))): the expectation of the model's criterion over a
+      label with these probabilities. Where one probability is 1, it is the loss of that label.
     """
 
     def compute_logits(theta: Array, features: Array) -> Any:
@@ -29,15 +33,16 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
 
 
 def soft_text(model: Model, classes: int) -> SoftLoss:
-    """Returns the loss of a text whose tokens and label are mixtures.
+    """Returns the expected loss of a text whose tokens are mixtures and whose label is random.
 
     Args:
-      model: its module begins with a single nn.Embed of V rows.
-      classes: how many classes the label may have.
+      model: a model whose module begins with a single nn.Embed of V rows.
+      classes: the number of classes.
 
     Returns:
-      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the mean of the criterion over
-      a label of these probabilities, where the module reads the mixtures times the embedding's matrix.
+      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the expectation of the criterion over a
+      label with these probabilities. Each row of the mixtures weights the V tokens at one position; the
+      module reads the mixture of their embeddings there.
     """
     return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
 
@@ -46,12 +51,12 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     """Returns the next-token loss of a text whose tokens are mixtures.
 
     Args:
-      model: its module begins with a single nn.Embed of V rows and gives logits (T, V).
+      model: a model whose module begins with a single nn.Embed of V rows and gives logits (T, V).
 
     Returns:
-      loss(theta (p,), mixtures (T + 1, V)): the module reads the first T mixtures times the
-      embedding's matrix, and predicts the last T. Where every mixture is a single token, the loss
-      is the mean cross entropy of the tokens that follow.
+      loss(theta (p,), mixtures (T + 1, V)): the mean cross entropy, over T positions, between the next
+      mixture and the predicted token. The module reads the first T mixtures of embeddings and predicts the
+      last T mixtures. Where every mixture is a single token, this is the usual next-token loss.
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
@@ -64,9 +69,14 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
 
 
 def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> Array:
-    """Draws mixtures (..., V): softmax((log weights + noise) / temperature), the noise Gumbel's.
+    """Draws mixtures (..., V) from the Gumbel-softmax distribution (Jang, Gu and Poole, 2017).
 
-    As of Jang, Gu and Poole (2017).
+    A mixture is softmax((log_weights + g) / temperature), where g is independent standard Gumbel noise.
+
+    Args:
+      key: the random key.
+      log_weights: (..., V), the logarithms of the tokens' weights, which need not add up to 1.
+      temperature: above 0; the lower, the closer a mixture is to a single token.
     """
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax((log_weights + noise) / temperature)
@@ -77,11 +87,11 @@ def _make_mean_criterion(
     classes: int,
     compute_logits: Callable[[Array, Array], Any],
 ) -> SoftLoss:
-    """Returns the loss that averages the model's criterion over an uncertain label.
+    """Returns a loss that averages the model's criterion over a random label.
 
     Args:
-      model: whose criterion it is.
-      classes: how many there are.
+      model: the model whose criterion is averaged.
+      classes: the number of classes.
       compute_logits: (theta (p,), features) -> logits.
     """
 
@@ -99,9 +109,10 @@ def _make_mean_criterion(
 
 
 def _compute_logits_of_mixtures(model: Model, theta: Array, mixtures: Array) -> Any:
-    """Computes a module's logits where its embedding reads mixtures (T, V) of tokens in place of tokens (T,).
+    """Computes a module's logits for mixtures (T, V) of tokens, in place of tokens (T,).
 
-    The embedding of a mixture is the mixture of the tokens' embeddings.
+    The module's embedding layer is intercepted: it returns mixtures times its matrix (V, width), which is
+    the mixture of the tokens' embeddings. All other layers run as they are.
     """
 
     def embed_mixtures(

@@ -1,6 +1,7 @@
 """What is compared: a mechanism, how much each method may spend on it, and the methods that train it.
 
-A method is data: its setting of the mechanism, and its training as a cell. Importing this starts no JAX.
+A method is data: its setting of the mechanism, and its training as a cell. Importing this module does not
+start JAX.
 """
 
 import dataclasses
@@ -20,8 +21,8 @@ from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
 MODELS = tuple(name for name, row in TASKS.items() if row.data.name == FASHION_MNIST.name)
-COORDINATES = 64  # canaries along coordinates a run
-DIRECTIONS = 32  # canaries along random directions a run
+COORDINATES = 64  # canaries along coordinates in each run
+DIRECTIONS = 32  # canaries along random directions in each run
 FINAL = "final model"
 ALL = "every iterate"
 _SHARED_FIELDS = (
@@ -36,10 +37,11 @@ _SHARED_FIELDS = (
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """DP-SGD on Fashion-MNIST: `steps` noisy gradients of known mini-batches, each of which takes the canary.
+    """The mechanism that all methods audit, and how much each may spend on it.
 
-    Neighbours differ by one canary, which is added; so the mechanism is a composition of as many Gaussian
-    releases, whatever attacks it.
+    It is DP-SGD on Fashion-MNIST with mini-batches that the adversary knows; every step takes the canary.
+    Neighbours differ by one canary, which is added. So the mechanism is a composition of `steps` Gaussian
+    releases, whatever the attack.
     """
 
     model: str = described("two_layer, linear or mlp, on Fashion-MNIST.", default="two_layer")
@@ -80,7 +82,7 @@ class Compared:
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError for a field out of range, or a model that not every method can audit."""
+    """Raises InputError for a field out of range, or a model that is not on all of Fashion-MNIST."""
     why = "is unknown"
     if compared.model in TASKS:
         why = "is not on all of Fashion-MNIST, as the methods are"
@@ -96,11 +98,11 @@ class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      method: Its name.
-      sees: What it sees of the training: FINAL or ALL.
-      setting: What it trains.
-      runs: How many runs.
-      shown: The bounds of many runs that are shown, in their order; () for a single run of many canaries.
+      method: The method's name, as tables show it.
+      sees: What the method sees of the training: FINAL or ALL.
+      setting: The setting that it trains.
+      runs: The number of runs that it trains.
+      shown: The names of the bounds that are shown, in their order; () for a single run of many canaries.
     """
 
     method: str
@@ -110,20 +112,21 @@ class TrainedMethod(NamedTuple):
     shown: tuple[str, ...] = ()
 
     def cell(self) -> Cell:
-        """Returns the training runs as a cell of work, which concludes nothing from the scores.
+        """Returns the cell of work that trains the method's runs and stores their scores.
 
-        Workers may share the cell: each trains some of the runs that its store misses (`training.train`).
+        Workers may share the cell: each trains some of the runs that the store lacks (`training.train`).
         """
 
         def is_complete(store: Store) -> bool:
+            """Returns whether the store has all runs."""
             return not store.missing(self.runs)
 
         def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-            """Trains the runs that the store misses."""
+            """Trains the runs that the store lacks."""
             from audit.training import training
 
-            # Validation asks for 2 runs, one in each world. A single run of many canaries has both worlds,
-            # since each canary is in or out by its own coin: it is valid too.
+            # `recipe` checks the setting as for 2 runs at least, one in each world. A single run of many
+            # canaries is valid too: it has both worlds, since each canary is in or out by its own coin.
             game = recipe(self.setting, max(self.runs, 2), dataset).make(dataset)
             training.train(game, store, self.runs, progress=progress)
 
@@ -132,10 +135,10 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the methods that train the mechanism: ours, and the hidden-state, LiDP and one-shot papers'.
+    """Returns the methods that train the mechanism: fresh directions, and those of three papers.
 
-    Each trains the same mechanism with canaries of its own. CANIFE, which trains otherwise, is not among
-    them.
+    The papers are hidden-state, LiDP and one-shot. Each method trains the same mechanism with canaries of its
+    own. CANIFE is not among them, since it trains by code of its own (see `experiments.compare.rows`).
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL

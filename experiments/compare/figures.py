@@ -18,9 +18,10 @@ from audit.runtime.progress import counted
 from experiments.compare.compared import FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 
-# Colours of bounds that hold whatever the curve is, by what they assume; other bounds assume more.
+# Colours of the bounds that hold for every trade-off curve, by the word for their assumption. Other bounds
+# assume something of the curve.
 _COLOURS = {"nothing": FREE, "fair coins": FREE, "fresh directions": FREE}
-_KEY = (  # (colour, fill, label)
+_KEY = (  # the legend: (colour of the edge, colour of the fill, label)
     (FREE, FREE, "bound, whatever the curve"),
     (OUT, OUT, "bound, if what it assumes holds"),
     (IN, "white", "estimate, no bound"),
@@ -37,15 +38,14 @@ _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold
 def comparison_table(
     compared: Compared, rows: Sequence[ComparedRow], upper: float
 ) -> Table[ComparedRow]:
-    """Returns the table: a row for each value, and the accountant's epsilon below.
-
-    A column without a key is for people alone, without a head for the CSV alone.
+    """Returns the comparison's table: a row for each value, and the accountant's epsilon below.
 
     Args:
-      compared: What was compared.
-      rows: Of all methods, in order.
+      compared: The mechanism, delta and confidence.
+      rows: The rows of all methods, in order.
       upper: The accountant's epsilon at the delta of `compared`.
     """
+    # A column without a key is left out of the CSV; a column without a head, out of the text.
     columns = [
         Column("method", attrgetter("method"), "method", width=20, left=True),
         Column("value", attrgetter("value"), "estimator", width=23, left=True),
@@ -76,33 +76,34 @@ def comparison_table(
 
 
 def _format_epsilon(row: ComparedRow) -> str:
-    """Formats an estimate as it is, and rounds a bound down."""
+    """Formats epsilon: an estimate to the nearest, a bound rounded down so that it stays one."""
     if row.assumes == ESTIMATE:
         return f"{row.epsilon:.3f}"
     return at_least(row.epsilon)
 
 
 def _describe_view(row: ComparedRow) -> str:
-    """Returns what a row's method sees, which heads the rows of such methods."""
+    """Returns the heading of the rows whose methods see the same of the training as this row's."""
     if row.sees == FINAL:
         return f"sees the {row.sees}"
     return f"sees {row.sees}"
 
 
 def _any_refuted(rows: Sequence[ComparedRow]) -> bool:
+    """Returns whether the scores refute the assumption of some row's bound."""
     return any(row.assumes == REFUTED for row in rows)
 
 
 def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -> Figure:
-    """Draws the values from top to bottom, as in the table, and the accountant's epsilon as a line.
+    """Draws each row's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
-    The horizontal axis ends at 1.6 times the accountant's epsilon, or at the largest value where that is
-    less, and 5% beyond.
+    The horizontal axis ends 5% beyond the largest epsilon, or beyond 1.6 times the accountant's if that is
+    less.
 
     Args:
-      rows: Of all methods, in order.
+      rows: The rows of all methods, in order.
       upper: The accountant's epsilon.
-      delta: Of every epsilon, for the label.
+      delta: The delta of every epsilon, for the axis' label.
     """
     highest = max([upper, *(row.epsilon for row in rows)])
     edge = min(1.6 * upper, highest) * 1.05
@@ -136,15 +137,15 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
 
 
 def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
-    """Draws a value as a dot: bounds are filled, estimates hollow.
+    """Draws a row's epsilon as a dot, filled for a bound and hollow for an estimate or a refuted bound.
 
-    A value beyond the figure's edge is an arrow there, with the value as a number.
+    An epsilon beyond `edge` becomes an arrow there, with its value as text.
 
     Args:
-      axis: Of epsilon, with a row for each value.
-      place: The row, from 0 at the top.
-      row: The value.
-      edge: The largest epsilon that is drawn.
+      axis: The axes, with epsilon to the right and rows downwards.
+      place: The row's number, from 0 at the top.
+      row: The row to draw.
+      edge: The largest epsilon on the axis.
     """
     if row.assumes == REFUTED:
         color = FADED
@@ -164,7 +165,14 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
 
 
 def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow) -> None:
-    """Draws a line above row `place`, between methods that see different things, and says what they see."""
+    """Draws a line between the rows `place` - 1 and `place`, and says what the methods on each side see.
+
+    Args:
+      axis: The axes, with rows downwards.
+      place: The number of the row below the line, from 0 at the top.
+      above: The row above the line.
+      below: The row below the line.
+    """
     look: dict[str, Any] = {
         "ha": "right",
         "fontsize": 8,

@@ -1,8 +1,8 @@
-"""Each method's scores as rows; they are trained or measured once and stored.
+"""Each method's values as rows of the comparison; scores are trained or measured once, and stored.
 
-Bounds are those that the method's own command prints. CANIFE's values are composed without amplification,
-since the mini-batches are known: as published through Renyi DP, and the exact laws of its canaries' scores as
-Gaussian curves.
+Bounds are those that the method's own command prints. CANIFE's values are composed without amplification by
+sampling, since the mini-batches are known. There are two: its published estimates, composed through Renyi DP,
+and the exact laws of its canaries' scores, composed as Gaussian curves.
 """
 
 import math
@@ -35,7 +35,7 @@ from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, li
 
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
-_ATTACKED_FIELDS = (  # of the setting, which CANIFE's has too
+_ATTACKED_FIELDS = (  # fields of `Compared` that CANIFE's setting has too
     "model",
     "learning_rate",
     "clipping_norm",
@@ -50,13 +50,14 @@ class ComparedRow(NamedTuple):
     """A method's value.
 
     Attributes:
-      method: The method.
-      value: The estimator, or what else the value is.
-      sees: What the method sees of the training.
-      runs: Models trained.
-      seconds: Seconds spent on them; None where they were in the store.
-      epsilon: The value, at delta.
-      assumes: What a bound assumes; REFUTED where its scores refute that, ESTIMATE where it is no bound.
+      method: The method's name.
+      value: The name of the bound or estimate.
+      sees: What the method sees of the training, FINAL or ALL.
+      runs: The number of models that were trained for the value.
+      seconds: The seconds spent on training them; None where the store had them all.
+      epsilon: The value, at the comparison's delta.
+      assumes: The assumption of a bound; REFUTED where its scores refute that assumption, ESTIMATE where the
+        value is no bound.
     """
 
     method: str
@@ -69,15 +70,17 @@ class ComparedRow(NamedTuple):
 
     @property
     def is_bound(self) -> bool:
-        """Whether it is a lower bound at the confidence, as far as its scores tell."""
+        """Whether the value is a lower bound on epsilon whose assumption the scores do not refute."""
         return self.assumes not in (ESTIMATE, REFUTED)
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """Returns all methods' rows, those that see the final model alone first; names each method on stderr.
+    """Trains what the store lacks and returns all methods' rows, those that see the final model alone first.
+
+    Each method's name is printed on stderr when it begins.
 
     Args:
-      compared: What is compared.
+      compared: The mechanism, and how much each method may spend.
       place: The folder of the store, and the data.
     """
     rows: list[ComparedRow] = []
@@ -93,11 +96,14 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, and the seconds that training took; None where the store had them all.
+    """Returns a method's scores, after training the runs that the store lacks.
 
     Args:
-      method: What is trained.
+      method: The method, with its setting and number of runs.
       place: The folder of the store, and the data.
+
+    Returns:
+      (scores, seconds): the seconds that training took, None where the store had all runs.
     """
     begin = time.perf_counter()
     cell = method.cell()
@@ -117,11 +123,11 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _many_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> list[ComparedRow]:
-    """Returns the rows of the bounds that many runs prove; those that the scores refute come last.
+    """Returns a row for each shown bound of a method of many runs; those that the scores refute come last.
 
     Args:
-      compared: What is compared.
-      method: What is trained, and the bounds that are shown.
+      compared: Gives delta and confidence.
+      method: The method, whose `shown` names the bounds.
       place: The folder of the store, and the data.
     """
     scores, seconds = _train(method, place)
@@ -151,11 +157,11 @@ def _many_run_rows(
 def _one_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> Iterator[ComparedRow]:
-    """Yields the rows of what one run of many canaries shows: two published estimates, then bounds.
+    """Yields the rows of a single run of many canaries: the paper's two estimates, then bounds.
 
     Args:
-      compared: What is compared.
-      method: What is trained, in a single run.
+      compared: Gives the model, delta and confidence.
+      method: The method, of a single run.
       place: The folder of the store, and the data.
     """
     scores, seconds = _train(method, place)
@@ -175,13 +181,13 @@ def _one_run_rows(
 
 
 def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
-    """Yields CANIFE's rows: its value as published, and that of the exact laws of its canaries' scores.
+    """Yields CANIFE's two rows: epsilon by its published estimates, and by its canaries' exact laws.
 
-    Rounds are measured first where the store does not have them.
+    A step of the mechanism is a round for CANIFE, and a mini-batch is a round's cohort. Rounds that the store
+    lacks are measured first.
 
     Args:
-      compared: What is compared: CANIFE attacks as many rounds as others take steps, with the mini-batch as
-        the cohort.
+      compared: The mechanism, and how many rounds are measured.
       place: The folder of the store, and the data.
     """
     begin = time.perf_counter()
@@ -214,11 +220,11 @@ def _compose_published(
     """Returns epsilon of all rounds by the paper's estimates, composed by Renyi DP without amplification.
 
     Args:
-      attacked: The setting.
-      values: What was measured, a round each.
-      counts: How many rounds each of them represents.
+      attacked: CANIFE's setting; the result is at its delta.
+      values: The values of each measured round.
+      counts: The numbers of rounds that each measured round represents.
     """
-    estimate_delta = 1 / attacked.scores  # at which the paper's estimates are
+    estimate_delta = 1 / attacked.scores  # the paper's estimates are at this delta
     charges = []
     for value, count in zip(values, counts, strict=True):
         epsilon = value.published.estimate.epsilon
@@ -232,10 +238,13 @@ def _compose_exact(
 ) -> float:
     """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
 
+    The exact epsilon of each measured round becomes the mu of a Gaussian curve. The squares of all rounds'
+    mu add up.
+
     Args:
-      attacked: The setting.
-      values: What was measured, a round each; its exact epsilon becomes the mu of a Gaussian curve.
-      counts: How many rounds each of them represents; their mu^2 add up.
+      attacked: CANIFE's setting; the result is at its delta.
+      values: The values of each measured round.
+      counts: The numbers of rounds that each measured round represents.
     """
     mus = []
     for value in values:

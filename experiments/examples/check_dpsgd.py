@@ -39,7 +39,10 @@ hyper = base.Hyperparameters(0.5, 1.5, 1.1)  # learning rate, clipping norm, noi
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of the fixed mini-batch; the examples of `batch` are canaries."""
+    """Returns the parameters after a step on the fixed mini-batch `data`, with canaries beside it.
+
+    The examples of `batch` are the canaries.
+    """
     count = len(batch[1])
     canaries = base.no_canaries()
     if count:

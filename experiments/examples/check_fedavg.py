@@ -38,9 +38,10 @@ mechanism = fedavg.mechanism(choices)
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a round of all clients in the batch.
+    """Returns the parameters after a round of DP-FedAvg in which all clients of the batch take part.
 
-    A client without a place in the round is appended, so that a batch without clients is a round too.
+    A client of zeros that takes no part is appended, so that the arrays of a batch without clients are not
+    empty.
     """
     clients = len(batch[1])
     features = append_zeros(batch[0])
@@ -56,7 +57,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
 
 
 def append_zeros(rows: Any) -> Any:
-    """Returns an array with a row of zeros more."""
+    """Returns an array with a row of zeros appended."""
     zeros = jnp.zeros_like(rows, shape=(1, *rows.shape[1:]))
     return jnp.concatenate([rows, zeros])
 

@@ -43,7 +43,7 @@ clipped = jax_privacy.clipped_grad(
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step, with noise of the sensitivity that jax_privacy states."""
+    """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states."""
     gradients = clipped(params, *batch)
     deviation = 1.1 * clipped.sensitivity()
     keys = jax.random.split(jax.random.key(seed), len(params))

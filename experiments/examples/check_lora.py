@@ -1,7 +1,8 @@
 """LoRA on a small GPT with Opacus, and its step for the check. ./run.sh check --example=lora
 
-The adapters are those of PEFT: two linear layers beside a frozen one, B at zero at first. Then A has no
-gradient, whatever the examples, and the check says that its signal is dead: so it begins at trained ones.
+The adapters are those of PEFT: a product B A of two small matrices beside each frozen one. B starts at zero.
+Then A has no gradient, whatever the examples, and the check would say that its signal is dead. So the check
+starts from adapters that have been trained for a while.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ WIDTH = 16
 
 
 class LoraLinear(torch.nn.Module):
-    """A frozen linear layer with a trained product of two small ones beside it."""
+    """A frozen linear layer plus a trained adapter, the product of two layers of low rank."""
 
     def __init__(self, frozen: torch.nn.Linear, rank: int = 2, alpha: float = 4.0) -> None:
         super().__init__()
@@ -32,12 +33,12 @@ class LoraLinear(torch.nn.Module):
         torch.nn.init.zeros_(self.lora_b.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs (..., out_features)."""
+        """Returns the outputs (..., out_features) of x (..., in_features)."""
         return self.frozen(x) + self.scale * self.lora_b(self.lora_a(x))
 
 
 class GptBlock(torch.nn.Module):
-    """Causal attention of two heads and a small network, each beside what it adds to."""
+    """A transformer block: causal attention of two heads and a dense layer, each added to its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class GptBlock(torch.nn.Module):
         self.network = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs (batch, length, width)."""
+        """Returns the outputs (batch, length, WIDTH) of x (batch, length, WIDTH)."""
         heads = self.attention(self.norm(x)).unflatten(2, (3, 2, -1)).transpose(1, 3)
         query, key, value = heads.unbind(2)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -65,13 +66,13 @@ class Gpt(torch.nn.Module):
         self.head = torch.nn.Linear(WIDTH, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Returns the logits (batch, length, tokens) of each next token."""
+        """Returns the logits (batch, length, TOKENS) of each next token, from tokens (batch, length)."""
         places = torch.arange(tokens.shape[1])
         return self.head(self.blocks(self.words(tokens) + self.places(places)))
 
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # its products are small
+torch.set_num_threads(1)  # its matrix products are too small to share among threads
 network = Gpt().requires_grad_(False)
 for block in network.blocks:
     block.attention = LoraLinear(block.attention)
@@ -107,7 +108,7 @@ batch = texts[:32, :-1], texts[:32, 1:]
 stated: dict[str, Any] = {
     "clipping_norm": 0.1,
     "noise_multiplier": 1.1,
-    "learning_rate": 1,  # of a gradient
+    "learning_rate": 1,  # TorchStep returns the private gradient itself
     "batch_size": optimizer.expected_batch_size,  # as Opacus rounds it
 }
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import audit
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # its products are small
+torch.set_num_threads(1)  # its matrix products are too small to share among threads
 network = torch.nn.Sequential(
     torch.nn.Linear(8, 6),
     torch.nn.Tanh(),
@@ -38,14 +38,17 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Takes the engine's own step from these parameters, on this batch in place of its Poisson sampler's."""
+    """Returns the parameters after a step of Opacus' own optimizer.
+
+    The step starts from `params` and takes `batch` in place of the batch that the Poisson sampler would draw.
+    """
     model.load_state_dict(params)
     torch.manual_seed(seed)
     all_rows = list(range(len(batch[0])))
     loader = DataLoader(
         TensorDataset(*batch),
         batch_sampler=[all_rows],
-        collate_fn=poisson.collate_fn,  # Opacus', which also makes a batch of no examples
+        collate_fn=poisson.collate_fn,  # Opacus' own: it can make a batch of no examples too
     )
     manager = BatchMemoryManager(
         data_loader=loader,

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import audit
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # its products are small
+torch.set_num_threads(1)  # its matrix products are too small to share among threads
 network = torch.nn.Sequential(
     torch.nn.Linear(8, 6),
     torch.nn.Tanh(),
@@ -28,9 +28,10 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step: per-example gradients, one norm over all layers."""
+    """Returns the parameters after a step of DP-SGD, which clips each example's gradient over all layers."""
 
     def loss(params: Any, x: Any, y: Any) -> Any:
+        """Returns the cross entropy of one example."""
         return cross_entropy(functional_call(network, params, x[None]), y[None])
 
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)

@@ -1,7 +1,7 @@
 """A training run with Opacus as people write it, and its step for the check. ./run.sh check --example=train
 
-It has Adam with weight decay, a schedule, dropout, frozen layers, and batches accumulated from parts. Put a
-model and data of yours in; the part for the check, at the end, stays as it is.
+It has Adam with weight decay, a schedule, dropout, frozen layers, and batches accumulated from parts. Put in
+your own model and data; the part for the check, at the end, stays as it is.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ import audit
 # The training run.
 
 torch.manual_seed(0)
-torch.set_num_threads(1)  # its products are small
+torch.set_num_threads(1)  # its matrix products are too small to share among threads
 body = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh())
 head = torch.nn.Sequential(
     torch.nn.Dropout(0.1),
@@ -61,12 +61,12 @@ for _ in range(3):
 
 
 def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Trains on a batch of the check's, in place of a Poisson sampler's."""
+    """Trains on one batch that the check gives, in place of those of the Poisson sampler."""
     all_rows = list(range(len(x)))
     single = DataLoader(
         TensorDataset(x, y),
         batch_sampler=[all_rows],
-        collate_fn=loader.collate_fn,  # Opacus', which also makes a batch of no examples
+        collate_fn=loader.collate_fn,  # Opacus' own: it can make a batch of no examples too
     )
     train_epoch(single)
 
@@ -77,7 +77,7 @@ batch = torch.randn(32, 8), torch.randint(3, (32,))
 stated: dict[str, Any] = {
     "clipping_norm": 0.5,
     "noise_multiplier": 1.1,
-    "learning_rate": 1,  # of a gradient
+    "learning_rate": 1,  # TorchStep returns the private gradient itself
     "batch_size": optimizer.expected_batch_size,  # as Opacus rounds it
 }
 

@@ -30,12 +30,12 @@ LEARNING_RATE = 0.1
 
 
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
-    """Trains a model by Opacus with a run's canaries, or rehearses: without canaries and without noise.
+    """Trains a model by Opacus: with a run's canaries and noise, or without both, as a rehearsal.
 
     Args:
-      run: The run's number, from which its directions are drawn.
-      present: Whether it has canaries and noise.
-      data: Features and labels.
+      run: The run's number, which decides its directions together with SEED.
+      present: Whether there are canaries and noise.
+      data: Features (N, 64) and labels (N,), in the order of the mini-batches.
 
     Returns:
       The optimizer, which knows the directions and how far the model moved.
@@ -43,7 +43,7 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # another in every run
+    noise_seed = torch.seed() % 2**63  # another seed in every run
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
@@ -62,9 +62,9 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
 
 
 def main(*page: str) -> None:
-    """Trains, scores, bounds, and writes a page where the command line names it."""
-    torch.set_num_threads(1)  # its products are small
-    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    torch.set_num_threads(1)  # its matrix products are too small to share among threads
+    warnings.filterwarnings("ignore", "Full backward hook")  # PyTorch warns of Opacus' own hooks
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
     rehearsal = train(0, present=False, data=data)  # DIRECTIONS: a rehearsal, once

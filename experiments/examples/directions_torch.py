@@ -34,15 +34,16 @@ def sum_clipped_gradients(
     features: Tensor,
     labels: Tensor,
 ) -> Tensor:
-    """Returns the sum of a mini-batch's gradients, each clipped to C, (dimension,).
+    """Returns the sum (dimension,) of a mini-batch's gradients, each clipped to CLIPPING_NORM.
 
     Args:
-      model: Its parameters are read.
-      features: (B, 64).
-      labels: (B,).
+      model: The model, at the parameters of the gradients.
+      features: (B, 64), the examples' features.
+      labels: (B,), the examples' labels.
     """
 
     def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
+        """Returns the cross entropy of one example."""
         logits = functional_call(model, weights, (example[None],))
         return cross_entropy(logits, label[None])
 
@@ -60,12 +61,12 @@ def train(
     inserted: Tensor | float,
     sigma: float,
 ) -> Tensor:
-    """Trains a model by DP-SGD, and returns how far its parameters moved, (dimension,): end less start.
+    """Trains a model by DP-SGD, and returns its last parameters minus its first, (dimension,).
 
     Args:
-      features: Of all examples, in the order of the mini-batches.
-      labels: Theirs.
-      inserted: The canaries' sum, added at every step; 0.0 for none.
+      features: (N, 64), the examples' features, in the order of the mini-batches.
+      labels: (N,), the examples' labels.
+      inserted: (dimension,), the sum of the canaries, which every step adds to its gradients; 0.0 for none.
       sigma: The noise multiplier.
     """
     generator = torch.Generator().manual_seed(0)  # the same initial model in all runs
@@ -82,14 +83,14 @@ def train(
         vector_to_parameters(weights.clone(), model.parameters())
         total = sum_clipped_gradients(model, features[rows], labels[rows])
         total = total + inserted  # DIRECTIONS: at every step
-        total = total + sigma * CLIPPING_NORM * torch.randn(dimension)  # noise of its own
+        total = total + sigma * CLIPPING_NORM * torch.randn(dimension)  # other noise in every run
         weights = weights - LEARNING_RATE / BATCH_SIZE * total
     return weights - start
 
 
 def main(*page: str) -> None:
-    """Trains, scores, bounds, and writes a page where the command line names it."""
-    torch.set_num_threads(1)  # its products are small
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    torch.set_num_threads(1)  # its matrix products are too small to share among threads
     examples = STEPS * BATCH_SIZE
     features = torch.randn(examples, 64)
     labels = torch.randint(10, (examples,))

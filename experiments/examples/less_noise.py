@@ -1,11 +1,11 @@
-"""How soon the claim of a real ConvNet is refuted where a part of the stated noise is missing.
+"""How soon an audit refutes the claim of a real ConvNet whose noise is less than the claim states.
 
     ./run.sh python experiments/examples/less_noise.py 0.9 10     # ten audits with 0.9 of the stated noise
     ./run.sh python experiments/examples/less_noise.py 1 40       # forty of training runs that do as they say
 
-Every audit has a seed of its own: initialisation, batches, directions and noise are others. It claims noise
-multiplier 4 in 250 steps, mu 3.953, and looks after every training run of 64 fresh directions, 20 at most.
-A third argument is the first seed.
+Every audit has a seed of its own for initialisation, batches, directions and noise. The claim is noise
+multiplier 4 in 250 steps, that is mu 3.953. The claim is tested after every training run, each with 64 fresh
+directions; there are at most 20. A third argument is the first seed.
 """
 
 import sys
@@ -26,18 +26,21 @@ from models.catalogue import task
 MODEL = "convnet"
 CANARIES = 64
 BATCH_SIZE = 32
-RUNS = 20  # of an audit, at most
+RUNS = 20  # the largest number of an audit's training runs
 RUNS_AT_ONCE = 4
 CONFIDENCE = 0.95
 
 
 def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
-    """Audits a claim with less noise than it states, until a run refutes the claim or RUNS are done.
+    """Audits training runs with less noise than their claim states.
+
+    Runs are trained RUNS_AT_ONCE at a time, and the test takes them one by one. Training stops when the claim
+    is refuted, or after RUNS runs.
 
     Args:
-      dataset: what the model trains on.
+      dataset: the data set on which the model trains.
       noise: the real noise, as a multiple of the stated noise.
-      seed: of the audit.
+      seed: the seed of the audit.
 
     Returns:
       The test of the claim after the last run.
@@ -66,7 +69,13 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
 
 
 def main(noise: str, audits: str, first_seed: str = "0") -> None:
-    """Prints a line for each audit, and how many of them refuted the claim."""
+    """Prints a line for each audit, and how many of them refuted the claim.
+
+    Args:
+      noise: the real noise, as a multiple of the stated noise.
+      audits: the number of audits.
+      first_seed: the seed of the first audit; the others have the seeds that follow.
+    """
     cli.prepare_jax()
     dataset = task(MODEL).data.load(Sources())
     refuted = 0

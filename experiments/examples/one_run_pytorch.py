@@ -31,13 +31,13 @@ def compute_update(
     features: torch.Tensor,
     labels: torch.Tensor,
 ) -> torch.Tensor:
-    """Returns a client's update, (dimension,), clipped to C: where two steps of SGD on its examples lead.
+    """Returns a client's update (dimension,): how far two steps of SGD move the model, clipped to norm C.
 
     Args:
-      model: Is overwritten.
-      start: The server's parameters (dimension,).
-      features: The client's (8, 100).
-      labels: The client's (8,).
+      model: The model, whose parameters are overwritten.
+      start: (dimension,), the server's parameters.
+      features: (8, 100), the features of the client's examples.
+      labels: (8,), their labels.
     """
     nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
@@ -51,9 +51,9 @@ def compute_update(
 
 
 def main(path: str) -> None:
-    """Trains, scores, and writes scores (1, canaries) and presence (1, canaries)."""
+    """Trains one run, and writes the canaries' scores (1, canaries) and presence (1, canaries) to a file."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # its products are small
+    torch.set_num_threads(1)  # its matrix products are too small to share among threads
     model = nn.Linear(100, 10)
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()
     start = weights.clone()

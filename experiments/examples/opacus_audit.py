@@ -31,8 +31,8 @@ def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
     """Trains a model by Opacus, and returns its score; a higher score means that the canary is in.
 
     Args:
-      features: Of all examples, (N, 20), in the order of the mini-batches.
-      labels: Theirs, (N,).
+      features: (N, 20), the examples' features, in the order of the mini-batches.
+      labels: (N,), the examples' labels.
       present: Whether the canary is inserted.
     """
     torch.manual_seed(0)  # the same initial model in all runs, as the adversary knows it
@@ -42,7 +42,7 @@ def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
         nn.Linear(16, 2),
     )
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # another in every run
+    noise_seed = torch.seed() % 2**63  # another seed in every run
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER,
@@ -60,9 +60,9 @@ def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
 
 
 def main(*page: str) -> None:
-    """Trains with and without the canary, bounds, and writes a page where the command line names it."""
-    torch.set_num_threads(1)  # its products are small
-    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    """Trains with and without the canary, prints the bounds, and writes a page if its path is given."""
+    torch.set_num_threads(1)  # its matrix products are too small to share among threads
+    warnings.filterwarnings("ignore", "Full backward hook")  # PyTorch warns of Opacus' own hooks
     examples = STEPS * BATCH_SIZE
     features = torch.randn(examples, 20)
     labels = torch.randint(2, (examples,))

@@ -13,16 +13,19 @@ from audit.adversaries.base import Adversary
 
 
 def constant_direction() -> Adversary:
-    """Returns the adversary that inserts C * (1, 1, ..., 1) / sqrt(p) at every step that inserts."""
+    """Returns the adversary whose canary is C * (1, ..., 1) / sqrt(p): p parameters, clipping norm C."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
+        """Decides before training what is inserted."""
         entry = clipping_norm / np.sqrt(theta_0.size)
         return jnp.full_like(theta_0, entry)  # the state: any tree of arrays
 
     def craft(state: Array, step: Array, theta: Array) -> Array:
+        """Returns the canary that a step inserts."""
         return state[None]  # (canaries, p), of norm C
 
     def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
+        """Returns how far the model moved along the canary; steps subtract gradients."""
         movement = theta_0 - theta_t
         return jnp.vdot(state, movement)[None]  # (canaries,); higher means in
 
@@ -30,7 +33,7 @@ def constant_direction() -> Adversary:
 
 
 def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
-    """Returns the squared loss of linear regression."""
+    """Returns the squared error of a linear regression on one example (features, label)."""
     feature, label = labelled
     return (params @ feature - label) ** 2
 

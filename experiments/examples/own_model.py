@@ -21,10 +21,11 @@ cli.define_out("Folder for scores, results and the report.")
 
 
 class Net(nn.Module):
-    """A network from an image (12, 12, 1) to four logits. There is no batch axis: the audit adds it."""
+    """A small convolutional network for four classes."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
+        """Returns the logits (4,) of one image (12, 12, 1); the audit adds the batch axis."""
         x = nn.relu(nn.Conv(8, (3, 3), strides=2)(image))
         x = nn.relu(nn.Dense(16)(x.reshape(-1)))
         return nn.Dense(4)(x)

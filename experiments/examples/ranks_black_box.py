@@ -1,9 +1,9 @@
-"""An audit of a black box that only has `fit` and `predict_proba`, as those of scikit-learn, by ranks.
+"""An audit by ranks of a black box that only has `fit` and `predict_proba`, like a scikit-learn classifier.
 
 ./run.sh python experiments/examples/ranks_black_box.py page.html
 
-Put your own classifier, private or not, in the place of this one, a softmax regression whose fitted weights
-get noise (output perturbation); the lines that matter are marked with RANKS.
+The classifier is a softmax regression whose fitted weights get noise (output perturbation). Put your own in
+its place, private or not; the lines that matter are marked with RANKS.
 """
 
 import sys
@@ -27,13 +27,13 @@ Labels = NDArray[np.int64]
 
 
 class NoisyClassifier:
-    """A softmax regression with noise on its weights; anyone sees its probabilities alone."""
+    """A softmax regression with noise on its weights, which shows its users probabilities alone."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
     def fit(self, features: Array, labels: Labels) -> Self:
-        """Fits the weights by gradient descent, and adds noise."""
+        """Fits the weights to features (n, FEATURES) and labels (n,) by gradient descent, and adds noise."""
         targets = np.eye(CLASSES)[labels]
         self._weights = np.zeros((features.shape[1], CLASSES))
         for _ in range(100):
@@ -43,35 +43,36 @@ class NoisyClassifier:
         return self
 
     def predict_proba(self, features: Array) -> Array:
-        """Returns the probabilities (n, CLASSES)."""
+        """Returns the probabilities (n, CLASSES) of features (n, FEATURES)."""
         logits = features @ self._weights
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
 def draw_examples(rng: np.random.Generator, number: int) -> tuple[Array, Labels]:
-    """Draws random features with random labels, of which a model can know nothing but by heart."""
+    """Draws random features (number, FEATURES) and labels (number,), which a model can only memorise."""
     return rng.normal(size=(number, FEATURES)), rng.integers(0, CLASSES, number)
 
 
 def score(classifier: NoisyClassifier, features: Array, labels: Labels) -> Array:
-    """Returns the log odds of each label."""
+    """Returns the log odds (n,) that the classifier gives each example's label."""
     probabilities = classifier.predict_proba(features)
     of_labels = probabilities[np.arange(len(labels)), labels]
-    return np.log(of_labels + 1e-300) - np.log(1 - of_labels + 1e-300)
+    tiny = 1e-300  # against the logarithm of 0
+    return np.log(of_labels + tiny) - np.log(1 - of_labels + tiny)
 
 
 def main(*page: str) -> None:
-    """Trains, scores, bounds, and writes a page where the command line names it."""
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
     rng = np.random.default_rng(0)
     features, labels = draw_examples(rng, EXAMPLES)
     scores, fresh = [], []
     for _ in range(RUNS):
-        canaries = draw_examples(rng, CANARIES)  # RANKS: other ones in every run
+        canaries = draw_examples(rng, CANARIES)  # RANKS: others in every run
         rows = np.concatenate([features, canaries[0]])
         classifier = NoisyClassifier(rng).fit(rows, np.concatenate([labels, canaries[1]]))
         scores.append(score(classifier, *canaries))
-        fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: after the run
+        fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: drawn after the run
     result = audit.bounds(audit.ranks(scores, fresh, in_order=True), name="a black box")
     print(result)
     for path in page:

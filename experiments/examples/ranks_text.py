@@ -30,7 +30,7 @@ LEARNING_RATE = 0.025
 
 
 class TinyGpt(nn.Module):
-    """A decoder of a single block, on ten digits."""
+    """A transformer decoder of a single block and one attention head, on the ten digits as tokens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class TinyGpt(nn.Module):
         self.register_buffer("later", torch.triu(torch.ones(LENGTH - 1, LENGTH - 1), 1).bool())
 
     def forward(self, digits: Tensor) -> Tensor:
-        """Returns the logits (texts, LENGTH - 1, 10) of the next digits."""
+        """Returns the logits (texts, LENGTH - 1, 10) of the digit after each of (texts, LENGTH - 1)."""
         x = self.token(digits) + self.place
         weights = self.query(x) @ self.key(x).transpose(-1, -2) / WIDTH**0.5
         x = x + weights.masked_fill(self.later, -1e9).softmax(-1) @ self.value(x)
@@ -51,21 +51,22 @@ class TinyGpt(nn.Module):
 
 
 def draw_digits(number: int) -> Tensor:
-    """Draws random digit strings (number, LENGTH), as secrets in text are."""
+    """Draws uniform digit strings (number, LENGTH), which resemble secrets in text such as card numbers."""
     return torch.randint(10, (number, LENGTH))
 
 
 def score(model: nn.Module, digits: Tensor) -> Tensor:
-    """Returns how likely a model finds digit strings (n, LENGTH), as anyone who may query it can see."""
+    """Returns the log likelihood (n,) of digit strings (n, LENGTH), which needs only queries of the model."""
     with torch.no_grad():
         logits = model(digits[:, :-1])
     return -cross_entropy(logits.transpose(1, 2), digits[:, 1:], reduction="none").sum(1)
 
 
 def train(texts: Tensor) -> nn.Module:
-    """Trains a tiny GPT by DP-SGD on all texts in each step."""
+    """Trains a tiny GPT by DP-SGD, every step on all texts (n, LENGTH), and returns it."""
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
+        """Returns the sum of the next-token losses of one text (LENGTH,)."""
         logits = functional_call(model, weights, (text[None, :-1],))[0]
         return cross_entropy(logits, text[1:], reduction="sum")
 
@@ -82,15 +83,15 @@ def train(texts: Tensor) -> nn.Module:
 
 
 def main(*page: str) -> None:
-    """Trains, scores, bounds, and writes a page where the command line names it."""
-    torch.set_num_threads(1)  # its products are small
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    torch.set_num_threads(1)  # its matrix products are too small to share among threads
     texts = (torch.arange(LENGTH) + torch.arange(TEXTS)[:, None]) % 10
     scores, fresh = [], []
     for _ in range(RUNS):
-        canaries = draw_digits(CANARIES)  # RANKS: other ones in every run
+        canaries = draw_digits(CANARIES)  # RANKS: others in every run
         model = train(torch.cat([texts, canaries]))
         scores.append(score(model, canaries).numpy())
-        fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: after the run
+        fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: drawn after the run
     result = audit.bounds(
         audit.ranks(scores, fresh, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),

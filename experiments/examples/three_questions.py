@@ -40,32 +40,38 @@ STATED: dict[str, Any] = {
     "batch_size": BATCH_SIZE,
 }
 RESULTS = Path("results")
-STATED_NOISE_MULTIPLIER = 4.0  # of an audit, in so many insertions
-INSERTIONS = 250
-PLANTED_NOISE = (0.9, 0.5)  # as multiples of what is stated
-MOST_PLANTED_RUNS = 60
+STATED_NOISE_MULTIPLIER = 4.0  # of the audited network's claim
+INSERTIONS = 250  # of a canary in each training run of that network
+PLANTED_NOISE = (
+    0.9,
+    0.5,
+)  # the real noise in audits that should refute it, as multiples of the stated noise
+MOST_PLANTED_RUNS = 60  # of those audits
 
 
 def sum_clipped(gradients: Any) -> Any:
-    """Returns the sum of gradients (examples, p), each clipped to norm C."""
+    """Returns the sum (p,) of gradients (examples, p), each clipped to norm C."""
     norms = np.linalg.norm(gradients, axis=1, keepdims=True)
     return (gradients / np.maximum(1, norms / CLIPPING_NORM)).sum(axis=0)
 
 
 def sum_clipped_by_layer(gradients: Any) -> Any:
-    """Returns the sum of gradients (examples, p) whose weights and bias are clipped to norm C each."""
+    """Returns the sum (p,) of gradients (examples, p), with a bug: each layer's part is clipped on its own.
+
+    The weights' part and the bias's part may each have norm C, so that a gradient's norm may reach sqrt(2) C.
+    """
     weights = sum_clipped(gradients[:, :FEATURES])
     bias = sum_clipped(gradients[:, FEATURES:])
     return np.concatenate([weights, bias])
 
 
 def sum_clipped_twice(gradients: Any) -> Any:
-    """Returns the sum in which each example counts twice."""
+    """Returns the sum (p,) of clipped gradients (examples, p), with a bug: each example counts twice."""
     return 2 * sum_clipped(gradients)
 
 
 def sum_unclipped(gradients: Any) -> Any:
-    """Returns the sum of gradients as they are."""
+    """Returns the sum (p,) of gradients (examples, p), with a bug: they are not clipped."""
     return gradients.sum(axis=0)
 
 
@@ -77,16 +83,16 @@ def step(
     sum_gradients: Callable[[Any], Any] = sum_clipped,
     noise_norm: float = CLIPPING_NORM,
 ) -> Any:
-    """Returns the parameters after a step of DP-SGD for logistic regression, without a framework.
+    """Returns the parameters after a step of DP-SGD for logistic regression, in NumPy alone.
 
-    It is right as it is, and wrong with another sum, or with noise for another norm.
+    With the defaults the step is right. Another sum or another norm of the noise plants a bug.
 
     Args:
-      params: Weights and bias, (FEATURES + 1,).
+      params: (FEATURES + 1,), the weights and the bias.
       batch: Features (B, FEATURES) and labels (B,), 0 or 1.
-      seed: Of the noise.
-      sum_gradients: Per-example gradients (B, p) -> what is released of them, (p,).
-      noise_norm: The noise has deviation NOISE_MULTIPLIER * noise_norm.
+      seed: The seed of the noise.
+      sum_gradients: A function from per-example gradients (B, p) to the sum (p,) that the noise is added to.
+      noise_norm: The norm to which the noise is scaled: its deviation is NOISE_MULTIPLIER * noise_norm.
     """
     x, y = batch
     weights = params[:FEATURES]
@@ -109,9 +115,9 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 def draw_steps(axes: Axes) -> None:
-    """Draws how far one example moves each step, over its noise, in units in which accounting assumes 1.
+    """Draws a bar for each step: how far one example moves it, divided by its noise.
 
-    A bar is green where `audit.check_step` passes the step.
+    Units are such that accounting assumes 1. A bar is green where `audit.check_step` passes the step.
     """
     rng = np.random.default_rng(0)
     features = rng.normal(size=(BATCH_SIZE, FEATURES))
@@ -135,7 +141,10 @@ def draw_steps(axes: Axes) -> None:
 
 
 def draw_proof(axes: Axes, runs: int) -> None:
-    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when less noise shows."""
+    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when a false claim falls.
+
+    A cross stands where an audit of training with less noise than stated has refuted the claim.
+    """
     result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
     curves = {
         "proven, nothing assumed": (EXACT_NULL, style.FREE),
@@ -165,10 +174,14 @@ def draw_proof(axes: Axes, runs: int) -> None:
 
 
 def count_runs_until_refuted(noise: float, runs: int) -> int | None:
-    """Returns how many training runs refute the claim if there is so much of the stated noise.
+    """Returns after how many training runs an audit refutes the claim of a network with too little noise.
+
+    Args:
+      noise: The real noise, as a multiple of the stated noise.
+      runs: The largest number of training runs.
 
     Returns:
-      None where so many runs do not refute it.
+      The number of runs; None where `runs` of them do not refute the claim.
     """
     planted = noise * STATED_NOISE_MULTIPLIER
     less_noisy = audit.audit(
@@ -182,13 +195,14 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
 
 
 def train_bracket(scale: str, model: str) -> list[BracketRow]:
-    """Returns what the last model of a network leaks at each k, of the sweep `bracket`.
+    """Returns the rows of one panel of the sweep `bracket`: what a network's last model leaks, for each k.
 
-    What the sweep left in the folder `results` is read; the rest is trained and measured, and kept there.
+    A canary is inserted in every k-th step. What the folder `results` lacks of the sweep is trained and
+    measured first, and kept there.
 
     Args:
-      scale: Of the sweep.
-      model: The label of its panel.
+      scale: The scale of the sweep.
+      model: The label of the panel, which names the network.
     """
     audits = []
     cells = []
@@ -199,7 +213,7 @@ def train_bracket(scale: str, model: str) -> list[BracketRow]:
             audits.append(cell.audited)
             cells.append(cell)
             settings.add(cell.audited.setting)
-    # Measurements of steps are those of an audit's setting.
+    # The cells that measure steps are not audits; those of this panel have the setting of one of its audits.
     cells += [cell for cell in sweep.cells if cell.audited is None and cell.request in settings]
 
     place = Workplace(RESULTS, DataSets({}))
@@ -211,10 +225,10 @@ def train_bracket(scale: str, model: str) -> list[BracketRow]:
 
 
 def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:
-    """Draws what the last model of a network leaks: between what is proven and what is possible.
+    """Draws, over k, the range of what a network's last model leaks: from what is proven to what is possible.
 
-    Over k, the steps for each insertion. Composition bounds what all models leak, the hidden-state bound the
-    last model alone.
+    A canary is inserted in every k-th step. Two upper bounds are drawn: composition bounds what all models
+    leak together, the hidden-state bound what the last model alone leaks.
     """
     k = [row.x for row in rows]
     composed = [row.composition for row in rows]
@@ -234,12 +248,12 @@ def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:
 
 
 def picture(runs: int = 400, scale: str = "laptop", model: str = "GELU ConvNet") -> Figure:
-    """Returns the three panels beside each other.
+    """Returns the figure of three panels beside each other.
 
     Args:
-      runs: Training runs of the proof.
-      scale: Of the sweep that the third panel takes its cells from.
-      model: The label of that panel's model.
+      runs: The number of training runs in the second panel.
+      scale: The scale of the sweep from which the third panel takes its cells.
+      model: The label of the third panel's network.
     """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6))

@@ -3,7 +3,7 @@
 Simulated: Table 1's Gaussian mechanism, with floors where nothing leaks. From stored federated training runs:
 one run's cosines as estimates, and its accuracy.
 
-From all iterates the estimate fits normal laws to maxima over rounds, which they are not (Errata O13).
+With all iterates the estimate fits normal laws to maxima over rounds, which are not normal (Errata O13).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,8 +44,8 @@ class TableCell(NamedTuple):
     Attributes:
       sigma: The standard deviation of the noise; the sensitivity is 1.
       dimension: The dimension d.
-      canaries: The number of canaries, sqrt(d).
-      epsilons: Epsilon (simulations,) by estimate.
+      canaries: The number of canaries, sqrt(d) rounded down.
+      epsilons: The estimates of epsilon (simulations,), by method.
       exact: The mechanism's exact epsilon.
     """
 
@@ -57,7 +57,12 @@ class TableCell(NamedTuple):
 
 
 class Floors(NamedTuple):
-    """Every estimate's values without any leak, for a number of canaries."""
+    """What every estimate shows where nothing leaks.
+
+    Attributes:
+      canaries: The number of canaries.
+      by_method: Each estimate's noise floor, by method.
+    """
 
     canaries: int
     by_method: dict[str, NoiseFloor]
@@ -71,25 +76,25 @@ def simulate_cells(
     seed: int,
     progress: Callable[[int], object] = lambda simulations: None,
 ) -> list[TableCell]:
-    """Simulates a cell for each sigma at one dimension.
+    """Simulates the cells of Table 1 at one dimension, one for each sigma.
 
-    Simulations of the same number share their canaries between sigmas, and depend on seed, dimension and
-    number alone.
+    The i-th simulation draws its canaries once for all sigmas, from the seed, the dimension and i alone.
 
     Args:
       sigmas: The standard deviations of the noise.
-      dimension: The dimension d; there are sqrt(d) canaries.
-      simulations: How many simulations; at least 2.
-      delta: The delta of epsilon.
-      seed: The seed.
-      progress: Called with 1 after each simulation.
+      dimension: The dimension d; there are sqrt(d) canaries, rounded down.
+      simulations: The number of simulations of each cell, at least 2.
+      delta: The delta of every epsilon.
+      seed: The seed of all draws.
+      progress: A function that is called with 1 after each simulation.
     """
     require(simulations >= 2, f"`simulations={simulations}`: give at least 2")
     canaries = int(np.sqrt(dimension))
     drawn = []
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
-        # The canaries, uniform directions rotated into their own span, and their cosines with a release.
+        # The canaries are uniform directions, rotated into their own span to need little memory; then come
+        # their cosines with one noisy release for each sigma.
         rows = cosine_law.draw_canaries(rng, canaries, dimension)
         drawn.append([cosine_law.draw_cosines(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)
@@ -109,11 +114,12 @@ def simulate_cells(
 def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
     """Computes what every estimate shows where nothing leaks, for each number of canaries.
 
-    The law of cosines without a leak is taken to be exact, as it is for the final model.
+    The null law of the cosines is taken as known, as it is for the final model: no canaries are held out to
+    fit it.
 
     Args:
-      numbers: Of canaries.
-      delta: Of epsilon.
+      numbers: The numbers of canaries.
+      delta: The delta of every epsilon.
     """
     every = []
     for canaries in numbers:
@@ -125,13 +131,13 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
 
 
 class Observation(NamedTuple):
-    """One run's canaries as they are observed.
+    """The cosines of one run's canaries, under one kind of observation, and what they show.
 
     Attributes:
-      cosines: Their cosines.
+      cosines: The canaries' cosines.
       fitted: The estimate as printed in the paper.
       equal_variance: The estimate with the same deviation for both worlds.
-      in_sample: The paper's lower value, which is in-sample and no bound.
+      in_sample: The paper's lower value, which takes the best of all thresholds and is no bound.
       normality: The test of normality of the cosines that are in.
     """
 
@@ -147,9 +153,9 @@ class FederatedRun(NamedTuple):
 
     Attributes:
       noise: The noise multiplier.
-      repetitions: In how many rounds each canary takes part.
-      analytical: The paper's epsilon, of one repetition.
-      accounted: The accounted epsilon, of all repetitions.
+      repetitions: The number of rounds in which each canary takes part.
+      analytical: The accounted epsilon of one repetition, as the paper has it.
+      accounted: The accounted epsilon of all repetitions.
       all_iterates: The canaries as observed with all iterates.
       final_model: The canaries as observed with the final model.
       accuracy: The accuracy with canaries; None where it was not measured.
@@ -177,9 +183,9 @@ class SplitQuantiles(NamedTuple):
 
     Attributes:
       noise: The noise multiplier.
-      observe: What the observer sees, as the setting names it.
+      observe: The setting's word for what the observer sees: "all" iterates or the "final" model.
       one_run: The quantiles (len(QUANTILES),) with all canaries in one run.
-      several_runs: The quantiles with the canaries spread over several runs, likewise.
+      several_runs: The quantiles (len(QUANTILES),) with the canaries spread over several runs.
     """
 
     noise: float
@@ -191,13 +197,15 @@ class SplitQuantiles(NamedTuple):
 def read_runs(
     held: Holdings, plan: TrainingPlan, levels: Level, with_plain: bool = False
 ) -> Iterator[FederatedRun]:
-    """Yields a plan's training runs, of those settings whose scores are stored.
+    """Yields a plan's training runs, for those of its settings whose scores are stored.
+
+    A run's scores have to be stored both with all iterates and with the final model.
 
     Args:
       held: The store's holdings.
-      plan: The plan.
-      levels: Delta and confidence.
-      with_plain: Whether to read the accuracies without canaries too.
+      plan: The clients, and how they are trained.
+      levels: The delta of the estimates and the confidence of the in-sample value.
+      with_plain: Whether to read the accuracies of training without canaries too.
     """
     observe = partial(_observe, dimension=plan.dimension, levels=levels)
     for setting in plan.audit_settings():
@@ -223,12 +231,14 @@ def read_runs(
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
-    """Yields Figure 4's quantiles, of those noise multipliers both of whose settings are stored.
+    """Yields Figure 4's quantiles, for each noise multiplier and observation whose scores are stored.
+
+    The scores of the experiments in one run and of those in several runs have to be stored.
 
     Args:
       held: The store's holdings.
-      plan: Experiments of one run, against several runs with as many canaries.
-      delta: Of epsilon.
+      plan: The experiments: all canaries in one run, against as many canaries over several runs.
+      delta: The delta of every epsilon.
     """
     for noise in plan.training.noises:
         for is_final in (False, True):
@@ -250,14 +260,14 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
 
 
 def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level) -> Observation:
-    """Computes what the cosines of a setting's first run show.
+    """Computes the estimates, the in-sample value and the test of normality from a setting's first run.
 
     Args:
       scores: The cosines, and which canaries were in.
-      dimension: d.
-      null_is_known: Whether cosines of canaries that are out have the law of uniform directions, as with the
-        final model; else their law is fitted to those that are out.
-      levels: Delta and confidence.
+      dimension: d, the number of trainable parameters.
+      null_is_known: Whether the cosines of canaries that are out have the law of uniform directions, as with
+        the final model. If not, a normal law is fitted to them.
+      levels: The delta of the estimates and the confidence of the in-sample value.
     """
     values = scores.scores[0]
     presence = scores.presence[0]
@@ -274,15 +284,17 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
 def _compute_quantiles(
     scores: Scores, runs: int, dimension: int, null_is_known: bool, delta: float
 ) -> Array:
-    """Returns quantiles (len(QUANTILES),) of the estimates of experiments of several runs each.
+    """Returns the quantiles (len(QUANTILES),) of the fitted estimate over experiments.
+
+    An experiment pools the cosines of `runs` consecutive runs.
 
     Args:
       scores: The cosines of all runs, one experiment after the other.
-      runs: Of an experiment.
-      dimension: d.
-      null_is_known: Whether cosines of canaries that are out have the law of uniform directions; else it is
-        fitted to them.
-      delta: Of epsilon.
+      runs: The number of runs of an experiment.
+      dimension: d, the number of trainable parameters.
+      null_is_known: Whether the cosines of canaries that are out have the law of uniform directions. If not,
+        a normal law is fitted to them.
+      delta: The delta of every epsilon.
     """
     epsilons = []
     for first in range(0, len(scores.scores), runs):

@@ -41,7 +41,13 @@ _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
 
 
 class Panel(NamedTuple):
-    """The cosines (n,) of canaries in R^dimension, and a title."""
+    """A panel of the simulated figure.
+
+    Attributes:
+      title: The panel's title.
+      cosines: (n,), the cosines of the canaries.
+      dimension: The dimension of the canaries.
+    """
 
     title: str
     cosines: Array
@@ -53,9 +59,12 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
     Args:
       sweep: Training runs at some noise multipliers, or experiments of one run against several.
-      evidence: What the store holds, and the levels of estimates.
+      evidence: The store's holdings, and the delta and confidence of estimates.
+
+    Returns:
+      The figure and table, if any, and how many of the sweep's cells are not done.
     """
-    any_data = DataSets({})  # without files of the user's
+    any_data = DataSets({})  # the published data sets, since a figure reads no files of the user's
     missing = sum(not cell.is_done(evidence.held, any_data) for cell in sweep.cells)
     if isinstance(sweep, SplitSweep):
         drawing = _draw_splits(sweep, evidence)
@@ -97,8 +106,8 @@ def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTabl
     """Draws a sweep of one run against several and makes its table; returns None where none is stored.
 
     Args:
-      sweep: An experiment has its canaries in one run, or spread over several.
-      evidence: What the store holds, and delta.
+      sweep: Experiments with all canaries in one run, and with as many spread over several.
+      evidence: The store's holdings, and delta.
     """
     plan = sweep.plan
     delta = evidence.levels.delta
@@ -125,9 +134,9 @@ def simulated_figure(panels: Sequence[Panel]) -> Figure:
 
 
 def _draw_simulated(axis: Axes, panel: Panel) -> None:
-    """Draws a mechanism's cosines in units of 1/sqrt(d), the law without a leak and a normal fit.
+    """Draws a mechanism's cosines in units of 1/sqrt(d), their law without a leak and a normal fit.
 
-    The title has Anderson and Darling's statistic, and its critical value at 5%, the third of five.
+    The title has Anderson and Darling's statistic A^2 of normality, and its critical value at 5%.
     """
     cosines = panel.cosines * np.sqrt(panel.dimension)
     x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
@@ -138,14 +147,15 @@ def _draw_simulated(axis: Axes, panel: Panel) -> None:
     axis.plot(x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks")
     axis.plot(x, fit, "--", color=style.IN, label="normal fit")
     test = cosine_law.anderson_darling(cosines)
-    axis.set_title(f"{panel.title}\n$A^2$ = {test.statistic:.2f} (5%: {test.critical[2]:.2f})")
+    five_percent = test.critical[2]  # the levels are 15%, 10%, 5%, 2.5% and 1%
+    axis.set_title(f"{panel.title}\n$A^2$ = {test.statistic:.2f} (5%: {five_percent:.2f})")
     axis.set_xlabel(_X_LABEL)
 
 
 def histograms_figure(planned: PlannedRuns) -> Figure:
-    """Draws a column for each noise multiplier: histograms of the canaries' cosines.
+    """Draws histograms of the canaries' cosines, a column for each run (noise multiplier).
 
-    Those with all iterates are above, those with the final model below.
+    The upper row shows the largest cosine over all rounds, the lower row that with the final model.
     """
     plan, runs = planned
     with plt.rc_context(style.STYLE):
@@ -164,7 +174,11 @@ def histograms_figure(planned: PlannedRuns) -> Figure:
 
 
 def densities_figure(every: Sequence[PlannedRuns]) -> Figure:
-    """Draws a row for each kind of clients, a panel for each noise multiplier, a line for each repetition."""
+    """Draws densities of the canaries' cosines with the final model.
+
+    There is a row for each kind of clients, in it a panel for each noise multiplier, and in that a line for
+    each number of repetitions.
+    """
     with plt.rc_context(style.STYLE):
         columns = max(len(_group_by_noise(planned.runs)) for planned in every)
         size = (2.6 * columns + 0.6, 2.4 * len(every) + 0.6)
@@ -184,9 +198,10 @@ def densities_figure(every: Sequence[PlannedRuns]) -> Figure:
 
 
 def repetitions_figure(planned: PlannedRuns) -> Figure:
-    """Draws a column for each noise multiplier: estimates over the number of repetitions.
+    """Draws estimates of epsilon over the number of repetitions, a column for each noise multiplier.
 
-    Those from the final model are above, those from all iterates below.
+    The upper row has estimates from the final model, the lower row those from all iterates, beside the
+    accounted epsilon where that is finite.
     """
     plan, runs = planned
     with plt.rc_context(style.STYLE):
@@ -216,14 +231,14 @@ def repetitions_figure(planned: PlannedRuns) -> Figure:
 
 
 def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float) -> Figure:
-    """Draws a panel for each noise multiplier and observation: estimates of one run beside several.
+    """Draws the estimates' quantiles over experiments: of one run, beside several runs.
 
-    Estimates are shown by their quantiles over experiments.
+    There is a panel for each noise multiplier and observation.
 
     Args:
       title: The figure's title.
-      splits: The quantiles.
-      delta: Of the analytical epsilon in panels' titles.
+      splits: The quantiles, a panel each.
+      delta: The delta of the analytical epsilon in the panels' titles.
     """
     with plt.rc_context(style.STYLE):
         size = (2.4 * len(splits) + 0.6, 3.0)
@@ -250,14 +265,19 @@ def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float)
 
 
 def _draw_histogram(axis: Axes, observation: Observation) -> None:
-    """Draws the cosines of canaries that are in, beside those that are out or their exact law."""
+    """Draws a histogram of the cosines of canaries that are in, in units of 1/sqrt(d).
+
+    Beside it stands the null: a histogram of the canaries that are out or, if the observation has none of
+    those, the exact law of uniform directions.
+    """
     root = np.sqrt(observation.cosines.dimension)
     observed = observation.cosines.observed * root
     unobserved = observation.cosines.unobserved * root
     null_is_known = not len(unobserved)
     shown = np.concatenate([observed, unobserved])
     if null_is_known:
-        shown = np.concatenate([shown, [-4.0, 4.0]])  # the known law's deviation is 1
+        # In these units the exact law has deviation 1: the axis shows four deviations at least.
+        shown = np.concatenate([shown, [-4.0, 4.0]])
     bins = np.linspace(shown.min(), shown.max(), _BINS).tolist()
     if null_is_known:
         _draw_null(axis, bins[0], bins[-1], observation.cosines.dimension)
@@ -267,11 +287,14 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
 
 
 def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
-    """Draws the density of the final model's cosines, by kernel estimate, a line for each run, up to five."""
+    """Draws a kernel estimate of the density of the final model's cosines, for each of at most five runs.
+
+    The density where nothing leaks is drawn too.
+    """
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]
-    # In units of 1/sqrt(d) the law without a leak has deviation 1.
+    # In units of 1/sqrt(d) the law without a leak has deviation 1: show four deviations at least.
     low = min(-4.0, min(min(values) for values in cosines) - 1)
     high = max(4.0, max(max(values) for values in cosines) + 1)
     _draw_null(axis, low, high, dimension)
@@ -297,12 +320,15 @@ def _null_density(x: Array, dimension: int) -> Array:
 def _draw_bars(
     axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
 ) -> None:
-    """Draws estimates as bars with their standard errors, beside in-sample values and the floor.
+    """Draws fitted estimates as bars with standard errors, with in-sample values and the noise floor.
+
+    The floor is the 95% quantile of estimates where nothing leaks. It depends on the numbers of canaries that
+    are in and out, which hardly differ between the runs; the first run's is drawn for all.
 
     Args:
       axis: The panel.
-      runs: Named by their numbers of repetitions.
-      observations: Of the same runs, in their order.
+      runs: Runs that differ in their numbers of repetitions, which label the bars.
+      observations: One observation of each of these runs, in the same order.
     """
     places = range(len(runs))
     epsilons = [observation.fitted.epsilon for observation in observations]
@@ -325,7 +351,7 @@ def _draw_bars(
 
 
 def _group_by_noise(runs: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
-    """Returns the runs of each noise multiplier, in the order in which they come."""
+    """Groups runs by noise multiplier, in the order in which the multipliers first come."""
     groups: dict[float, list[FederatedRun]] = {}
     for run in runs:
         groups.setdefault(run.noise, []).append(run)
@@ -333,7 +359,7 @@ def _group_by_noise(runs: Sequence[FederatedRun]) -> list[list[FederatedRun]]:
 
 
 def _format_noise(run: FederatedRun) -> str:
-    """Returns a panel's title: the noise, and the analytical epsilon by which the paper names it."""
+    """Returns a panel's title: the run's noise multiplier, and its analytical epsilon."""
     epsilon = f"{run.analytical:.3g}" if np.isfinite(run.analytical) else r"$\infty$"
     return f"$\\sigma$ = {run.noise:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 

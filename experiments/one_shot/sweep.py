@@ -26,13 +26,13 @@ class TrainingPlan(NamedTuple):
     """Clients and a model under audit, and how they are trained.
 
     Attributes:
-      label: The clients' data, for people.
-      counterpart: The paper's data in their place.
-      setting: The setting, at any noise multiplier and number of repetitions.
-      noises: The noise multipliers.
-      repetitions: The numbers of rounds in which a canary takes part.
+      label: The name of the clients' data, for people.
+      counterpart: The name of the paper's data that these stand for.
+      setting: The setting of all runs but for noise multiplier and repetitions, which are replaced.
+      noises: The noise multipliers to train with.
+      repetitions: The numbers of repetitions to train with: of rounds in which a canary takes part.
       dimension: The number of trainable parameters.
-      seconds: Seconds of a training run on two cores.
+      seconds: The seconds of a training run on two cores.
     """
 
     label: str
@@ -58,14 +58,15 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        One canary remains, since run 0 leaves a single canary out. The server divides a round's sum by the
-        number of clients that it expects, canaries among them:
+        The setting has one canary, because run 0 of such a setting leaves its single canary out.
 
-            cohort + canaries / (2 rounds),
+        The server divides a round's sum by the number of clients that it expects, canaries among them:
 
-        as each canary takes part in one round, if it is in, with probability 1/2. With one canary that number
-        is smaller; the learning rate shrinks in proportion, so that clients and noise move the model as far
-        as in the run with canaries.
+            cohort + canaries / (2 rounds).
+
+        For each canary is in with probability 1/2 and then takes part in one round. With a single canary that
+        number is smaller. The learning rate is reduced in proportion, so that clients and noise move the
+        model as far as in the run with canaries.
         """
         setting = self.with_noise(noise)
         clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
@@ -77,12 +78,12 @@ class TrainingPlan(NamedTuple):
 
 
 class SplitPlan(NamedTuple):
-    """Figure 4: experiments of one run with all canaries, against several runs with their share of them.
+    """Figure 4: experiments with all canaries in one run, against several runs with a share of them each.
 
     Attributes:
       training: The clients and the model.
-      experiments: How many experiments.
-      runs: How many runs share the canaries of an experiment.
+      experiments: The number of experiments.
+      runs: The number of runs that share the canaries of an experiment.
     """
 
     training: TrainingPlan
@@ -94,13 +95,19 @@ class SplitPlan(NamedTuple):
         return self.training.with_noise(noise)
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting with a run's share of the canaries."""
+        """Returns the setting of one of the several runs, with its share of the canaries."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.one_run(noise), canaries=canaries)
 
 
 class FederatedSizes(NamedTuple):
-    """A scale: images, text, and an experiment split over runs."""
+    """The plans of one scale.
+
+    Attributes:
+      images: Clients with images.
+      text: Clients with text.
+      splits: Experiments whose canaries are in one run or spread over several.
+    """
 
     images: TrainingPlan
     text: TrainingPlan
@@ -206,7 +213,11 @@ class RepeatedSweep(Sweep):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSweep(Sweep):
-    """A sweep of experiments of one run against several."""
+    """A sweep of experiments of one run against several.
+
+    Attributes:
+      plan: The experiments.
+    """
 
     plan: SplitPlan
 
@@ -235,8 +246,8 @@ def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
     """Returns the sweep of Table 2 or 5: training runs whose canaries take part once, and runs without any.
 
     Args:
-      name: Of the sweep.
-      plan: The clients, the model and the noise multipliers.
+      name: The sweep's name.
+      plan: The clients, the model and the noise multipliers; its repetitions are not used.
     """
     once = plan._replace(repetitions=(1,))
     cells = list(_audit_cells(once))
@@ -277,13 +288,13 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 
 
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell of work of some training runs of a setting.
+    """Returns the cell of work that trains some runs of a setting.
 
     Args:
-      plan: To which the setting belongs.
-      setting: What is trained.
-      words: What tells it from the plan's other cells, for people.
-      runs: How many training runs.
+      plan: The plan to which the setting belongs.
+      setting: The setting to train.
+      words: A few words that tell the cell from the plan's other cells, for people.
+      runs: The number of training runs.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)

@@ -43,7 +43,12 @@ _RULE = "-" * 80
 
 
 class PrintedCell(NamedTuple):
-    """A cell of the paper's Table 1: mean and standard deviation of the estimate over 50 simulations."""
+    """A cell of the paper's Table 1.
+
+    Attributes:
+      mean: The estimate's mean over 50 simulations.
+      deviation: The estimate's standard deviation over them.
+    """
 
     mean: float
     deviation: float
@@ -69,9 +74,9 @@ class PrintedRun(NamedTuple):
     final: float
 
 
-DELTA = 1e-6  # of the paper's Table 1
-SIMULATIONS = 50  # of each of its cells
-TABLE_1 = {  # by sigma and dimension
+DELTA = 1e-6  # of the epsilons in the paper's Table 1
+SIMULATIONS = 50  # of each cell of that table
+TABLE_1 = {  # by (sigma, dimension)
     (0.541, 10**4): PrintedCell(9.89, 0.71),
     (0.541, 10**5): PrintedCell(10.1, 0.41),
     (0.541, 10**6): PrintedCell(10.0, 0.23),
@@ -104,21 +109,21 @@ PRINTED = {"StackOverflow": TABLE_2, "EMNIST": TABLE_5}
 
 
 class PlannedRuns(NamedTuple):
-    """A kind of clients, and those of its training runs that are stored."""
+    """A plan of training runs for one kind of clients, and the runs that are stored."""
 
     plan: TrainingPlan
     runs: Sequence[FederatedRun]
 
 
 class _Line(NamedTuple):
-    """Cells of a table of several kinds of rows, and the heading above them."""
+    """A row as text: its cells, and the section of the table to which it belongs (empty for the first)."""
 
     cells: tuple[str, ...]
     section: str = ""
 
 
 class _EstimateRow(NamedTuple):
-    """A row of Table 1's CSV: a cell and an estimate's epsilons (simulations,)."""
+    """A row of Table 1's CSV: a cell, and the epsilons (simulations,) of one method in it."""
 
     cell: TableCell
     method: str
@@ -134,7 +139,7 @@ class _DensityRow(NamedTuple):
 
 
 class _SplitRow(NamedTuple):
-    """A row of the splits' table: where the canaries are, and the estimates' quantiles."""
+    """A row of the splits' table: where the canaries are ("one run" or "several runs"), and the quantiles."""
 
     split: SplitQuantiles
     place: str
@@ -142,7 +147,7 @@ class _SplitRow(NamedTuple):
 
 
 class _ObservedRun(NamedTuple):
-    """A run with an observation of it."""
+    """A training run and one observation of it: "all" for all iterates, or "final" for the final model."""
 
     run: FederatedRun
     observed: str
@@ -150,20 +155,17 @@ class _ObservedRun(NamedTuple):
 
 
 def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
-    """Returns the cell of the paper's Table 1 with the same sigma and dimension; None where there is none.
-
-    There is none at another delta than the paper's.
-    """
+    """Returns the cell of the paper's Table 1 at the same sigma, dimension and delta; None where none is."""
     if delta != DELTA:
         return None
     return TABLE_1.get((cell.sigma, cell.dimension))
 
 
 def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
-    """Returns whether the equal-variance estimate is the paper's, as far as both simulations can tell.
+    """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    The mean may be off by three standard errors and by the rounding of what is printed: 0.05 from 10 on, else
-    0.005. The deviation may be off by 30%.
+    Our mean may differ from the paper's by three standard errors of a mean of `simulations` plus the rounding
+    of the printed number (0.05 from 10 on, else 0.005). Our deviation may differ by 30%.
     """
     epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
     rounding = 0.05 if printed.mean >= 10 else 0.005
@@ -182,15 +184,16 @@ def make_cells_table(
 
     Args:
       cells: The simulated cells.
-      delta: Of every epsilon; the paper has cells at one delta alone.
-      simulations: How many each cell has.
+      delta: The delta of every epsilon; at another delta than the paper's, its column is empty.
+      simulations: The number of simulations of each cell.
     """
 
     def format_equal_variance(cell: TableCell) -> str:
+        """Formats the mean and deviation of the equal-variance estimate."""
         return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
 
     def format_fitted(cell: TableCell) -> str:
-        """Formats the fitted estimate, after a star where the cell does not agree with the paper's."""
+        """Formats the fitted estimate; a star says that the equal-variance one disagrees with the paper."""
         printed = find_printed_cell(cell, delta)
         mark = " "
         if printed is not None and not agrees(cell, printed, simulations):
@@ -211,7 +214,7 @@ def make_cells_table(
 
 
 def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
-    """Makes Table 1's CSV with a row for each cell and estimate."""
+    """Makes Table 1's CSV: for each cell and estimate, the mean and deviation over simulations."""
     columns = (
         Column("sigma", lambda row: row.cell.sigma),
         Column("dimension", lambda row: row.cell.dimension),
@@ -253,12 +256,12 @@ def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
 
 
 def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
-    """Makes a table in the shape of Tables 2, 3 and 5, with the paper's rows below ours.
+    """Makes a table in the shape of Tables 2, 3 and 5: our runs, the noise floor, and the paper's rows.
 
     Args:
       name: The sweep's name.
-      planned: The clients and their runs.
-      delta: Of epsilon.
+      planned: The clients and their stored runs, at least one.
+      delta: The delta of every epsilon.
     """
     lines = []
     for run in planned.runs:
@@ -287,8 +290,8 @@ def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> Own
 
     Args:
       name: The sweep's name.
-      planned: The clients and their runs.
-      delta: Of epsilon.
+      planned: The clients and their stored runs, at least one.
+      delta: The delta of every epsilon.
     """
     lines = []
     for run in planned.runs:
@@ -299,9 +302,15 @@ def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> Own
 
 
 def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
-    """Makes a table in the shape of Table 4: the final model's cosines and whether they are normal."""
+    """Makes a table in the shape of Table 4: the final model's cosines and whether they are normal.
+
+    Args:
+      name: The sweep's name.
+      every: For each kind of clients, its plan and stored runs.
+    """
 
     def format_normality(row: _DensityRow) -> str:
+        """Says at which level the test rejects that the cosines are normal, or that it does not."""
         level = row.run.final_model.normality.rejected_at
         return "  not rejected" if level is None else f"  rejected at {level:g}"
 
@@ -334,16 +343,17 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
 def make_splits_table(
     name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
 ) -> OwnTable:
-    """Makes a table of the estimates' quantiles, with all canaries in one run or over several.
+    """Makes a table of quantiles of the estimates, with all canaries in one run or spread over several.
 
     Args:
       name: The sweep's name.
-      splits: The quantiles, a noise multiplier and observation each.
-      words: What is compared, for the title.
-      delta: Of epsilon.
+      splits: The quantiles, for each noise multiplier and observation.
+      words: A description of the comparison, for the title.
+      delta: The delta of every epsilon.
     """
 
     def analytical(row: _SplitRow) -> float:
+        """Returns the epsilon that accounting allows for a canary that takes part once."""
         return epsilon_upper_bound(row.split.noise, 1, delta)
 
     columns = [
@@ -367,7 +377,7 @@ def make_splits_table(
 
 
 def _get_quantile(place: int, row: _SplitRow) -> float:
-    """Returns the quantile at a place of QUANTILES."""
+    """Returns a row's quantile at index `place` of QUANTILES."""
     return float(row.quantiles[place])
 
 
@@ -379,15 +389,15 @@ def _make_runs_table(
     heads: Sequence[str],
     lines: Sequence[_Line],
 ) -> OwnTable:
-    """Makes the table of a kind of clients, and its CSV.
+    """Makes the table of one kind of clients, and its CSV.
 
     Args:
       name: The sweep's name.
-      planned: The clients and their runs.
-      delta: The delta of epsilon.
-      last_heading: A heading above the last columns.
+      planned: The clients and their stored runs, at least one.
+      delta: The delta of every epsilon.
+      last_heading: The heading above the last columns, those after the estimates.
       heads: The columns' names.
-      lines: The rows.
+      lines: The table's rows.
     """
     setting = planned.plan.setting
     observed, unobserved, _ = planned.runs[0].all_iterates.cosines
@@ -412,12 +422,12 @@ def _make_runs_table(
 
 
 def _get_cell(place: int, line: _Line) -> str:
-    """Returns a line's cell, empty in lines that have fewer."""
+    """Returns the cell at index `place` of a line; empty if the line has fewer cells."""
     return line.cells[place] if place < len(line.cells) else ""
 
 
 def _make_runs_csv(planned: PlannedRuns) -> bytes:
-    """Makes a CSV with a row for each run and observation."""
+    """Makes a CSV with two rows for each run: observed by all iterates, and by the final model."""
     columns = (
         Column("clients", lambda row: planned.plan.label),
         Column("noise", lambda row: row.run.noise),
@@ -445,7 +455,7 @@ def _make_runs_csv(planned: PlannedRuns) -> bytes:
 def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
     """Makes the line of a run: noise, upper bound, estimates from both observations, and further cells.
 
-    A star marks an estimate above the accounted epsilon.
+    A star marks an estimate from all iterates that exceeds the accounted epsilon by more than its error.
     """
     mark = "*" if run.exceeds else ""
     cells = (
@@ -461,7 +471,7 @@ def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
 
 
 def _make_floor_line(run: FederatedRun) -> _Line:
-    """Makes the line of what the estimates of a run's observations show where nothing leaks."""
+    """Makes the line of noise floors: what a run's two estimates would show if nothing leaked."""
     all_iterates = run.all_iterates.fitted.noise_floor
     final_model = run.final_model.fitted.noise_floor
     cells = (
@@ -475,7 +485,7 @@ def _make_floor_line(run: FederatedRun) -> _Line:
 
 
 def _format_estimate(estimate: Estimate) -> str:
-    """Formats an estimate and its error with as many decimals as its size is worth."""
+    """Formats an estimate and its error: with no decimals from 1000 on, one from 10 on, else two."""
     decimals = 2
     if estimate.epsilon >= 1000:
         decimals = 0
@@ -485,6 +495,7 @@ def _format_estimate(estimate: Estimate) -> str:
 
 
 def _format_accuracy(value: float | None) -> str:
+    """Formats an accuracy; returns "-" for None."""
     return "-" if value is None else f"{value:.3f}"
 
 
@@ -497,10 +508,10 @@ def _method_column(
     """Returns the column of an estimate.
 
     Args:
-      method: Its name, "one_shot_...", whose rest is the head.
-      values: From a row to its values by method.
-      show: Formats a value.
-      width: In characters.
+      method: The estimate's name, "one_shot_..."; the part after that prefix becomes the column's head.
+      values: A function from a row to its values by method.
+      show: A function that formats a value.
+      width: The column's width in characters.
     """
     head = method.removeprefix("one_shot_").replace("_", " ")
     return Column(None, lambda row: values(row)[method], head, show, width)

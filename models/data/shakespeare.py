@@ -43,17 +43,19 @@ def load_shakespeare(
 ) -> Clients:
     """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
-    A role is a speaker of a play; what it says, its speeches in order with a line break between them, is one
-    text, from BEGIN to END. Characters are numbered as in CHARACTERS, from 1; others are UNKNOWN. A text of
-    n characters gives ceil((n + 1) / 80) sequences: features (80,) are 80 numbers and labels (80,) are those
-    a position further, so that each character of the text, and its END, is a label once. The last sequence is
-    filled up with PADDING.
+    A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them.
+    Characters are numbered from 1 in the order of CHARACTERS; all others are UNKNOWN.
+
+    The numbers of a text of n characters, between BEGIN and END, are cut into ceil((n + 1) / 80) sequences.
+    The features (80,) of a sequence are 80 numbers, the labels (80,) are the numbers one position further. So
+    each character of the text, and END, is a label once. The last sequence is filled up with PADDING.
 
     Args:
-      file: the text, as the package has it, .txt or .txt.gz, or the .npz that is in the cache.
+      file: the path of the text in the form that the package has, .txt or .txt.gz, or of the .npz that is in
+        the cache.
       tfds_dir: must be None: TFDS has these plays without their speakers.
       cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
-      least_characters: roles that say fewer, by default two sequences, are left out.
+      least_characters: the least number of characters of a role's text; roles that say less are left out.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32. Fetching prints the text's licence on
@@ -87,9 +89,10 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts the numbers of a role's text into features and labels (n, 80): each number, and the next.
+    """Cuts the numbers of a role's text into sequences of features (n, 80) and labels (n, 80).
 
-    The text is put between BEGIN and END, and the last sequence is filled up with PADDING.
+    The label at each position is the number after the feature there. The text is first put between BEGIN and
+    END; the last sequence is filled up with PADDING.
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
     count = -(-(len(tokens) - 1) // LENGTH)  # rounded up
@@ -97,12 +100,15 @@ def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDAr
     padded = np.concatenate([tokens, padding])
     features = padded[:-1].reshape(count, LENGTH).copy()
     labels = padded[1:].reshape(count, LENGTH)
-    features[labels == PADDING] = PADDING  # END predicts nothing
+    features[labels == PADDING] = PADDING  # removes END, after which there is nothing to predict
     return features, labels.astype(np.int32)
 
 
 def collect_roles(text: str) -> dict[str, str]:
-    """Collects what each role says, by "play / speaker", from the text of the complete works."""
+    """Returns the text of each role, by "play / speaker", from the text of the complete works.
+
+    A role's speeches are joined by line breaks.
+    """
     speeches_by_role: defaultdict[str, list[str]] = defaultdict(list)
     for title, lines in _find_plays(text):
         for speaker, speech in _find_speeches(lines):
@@ -114,7 +120,10 @@ def collect_roles(text: str) -> dict[str, str]:
 
 
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields (title, lines) of each work that has acts; a work begins with a line that is its year."""
+    """Yields (title, lines from the first act on) of each play in the text of the complete works.
+
+    A work begins with a line that holds its year alone. Works without acts, such as poems, are skipped.
+    """
     text = text.replace("\r\n", "\n")
     text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
@@ -127,7 +136,7 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _drop_front_matter(lines: list[str]) -> list[str]:
-    """Returns a work's lines from its first act on; none where it has no acts."""
+    """Returns a work's lines from its first act on; an empty list where it has no acts."""
     for i, line in enumerate(lines):
         if re.match(r" *ACT\b", line):
             return lines[i:]
@@ -135,11 +144,13 @@ def _drop_front_matter(lines: list[str]) -> list[str]:
 
 
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Yields (speaker, speech) of a play's lines.
+    """Yields (speaker, speech) for each speech in a play's lines.
 
-    A speech begins with its speaker's name and goes on while lines are indented more. Names are indented by
-    one or two spaces, or, in one play, not at all and then in capitals. Lines that are indented further than
-    verse, or begin with Enter or Exit, are stage directions, as is what follows a wide space.
+    A speech begins with its speaker's name and goes on while lines are indented further than names. Names are
+    indented by one or two spaces; in one play they are in capitals and not indented.
+
+    Stage directions are left out: lines that are indented further than verse or begin with Enter or Exit, and
+    the part of a line after three spaces or more.
     """
     if _count_matches(_CAPITALS, lines) > _count_matches(_NAME, lines):
         name_pattern = _CAPITALS
@@ -170,30 +181,35 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _count_matches(pattern: re.Pattern[str], lines: list[str]) -> int:
-    """Counts the lines that begin with a pattern."""
+    """Counts the lines whose beginning matches a pattern."""
     return sum(pattern.match(line) is not None for line in lines)
 
 
 def _strip_directions(line: str) -> str:
-    """Returns a line without what follows a wide space of three blanks or more, where exits are printed."""
+    """Returns a line without its part after three spaces or more, where exits are printed."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
 
 
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-_NUMBERS = np.full(129, UNKNOWN, np.uint8)  # by a character's code; the last is for all codes above
+_NUMBERS = np.full(
+    129, UNKNOWN, np.uint8
+)  # by a character's code; the last is for all codes above 127
 _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
 
 
 def _read_text(content: bytes) -> Arrays:
     """Reads the text of the complete works into three arrays.
 
-    They are the roles' names, the lengths of their texts, and all texts' numbered characters end to end.
+    They are "names" (roles,), the lengths of the roles' texts "counts" (roles,), and "text", the numbered
+    characters of all roles' texts end to end.
     """
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     texts = [encode(text) for text in texts_by_role.values()]
-    no_text = np.zeros(0, np.uint8)  # there may be no roles
+    no_text = np.zeros(
+        0, np.uint8
+    )  # so that there is something to concatenate if there are no roles
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),
         "counts": np.array([len(text) for text in texts], np.int64),
@@ -207,7 +223,7 @@ def _read_gzipped_text(content: bytes) -> Arrays:
 
 
 def _make_canonical(raw: Arrays) -> Arrays:
-    """Returns roles in fixed types; raises InputError where they are no encoded roles."""
+    """Returns the three arrays of `_read_text` in fixed types; raises InputError where they do not fit."""
     require_arrays(raw, ("names", "counts", "text"))
     names = raw["names"]
     counts = raw["counts"]

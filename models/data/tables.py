@@ -32,7 +32,7 @@ FEATURES = (
     "Longitude",
 )
 TARGET = "MedHouseVal"
-PRICES_NORM = 4.0  # of a row of standardised features; the median is 2.0
+PRICES_NORM = 4.0  # rows of standardised features are shortened to this norm; the median is 2.0
 _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
 
 PURCHASE_FEATURES = 600
@@ -49,7 +49,9 @@ def load_housing(
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """Loads California Housing (Pace and Barry, 1997): is a block's price above the median price?
+    """Loads California Housing (Pace and Barry, 1997) for a classification.
+
+    The label of a block of houses is 1 if its price is above the median price.
 
     Args:
       file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names; no other source is then
@@ -79,17 +81,19 @@ def load_prices(
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """Loads California Housing for a linear regression of the price, standardised.
+    """Loads California Housing for a linear regression of the price.
+
+    Features are standardised, rows longer than PRICES_NORM are shortened to it, and all are divided by it: so
+    no row is longer than 1. (Without the shortening, of 3.5% of the rows, the longest row would decide how
+    far all others shrink.)
 
     Args:
       file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
-      tfds_dir: a TFDS folder that holds it, prepared.
-      cache_dir: where fetched arrays are stored.
+      tfds_dir: a TFDS folder that holds a prepared california_housing.
+      cache_dir: the folder where fetched arrays are stored.
 
     Returns:
-      Features (20640, 8) float32, standardised: a row is shortened to length PRICES_NORM where it is longer
-      (3.5% of the rows, whose outliers would decide how far all others have to be shrunk) and divided by it,
-      so that no row is longer than 1; labels (20640,) are float32.
+      Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
 
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
@@ -120,9 +124,10 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 
 
 def _make_canonical_housing(raw: Arrays) -> Arrays:
-    """Returns the columns of FEATURES and TARGET as float32.
+    """Returns the columns of FEATURES and TARGET as float32, by name.
 
-    The packages' float64 values differ by 3e-14 from each other, and TFDS has float32.
+    In float32 all sources agree: the packages' float64 values differ by 3e-14 from each other, and TFDS has
+    float32. Raises InputError where a column cannot be used.
     """
     columns = {name: _make_canonical_column(name, raw) for name in (*FEATURES, TARGET)}
     lengths = {len(column) for column in columns.values()}
@@ -134,17 +139,17 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     """Returns a column of numbers as float32.
 
     Args:
-      name: of the column.
-      raw: all columns.
+      name: the column's name.
+      raw: all columns by name.
 
     Raises:
-      InputError: the column is missing, or holds what can't be standardised: no numbers, fewer than two,
-        a NaN or a huge value, or a single value throughout.
+      InputError: the column is missing, or cannot be standardised: it holds something that is not a number, a
+        NaN or a huge value, fewer than two rows, or one value throughout.
     """
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
     no_numbers = f"column {name} holds something that is not a number"
-    # NumPy would cast complex numbers, time spans, times and records.
+    # NumPy would cast these kinds to floats: complex numbers, time spans, times and records.
     require(column.dtype.kind not in "cmMV", no_numbers)
     try:
         values = column.astype("<f8")
@@ -200,8 +205,9 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
     Args:
-      file: `dataset_purchase` in its published form: a line an example, label 1 to 100 and 600 bits,
-        separated by commas; or the .tgz with it. A file with no more rows gives all of them, in order.
+      file: `dataset_purchase` in its published form, or the .tgz that holds it. Each line is an example: a
+        label from 1 to 100 and 600 bits, separated by commas. A file of at most 20,000 rows gives all of
+        them, in order.
       tfds_dir: must be None: TFDS has no such data.
 
     Returns:
@@ -227,7 +233,14 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
 
 
 def _read_purchase(content: bytes) -> Arrays:
-    """Reads Purchase-100's published table: a line an example, a label and 600 bits, without a header."""
+    """Reads Purchase-100's published table, without a header: each line has a label and 600 bits.
+
+    Returns:
+      "labels" (n,) and "features" (n, 600), both int8.
+
+    Raises:
+      InputError: it is no such table.
+    """
     import pyarrow
     from pyarrow import csv
 
@@ -249,7 +262,10 @@ def _unpack_purchase(archive: bytes) -> Arrays:
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
-    """Returns features as bytes and labels from 0; raises InputError where they are out of range."""
+    """Returns features (n, 600) as uint8 and labels (n,) from 0 as int32.
+
+    Raises InputError for a feature that is no bit, or a label that is not 1 to 100.
+    """
     bits = raw["features"]
     labels = raw["labels"]
     require(np.isin(bits, (0, 1)).all(), "a feature is neither 0 nor 1")

@@ -54,9 +54,9 @@ def load_emnist(
     They are from Caldas et al. (2018) and Reddi et al. (2020).
 
     Args:
-      file: emnist_all.sqlite, unpacked.
-      test: each writer's test examples instead of the training examples.
-      clients: how many writers to read at most, in the order of their names; None for all.
+      file: the path of emnist_all.sqlite, unpacked.
+      test: whether to load each writer's test examples instead of the training examples.
+      clients: the largest number of writers to read, in the order of their names; None for all.
 
     Returns:
       Clients with features (N, 28, 28) float32 on [0, 1], 1 being the background, as published, and labels
@@ -92,15 +92,16 @@ def load_stackoverflow(
 ) -> Clients:
     """Loads sentences of 342,477 users, with the next word as each word's label (Reddi et al., 2020).
 
-    Words are numbered from 1 by how many users write them, the 10,000 first; others are UNKNOWN. Of BEGIN, a
-    sentence's words and END, features (20,) are the first 20 numbers and labels (20,) are the 20 from the
-    second on, both filled up with PADDING; a longer sentence is cut and has no END.
+    The first 10,000 words of the published word counts have the numbers 1 to 10,000; all others are UNKNOWN.
+    A sentence becomes the tokens BEGIN, its words, END. The features (20,) are its first 20 tokens, the
+    labels (20,) the tokens 2 to 21; both are filled up with PADDING. A sentence of more than 19 words is cut
+    and has no END among its labels.
 
     Args:
-      file: stackoverflow.sqlite, unpacked, with stackoverflow.word_count beside it.
-      clients: how many users to read at most, in the order of their names; None for all, which takes memory
-        for up to 44 million sentences.
-      sentences: how many of a user's to read at most.
+      file: the path of stackoverflow.sqlite, unpacked, with stackoverflow.word_count beside it.
+      clients: the largest number of users to read, in the order of their names; None for all, which takes
+        memory for up to 44 million sentences.
+      sentences: the largest number of sentences to read of each user.
 
     Returns:
       Clients with features (N, 20) uint16 and labels (N, 20) int32. Users without sentences are left out.
@@ -118,9 +119,10 @@ def load_stackoverflow(
 
 
 def _read_word_numbers(path: Path) -> dict[str, int]:
-    """Reads the 10,000 most frequent words, and returns the number of each, from 1.
+    """Reads the first 10,000 words of a file of word counts; returns the numbers from 1 by word.
 
-    The file has a word and its count a line, the most frequent first.
+    The file has a word and its count on each line, the most frequent word first. Raises InputError if it is
+    missing or holds no words.
     """
     require(path.is_file(), f"no {path}; {STACKOVERFLOW_PUBLISHED}")
     words = []
@@ -139,8 +141,8 @@ def _parse_sentence(
     """Returns a sentence's token numbers (20,) and the numbers of the tokens that follow them (20,).
 
     Args:
-      numbers: of the 10,000 words.
-      features: of a tf.train.Example, whose "tokens" is the sentence.
+      numbers: the numbers of the 10,000 words, by word.
+      features: the features of a tf.train.Example, of which "tokens" is the sentence.
     """
     (text,) = features["tokens"]
     words = bytes(text).decode("utf-8", errors="replace").split()
@@ -163,15 +165,16 @@ def _load_clients(
     clients: int | None,
     examples: int | None = None,
 ) -> Clients:
-    """Loads a split's clients with examples.
+    """Loads the clients of a split, without those that have no examples.
 
     Args:
-      file: the SQLite file, unpacked.
-      split: its name in the file.
-      parse: from the features of a tf.train.Example to arrays; it may raise ValueError or KeyError.
-      origin: data set, file and where it is published, for messages.
-      clients: how many to read at most; None for all.
-      examples: how many of a client's to read at most; None for all.
+      file: the path of the SQLite file, unpacked.
+      split: the split's name in the file.
+      parse: a function from the features of a tf.train.Example to (features, label); it may raise ValueError
+        or KeyError.
+      origin: the data set, its file and where it is published, in words, for messages.
+      clients: the largest number of clients to read; None for all.
+      examples: the largest number of examples to read of each client; None for all.
 
     Raises:
       InputError: no file is given, or it is not in that form.
@@ -205,16 +208,17 @@ def _read_clients(
     clients: int | None,
     examples: int | None,
 ) -> dict[str, list[Example]]:
-    """Reads a split's examples by client; raises ValueError where there is no such split.
+    """Returns the examples of a split's clients, by the client's name.
 
-    Reads client by client, since Stack Overflow's file exceeds any memory.
+    Reads client by client, since Stack Overflow's file is too large for memory. Raises ValueError where there
+    is no such split.
 
     Args:
-      database: of TensorFlow Federated, with the tables client_metadata and examples.
-      split: its name.
-      parse: from the features of a tf.train.Example to (features, label).
-      clients: how many to read at most; None for all.
-      examples: how many of a client's to read at most; None for all.
+      database: a database in TensorFlow Federated's form, with the tables client_metadata and examples.
+      split: the split's name.
+      parse: a function from the features of a tf.train.Example to (features, label).
+      clients: the largest number of clients to read; None for all.
+      examples: the largest number of examples to read of each client; None for all.
     """
     no_limit = -1  # in SQLite
     most_clients = no_limit if clients is None else clients
@@ -240,9 +244,9 @@ def _read_clients(
 
 
 def parse_example(message: bytes) -> dict[str, Sequence[Any]]:
-    """Returns the features of a serialised tf.train.Example, sequences of values by name.
+    """Returns the features of a serialised tf.train.Example, as sequences of values by name.
 
-    Raises ValueError if the message is none.
+    Raises ValueError if `message` is no such example.
     """
     from google.protobuf.message import DecodeError
     from tensorflow_datasets.proto.tf_example_generated_pb2 import Example as Message

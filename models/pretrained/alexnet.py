@@ -23,10 +23,10 @@ class _Convolution(NamedTuple):
     """A convolution of AlexNet, followed by ReLU.
 
     Attributes:
-      place: in torchvision's `features`.
-      shape: of the kernel (out, in, height, width).
-      stride: in pixels.
-      padding: in pixels, at each side.
+      place: the convolution's index in torchvision's `features`.
+      shape: the kernel's shape (out, in, height, width).
+      stride: the stride in pixels.
+      padding: the number of zero pixels that are added at each side.
       is_pooled: whether max-pooling follows.
     """
 
@@ -53,10 +53,12 @@ DENSE = {
 
 
 def make_parameters(arrays: Arrays) -> Any:
-    """Returns what `apply` takes: (kernel, bias) of each convolution and of each dense layer.
+    """Returns what `apply` takes: lists of (kernel, bias) of the convolutions and of the dense layers.
+
+    Kernels are transposed: torchvision has the output's axis first, `apply` takes it last.
 
     Args:
-      arrays: torchvision's tensors by name, whose kernels have the output's axis first.
+      arrays: torchvision's tensors by name.
     """
     convolutions = []
     for convolution in CONVOLUTIONS:
@@ -71,10 +73,9 @@ def make_parameters(arrays: Arrays) -> Any:
 
 
 def apply(parameters: Any, images: Array) -> Array:
-    """Computes features (B, 4096) of normalised images (B, S, S, 3): what the last layer takes.
+    """Computes the last layer's inputs (B, 4096) for normalised images (B, S, S, 3).
 
-    Dropout is left out, as it is where a network is not trained. `parameters` is what `make_parameters`
-    makes.
+    There is no dropout, since the network is not trained. `parameters` is what `make_parameters` returns.
     """
     convolutions, dense = parameters
     x = images
@@ -109,7 +110,10 @@ def _average_pool(x: Array) -> Array:
 
 
 def _make_averages(side: int) -> Array:
-    """Returns a matrix (6, side) whose row i averages pixels floor(i side / 6) to ceil((i + 1) side / 6)."""
+    """Returns the matrix (6, side) that averages `side` pixels to 6.
+
+    Row i averages the pixels from floor(i side / 6) up to, not including, ceil((i + 1) side / 6).
+    """
     row = np.arange(POOLED)
     first = row * side // POOLED
     stop = -(-(row + 1) * side // POOLED)  # rounded up
@@ -119,7 +123,7 @@ def _make_averages(side: int) -> Array:
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of the tensors that are needed, by name: all but the last layer's."""
+    """Returns the shapes of all tensors but the last layer's, by torchvision's names."""
     kernels: dict[str, tuple[int, ...]] = {}
     for convolution in CONVOLUTIONS:
         kernels[f"features.{convolution.place}"] = convolution.shape
@@ -133,7 +137,7 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def load(file: str | None = None) -> LoadedArrays:
-    """Loads AlexNet's weights from a file under torchvision's names, without the last layer's.
+    """Loads AlexNet's weights, without the last layer's, from a file with torchvision's names.
 
     Raises:
       InputError: no file is given, or it cannot be used.

@@ -30,13 +30,13 @@ class Body(NamedTuple):
     """A network up to the last layer, with torchvision's architecture and names.
 
     Attributes:
-      name: as torchvision spells it.
-      n_features: K, what the last layer takes.
-      default_size: of an image's side, in pixels, after resizing.
+      name: the network's name, as torchvision spells it.
+      n_features: K, the number of features.
+      default_size: the side in pixels to which images are resized by default.
       smallest_size: the smallest side that the network takes.
-      batch: images at once, the fastest on two cores.
-      load: from a weights file that the user names, or None, to the checked arrays.
-      make_parameters: from the arrays to what `apply` takes.
+      batch: the number of images that are computed at once, the fastest on two cores.
+      load: a function from the path of a weights file, or None for its own source, to the checked arrays.
+      make_parameters: a function from the arrays to the parameters that `apply` takes.
       apply: (parameters, normalised images (B, S, S, 3)) -> features (B, K).
     """
 
@@ -62,11 +62,11 @@ def frozen_features(
 
     Args:
       body: the frozen network, up to its last layer.
-      load_images: gives the images; called after the size and the weights have been checked.
-      weights: a weights file; by default the body's own source.
-      input_size: side S in pixels to which images are resized (see `normalise_images`); by default the
+      load_images: a function that loads the images; called after the size and the weights have been checked.
+      weights: the path of a weights file; by default the body's own source is used.
+      input_size: S, the side in pixels to which images are resized (see `normalise_images`); by default the
         body's.
-      cache_dir: where features are stored; by default beside the data.
+      cache_dir: the folder where features are stored; by default beside the data.
 
     Returns:
       Features (N, K) float32, not standardised, and labels (N,), with a checksum over features, labels,
@@ -99,10 +99,11 @@ def frozen_features(
 
 
 def normalise_images(images: Array, size: int) -> Array:
-    """Turns bytes (B, H, W, 3) into floats (B, S, S, 3), as networks for ImageNet take them.
+    """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), as networks for ImageNet take them.
 
-    They are on [0, 1], resized bilinearly with half-pixel centres (with antialiasing where S < H; no rounding
-    to bytes, as torchvision resizes a tensor of floats), minus ImageNet's mean, over its deviation.
+    Pixels are scaled to [0, 1]; resized bilinearly to side S, `size`, with half-pixel centres and, where S is
+    below H, antialiasing; and standardised by ImageNet's mean and deviation. As in torchvision's resizing of
+    float tensors, nothing is rounded to bytes.
     """
     x = images.astype(jnp.float32) / 255
     x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
@@ -115,9 +116,9 @@ def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int)
 
     Args:
       body: the frozen network.
-      arrays: its weights.
-      images: all of them.
-      size: side in pixels to which they are resized.
+      arrays: the network's weights, by name.
+      images: the N images.
+      size: the side in pixels to which they are resized.
     """
     parameters = jax.tree.map(jnp.asarray, body.make_parameters(arrays))
 
@@ -135,15 +136,15 @@ def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int)
 
 
 def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
-    """Returns features with their checksum.
+    """Returns features with their source and checksum.
 
     Args:
-      shape: that the features are to have, (N, K).
-      raw: an array "features".
+      shape: the expected shape (N, K).
+      raw: a dict whose "features" are the features.
       source: a line that says where they came from.
 
     Raises:
-      InputError: they are of another shape or type, or not finite.
+      InputError: the features are of another shape, not float32, or not finite.
     """
     features = raw["features"]
     fits = features.dtype == np.float32 and features.shape == shape
@@ -157,5 +158,5 @@ def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
 
 
 def _digest(*parts: str) -> str:
-    """Returns the SHA-256, in hex, of words."""
+    """Returns the SHA-256, in hex, of strings joined by spaces."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()

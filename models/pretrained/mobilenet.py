@@ -32,12 +32,12 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 class _Layer(NamedTuple):
-    """A convolution and its batch norm, as torchvision names them.
+    """A convolution and the batch norm after it, as torchvision names them.
 
     Attributes:
-      convolution: its name.
+      convolution: the convolution's name.
       norm: the batch norm's name.
-      shape: of the kernel (out, in, height, width).
+      shape: the kernel's shape (out, in, height, width).
     """
 
     convolution: str
@@ -46,7 +46,13 @@ class _Layer(NamedTuple):
 
 
 class _FoldedLayer(NamedTuple):
-    """A convolution with its batch norm: the kernel's axes are (height, width, in, out) where above 1."""
+    """A convolution with its batch norm folded in.
+
+    Attributes:
+      kernel: its axes are (height, width, in, out), of which the first three are dropped where their length
+        is 1.
+      bias: (out,).
+    """
 
     kernel: Any
     bias: Any
@@ -57,7 +63,7 @@ _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1
 
 
 def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    """Yields the stride and the layers of each inverted residual block."""
+    """Yields (stride, layers) of each inverted residual block, from the first to the last."""
     index = 1
     channels = STEM_CHANNELS
     for expansion, features, repeats, first_stride in BLOCKS:
@@ -77,6 +83,8 @@ def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[
       hidden: The number of channels of the depthwise convolution.
       features: The number of channels of the block's output.
     """
+    # torchvision nests a convolution before an activation with its norm ("0.0", "0.1"); the projection, which
+    # has no activation, and its norm stand side by side.
     name = f"features.{index}.conv"
     layers = []
     if hidden > channels:
@@ -109,7 +117,12 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
 
 
 def make_parameters(arrays: Arrays) -> Any:
-    """Returns the stem, the blocks and the top, batch norm folded in, from torchvision's tensors."""
+    """Returns what `apply` takes, from torchvision's tensors by name: all layers, batch norm folded in.
+
+    Returns:
+      (stem, blocks, top): the first convolution, a tuple of convolutions for each block, and the last
+      convolution, each a `_FoldedLayer`.
+    """
     blocks = []
     for _, block in _list_blocks():
         blocks.append(tuple(_fold(arrays, layer) for layer in block))
@@ -117,7 +130,10 @@ def make_parameters(arrays: Arrays) -> Any:
 
 
 def apply(parameters: Any, images: Array) -> Array:
-    """Computes features (B, 1280) of normalised images (B, S, S, 3), after global average pooling."""
+    """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
+
+    `parameters` is what `make_parameters` returns.
+    """
     stem, blocks, top = parameters
     product = lax.conv_general_dilated(
         images,
@@ -134,10 +150,11 @@ def apply(parameters: Any, images: Array) -> Array:
 
 
 def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
-    """Folds a batch norm into its convolution: kernel * scale, and shift - mean * scale as the bias.
+    """Returns a convolution with its batch norm folded in.
 
-    The scale is weight / sqrt(variance + 1e-5), with torch's 1e-5. Axes of length 1 of the kernel are
-    dropped.
+    The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. So
+    the kernel becomes kernel * scale, and the bias shift - mean * scale. The kernel's axes (height, width,
+    in) of length 1 are dropped.
     """
     weight = arrays[f"{layer.norm}.weight"].astype(float)
     shift = arrays[f"{layer.norm}.bias"].astype(float)
@@ -154,9 +171,9 @@ def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Arra
     """Applies an inverted residual block to x (B, H, W, C).
 
     Args:
-      block: an expansion, if the block widens, a depthwise convolution and a projection.
-      x: the input, which is added to the output where their shapes are the same.
-      stride: of the depthwise convolution.
+      block: an expansion (if the block widens), a depthwise convolution and a projection.
+      x: the input; it is added to the output where their shapes are the same.
+      stride: the stride of the depthwise convolution.
     """
     *expansion, depthwise, projection = block
     y = x
@@ -189,7 +206,7 @@ def _convolve_depthwise(layer: _FoldedLayer, x: Array, stride: int) -> Array:
 
 
 def _relu6(x: Array) -> Array:
-    """Clips to [0, 6]."""
+    """Clips x to [0, 6], MobileNet's activation."""
     return jnp.clip(x, 0, 6)
 
 

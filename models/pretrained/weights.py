@@ -27,25 +27,31 @@ _STORAGE_DTYPES = {"FloatStorage": "<f4", "LongStorage": "<i8"}
 
 
 class _Storage(NamedTuple):
-    """A buffer whose elements are a tensor's; its bytes lie elsewhere in the file."""
+    """A buffer that holds a tensor's elements; its bytes come later in the file.
+
+    Attributes:
+      key: the name by which the pickle refers to it.
+      dtype: the elements' type, as NumPy spells it.
+      size: the number of elements.
+    """
 
     key: str
     dtype: str
-    size: int  # in elements
+    size: int
 
 
 class _Tensor(NamedTuple):
-    """All elements of a storage, in C order."""
+    """A tensor that consists of all elements of a storage, in C order."""
 
     storage: _Storage
     shape: tuple[int, ...]
 
 
 class _StateDict(dict[str, Any]):
-    """An OrderedDict; torch hangs version numbers on it, which nothing here needs."""
+    """The dict of tensors by name, which stands for torch's OrderedDict."""
 
     def __setstate__(self, state: object) -> None:
-        pass
+        """Ignores the attributes that the pickle sets: torch's version numbers, which nothing here needs."""
 
 
 def read_weights(content: bytes) -> Arrays:
@@ -73,8 +79,8 @@ def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
     """Selects the arrays that a network needs, as little-endian float32.
 
     Args:
-      arrays: those of a file.
-      shapes: the shape of each that is needed, by name; the result has its order.
+      arrays: a file's arrays by name.
+      shapes: the shapes of the needed arrays, by name; the result has their order.
 
     Raises:
       InputError: an array is missing, of another shape, or not finite.
@@ -93,25 +99,25 @@ def select(arrays: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:
 
 
 def _read_as(read: Reader, content: bytes, format_name: str) -> Arrays:
-    """Reads a file of a format; raises InputError whatever is wrong with it.
+    """Reads a file of a known format; turns whatever its reader raises into InputError.
 
     Args:
       read: the format's reader.
-      content: of the file.
-      format_name: in words, for the message.
+      content: the file's bytes.
+      format_name: the format in words, for the message.
     """
     try:
         return read(content)
     except InputError:
         raise
-    except Exception as error:  # a torn pickle raises whatever its bytes happen to ask for
+    except Exception as error:  # a damaged pickle can raise any exception
         raise InputError(
             f"it begins as {format_name} but is torn ({type(error).__name__})"
         ) from None
 
 
 def _read_safetensors(content: bytes) -> Arrays:
-    """Reads every tensor in its own type; raises InputError for types that NumPy does not have."""
+    """Reads all tensors of a safetensors file, by name; raises InputError for types that NumPy lacks."""
     try:
         return safetensors.numpy.load(content)
     except KeyError as error:
@@ -119,9 +125,11 @@ def _read_safetensors(content: bytes) -> Arrays:
 
 
 def _read_legacy(content: bytes) -> Arrays:
-    """Reads torch's older format.
+    """Reads the tensors of a file in torch's format before 1.6, by name.
 
-    It holds a magic number, protocol, system, pickle and storage keys; then a length and raw bytes a storage.
+    The file holds five pickles: a magic number, the protocol's number, facts about the writing machine, the
+    state dict and the storages' keys. For each storage follow its number of elements, in 8 bytes, and its
+    raw bytes.
     """
     file = io.BytesIO(content)
     magic = _Unpickler(file).load()
@@ -172,10 +180,10 @@ for _storage_name, _dtype in _STORAGE_DTYPES.items():
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler of the names in _NAMES alone.
+    """An unpickler that refuses every name that is not in _NAMES, so that a pickle can run no code.
 
     Attributes:
-      storages: those that the pickle refers to, by key.
+      storages: the storages to which the pickle refers, by key.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -194,11 +202,11 @@ class _Unpickler(pickle.Unpickler):
         """Returns the storage to which an identifier in the pickle refers.
 
         Args:
-          pid: ("storage", type, key, device, size); in torch's older format also the part of another storage
-            that it is, which has to be None.
+          pid: ("storage", type, key, device, size). A sixth entry, which says of which other storage this one
+            is a part, has to be None.
 
         Raises:
-          InputError: it is of another kind.
+          InputError: the identifier is of another form, or the storage's type is not read here.
         """
         kind, dtype, key, _, size, *part = pid
         is_storage = kind == "storage" and dtype in _STORAGE_DTYPES.values()
