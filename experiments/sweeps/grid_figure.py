@@ -1,5 +1,6 @@
 """Draws the heat map of a grid of audits, the epsilon that each of them proves."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,15 +15,14 @@ from audit.report.style import STYLE
 from experiments.sweeps.grid import GridResult, combine, describe, show_value
 from experiments.sweeps.panels import draw_heat_map
 
-_MOST_PANELS = 12
+_MOST_PANELS_ACROSS = 4
 _CELL_INCHES = 0.62  # the width of a cell, which has room for a number of five digits
 
 
 def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
     """Draws heat maps of the epsilon that each audit proves, over the values of two varied fields.
 
-    Each combination of the other fields' values has a panel; panels after the first _MOST_PANELS are left
-    out.
+    Each combination of the other fields' values has a panel, of which up to 4 stand side by side.
 
     Args:
       results: the results of a grid's audits.
@@ -31,22 +31,29 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
     """
     axes_of_grid = _list_values(results)
     others = {name: axes_of_grid[name] for name in axes_of_grid if name not in (down, across)}
-    panels = combine(others)[:_MOST_PANELS]
+    panels = combine(others)
+    panels_across = min(len(panels), _MOST_PANELS_ACROSS)
+    panels_down = math.ceil(len(panels) / panels_across)
     most = max(result.conclusion.epsilon for result in results)
     delta = results[0].conclusion.delta
 
     width = _CELL_INCHES * len(axes_of_grid[across]) + 1.1
     height = 0.42 * len(axes_of_grid[down]) + 1.0
-    figure_size = (max(width * len(panels) + 0.9, 4.2), height + 0.5)
+    figure_size = (max(width * panels_across + 0.9, 4.2), height * panels_down + 0.5)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=figure_size, squeeze=False, sharey=True)
-        for axis, fixed in zip(axes[0], panels, strict=True):
+        figure, axes = plt.subplots(
+            panels_down, panels_across, figsize=figure_size, squeeze=False, sharey=True
+        )
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        for axis, fixed in zip(axes.flat, panels, strict=False):
             chosen = [result for result in results if _has_values(result, fixed)]
             # 1e-3, since the colours need a scale even where nothing is proven.
             image = _draw_panel(axis, chosen, axes_of_grid, (down, across), max(most, 1e-3))
             axis.set(title=describe(fixed), xlabel=across)
-        axes[0, 0].set_ylabel(down)
-        figure.colorbar(image, ax=axes[0, -1], label="epsilon")
+        for axis in axes[:, 0]:
+            axis.set_ylabel(down)
+        figure.colorbar(image, ax=axes[:, -1], label="epsilon")
         figure.suptitle(f"epsilon proven at delta {delta:g}", fontsize=10)
     return figure
 
