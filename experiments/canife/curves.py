@@ -88,7 +88,7 @@ class Global(NamedTuple):
     accountant: list[float]
 
 
-def row(setting: Attacked, measured: Measured) -> RoundValues:
+def summarize_round(setting: Attacked, measured: Measured) -> RoundValues:
     """Summarizes a measured round: estimates, the attack's accuracy, and a perfect canary's epsilon.
 
     The published estimate is at the paper's delta, 1 / setting.scores. The former estimate is at delta 1e-5,

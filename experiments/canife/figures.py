@@ -73,7 +73,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         if len(rounds) < cell.runs:
             missing += 1
         else:
-            rows = [curves.row(setting, measured_round) for measured_round in rounds]
+            rows = [curves.summarize_round(setting, measured_round) for measured_round in rounds]
             stored.append((setting, rows))
     if not stored:
         return Drawn(figures=[], missing=missing, rows=[])

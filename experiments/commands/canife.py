@@ -61,7 +61,9 @@ def main() -> None:
             for _ in training.measure_missing(setting, split, store, numbers):
                 bar.update()
 
-    rows = [curves.row(setting, stored) for stored in measured.read_rounds(store, numbers)]
+    rows = [
+        curves.summarize_round(setting, stored) for stored in measured.read_rounds(store, numbers)
+    ]
     backward = FLAGS.charge == "backward"
     composed = curves.compose(setting, rows, backward)
     table = curves.make_rounds_table(setting, rows, composed)

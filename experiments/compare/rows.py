@@ -206,7 +206,7 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
 
     values = []
     for measured in canife_measured.read_rounds(store, numbers):
-        values.append(canife_curves.row(attacked, measured))
+        values.append(canife_curves.summarize_round(attacked, measured))
     counts = rounds.forward(numbers, attacked.rounds)
     published = _compose_published(attacked, values, counts)
     exact = _compose_exact(attacked, values, counts)

@@ -69,7 +69,7 @@ def read_rows(trained, ablation):
     for cell in ablation.cells:
         numbers = cell.request.measured()[-cell.runs :]
         measured = stored_rounds.read(trained.held, cell.request, numbers)
-        rows.append((cell.request, [curves.row(cell.request, one) for one in measured]))
+        rows.append((cell.request, [curves.summarize_round(cell.request, one) for one in measured]))
     return rows
 
 

@@ -131,7 +131,7 @@ def test_what_is_read_is_what_was_stored(whole):
 @pytest.mark.slow
 def test_the_tables_fit_and_the_figure_is_drawn(whole):
     _, rounds = whole
-    rows = [curves.row(SMALL, measured) for measured in rounds]
+    rows = [curves.summarize_round(SMALL, measured) for measured in rounds]
     for backward, last in ((False, 5), (True, 5)):
         composed = curves.compose(SMALL, rows, backward)
         assert composed.rounds[-1] == last
@@ -177,7 +177,7 @@ def test_the_published_worlds_replace_a_client(data, tmp_path):
 def test_without_noise_all_is_infinite(data, tmp_path):
     setting = dataclasses.replace(SMALL, rounds=1, noise_multiplier=0.0)
     _, (measured,) = measure(setting, data, tmp_path)
-    row = curves.row(setting, measured)
+    row = curves.summarize_round(setting, measured)
     assert measured.exact == row.perfect == np.inf
     composed = curves.compose(setting, [row], False)
     assert composed.accountant == [np.inf]
