@@ -81,8 +81,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs, of several canaries each, that prove a given share of the true epsilon.
 
-    The share is proved on average over simulated audits, by the bound `lifted_gaussian`. Arguments, result and
-    errors are those of `runs_needed`.
+    The share is proved on average over simulated audits, by the bound `lifted_gaussian`. Arguments, result
+    and errors are those of `runs_needed`.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)

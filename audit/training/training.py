@@ -120,7 +120,7 @@ def count_missing(store: Store, runs: int) -> int:
 
 
 def chunk_size(played: Game, runs: int, chunk: int) -> int:
-    """Returns the number of runs of a chunk: `chunk` if given, at most `runs`; if 0, what this machine holds."""
+    """Returns the number of runs of a chunk: min(chunk, runs), or, if chunk is 0, what this machine holds."""
     if chunk:
         return min(chunk, runs)
     return game.chunk_size(played, runs)
