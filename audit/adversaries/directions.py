@@ -55,6 +55,7 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         return state.gradient
 
     def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (1,) of the direction and origin - theta_T."""
         direction = state.gradient[0]
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)

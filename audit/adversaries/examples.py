@@ -123,11 +123,13 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        """Draws an example, and adds 1 to classes - 1 to its label, modulo classes: never the true label."""
         index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
         shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
         return features[index], (labels[index] + shift) % classes
 
     def craft(state: Example, step: Array, theta: Array) -> Array:
+        """Returns the example's gradient (1, p) at theta, which the mechanism clips."""
         gradient: Array = jax.grad(loss)(theta, state)
         return gradient[None]
 

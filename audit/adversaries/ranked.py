@@ -91,6 +91,7 @@ def fresh_examples(
         return _draw(key, state.reference)
 
     def _draw(key: Array, reference: Array) -> Draws:
+        """Draws a run's canaries, and the keys of its fresh examples and its ties, from the run's key."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         return Draws(generate(canary_key, canaries), fresh_key, tie_key, reference)
 
@@ -284,6 +285,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         return draw(undrawn, key)
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
+        """Draws a run's coordinates, and the key of its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
         # K is read off the state, not the closure: games of one program share this function.
         number = len(state.dimensions)

@@ -63,6 +63,7 @@ def fresh_directions(
         return Sphere(keys, clipping_norm, rehearse(theta_0))
 
     def draw(state: Sphere, key: Array) -> Sphere:
+        """Returns the state with the keys of a run's own directions."""
         # K is read off the state, not the closure: games of one program share this function.
         keys = _split_keys(key, len(state.keys), state.expected.size)
         return state._replace(keys=keys)
@@ -119,6 +120,7 @@ def _fold_blocks(
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+        """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = now
         directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
@@ -170,6 +172,7 @@ def _plain_cosines(keys: Array, u: Array) -> Array:
     """Returns the cosine (K,) of each direction with u (p,); directions are drawn by keys (K, blocks)."""
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
         products, squares = total
         return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
 
@@ -190,6 +193,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        """Adds a block to the directions' dot products with u (K,) and to their Gram matrix (K, K)."""
         products, gram = total
         return products + directions @ u_block, gram + directions @ directions.T
 
@@ -204,6 +208,8 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
+    # |part of u orthogonal to all directions|^2; then, for each direction, the component of u along its part
+    # orthogonal to the others, and the length of u's part orthogonal to the others.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)

@@ -280,6 +280,7 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
         return jnp.any(remaining > 0)
 
     def add_largest(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Moves the term of the largest remaining weight from (remaining (K,), total (p,)) to the total."""
         remaining, total = carry
         k = jnp.argmax(remaining)
         return remaining.at[k].set(0), total + term(remaining[k], k)

@@ -100,6 +100,7 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
+        # The round of each canary of `order`: canaries of all parts are dealt evenly to all rounds.
         places = (i * canaries + np.arange(canaries)) * rounds // (canaries * repetitions)
         mask[places, order] = 1
     return mask

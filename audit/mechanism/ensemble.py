@@ -253,6 +253,7 @@ def compiled_for(
     """
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
+        """Returns all that a compiled program depends on of an array."""
         weak = jax.typeof(leaf).weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 

@@ -311,6 +311,8 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     def search(
         scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
     ) -> tuple[Array, Array]:
+        """Climbs from each of the starts (n, p), several at once; returns (stretches less 1, directions)."""
+
         def search_one(start: Array) -> tuple[Array, Array]:
             return search_from(scale, theta, batch, start, length)
 
@@ -362,6 +364,7 @@ def _make_slopes(descend: _Descend) -> _Walk:
         """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit."""
 
         def measure(position: Array) -> Array:
+            """Returns |J unit| - 1 at a position; J unit = unit - eta H unit."""
             there = theta + position * unit
             products = _make_products(descend, scale, there, batch)
             return _measure_stretch(unit, -scale.rate * products.push_forward(unit))
@@ -435,6 +438,7 @@ def largest_expansion(
         start = np.random.default_rng(0).normal(size=p)
 
     def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns (J'J - I) v / eta, for ARPACK in float64."""
         product = step.stretch(theta, batch, jnp.asarray(v.reshape(p), jnp.float32))
         return np.asarray(product, np.float64)
 
@@ -536,6 +540,7 @@ def _find_slopes(
     places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
     slopes = 1 + np.asarray(step.slopes(theta, batch, directions, positions), np.float64)
+    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_A_SECANT), and at its end, (n, m).
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
     ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]
     largest: NDArray[np.float64] = np.maximum(starts.max(axis=2), ends)

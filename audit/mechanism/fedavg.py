@@ -336,6 +336,7 @@ def _local_update(
         examples = (features[rows], labels[rows])
 
         def mean_loss(parameters: base.Tree) -> Array:
+            """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
             losses = choices.losses(parameters, examples)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
             n_live = jnp.maximum(
@@ -396,6 +397,7 @@ def _add_canaries(
         joining = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        """Returns the loss of one example, for canaries that are examples."""
         feature, label = example
         return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
 

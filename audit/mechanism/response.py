@@ -22,8 +22,9 @@ from audit.mechanism import base
 
 # A step takes 2 p steps of the training run, and a QR decomposition of (2 p, p).
 MOST_PARAMETERS = 1024
-_DISTANCE = math.sqrt(3)  # in standard deviations: a Gaussian's fourth moments (DD1)
-# Steps of this share of the largest parameter are resolved by float32 within a percent.
+# The distance of differences, in standard deviations, by which DD1 matches a Gaussian's fourth moments.
+_DISTANCE = math.sqrt(3)
+# float32 resolves differences over this share of the largest parameter within a percent.
 _RESOLUTION = 3e-5
 _MODELS_AT_ONCE = 256
 

@@ -313,7 +313,10 @@ class _ChunkPlayer:
     """
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Compiles all programs for chunks of `chunk` runs."""
+        """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
+
+        The programs that score and craft are compiled when they are first called.
+        """
         self._game = game
         spreads = game.mechanism.spreads
         self._placement = Placement.spread(chunk) if spreads else Placement.local()

@@ -227,6 +227,7 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
     norm = jnp.float32(game.hyper.clipping_norm)
 
     def insert(crafted: Tree, theta: Array, step: Array) -> Array:
+        """Returns what the chosen one of a run's canaries adds to the step, (p,), clipped."""
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
         inserted = base.Canaries(lambda step, theta: crafted, chosen)
         return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)

@@ -199,6 +199,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
     @jax.custom_vjp
     def batched(kernel: Array, x: Array, columns: Array) -> Array:
+        """Returns kernel.T @ columns for columns (..., K, L), as a batched product; x serves the gradient."""
         rows = jnp.broadcast_to(kernel.T, (*columns.shape[:-2], *kernel.T.shape))
         product: Array = rows @ columns
         return product

@@ -137,6 +137,7 @@ def unfolded_dots(
                 return jnp.vdot(leaf, along_leaf)
 
             def dot_of_sum(weights: Array) -> Array:
+                """Returns the dot product of the block's clipped sum, of examples so weighted, with v."""
                 weighted = block._replace(weights=weights)
                 sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
                 products = jax.tree.map(dot_of_leaf, along, sums)
@@ -193,6 +194,7 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
     size = math.ceil(count / blocks)
 
     def cut(part: Array) -> Array:
+        """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
         no_padding = ((0, 0),) * (part.ndim - 1)
         padded = jnp.pad(part, ((0, blocks * size - count), *no_padding))
         return padded.reshape(blocks, size, *part.shape[1:])
@@ -243,6 +245,7 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     def contract(path: Any, _: Array) -> Array | layers.Factors:
+        """Returns the clipped sum of the parameter at this path."""
         return measures[_module_of(path)][path[-1].key].contract(scales)
 
     return jax.tree_util.tree_map_with_path(contract, params)
