@@ -103,7 +103,7 @@ def responsive_biased_dimension(
 def _least(
     rank: Callable[[Array, Array], Array], canaries: int, expect: Expect | None
 ) -> Adversary:
-    """Returns the adversary of canaries at the K coordinates of the least rank.
+    """Returns the adversary of canaries at the K coordinates that rank lowest.
 
     Args:
       rank: (key, theta_0 (p,)) -> a value for each coordinate, (p,).
