@@ -30,24 +30,27 @@ class Score(Protocol):
 
 
 class Expect(Protocol):
-    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects which knows all of a
-    training run but the noise and the coins: trained without noise, with half of every canary."""
+    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects.
+
+    The adversary knows everything of a training run but the noise and the coins. So it expects the model that
+    is trained without noise and with half of every canary.
+    """
 
     def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
 
 
 class Draw(Protocol):
-    """(state, run key) -> the state of one run alone, in which its own canaries are drawn afresh."""
+    """(state, run key) -> the state in that run, with canaries that are drawn for it alone."""
 
     def __call__(self, state: Tree, key: Array, /) -> Tree: ...
 
 
 class Observer(NamedTuple):
-    """Sees every iterate and remembers a pytree of constant shapes.
+    """How an adversary sees every iterate: it remembers a pytree whose shapes never change.
 
     Attributes:
-      begin: (state, theta_0 (p,)) -> the first value of what it remembers.
-      observe: what it remembers after an iterate.
+      begin: (state, theta_0 (p,)) -> what it remembers before the first step.
+      observe: (state, what it remembers, step, the iterate (p,)) -> what it remembers after that iterate.
     """
 
     begin: Callable[[Tree, Array], Tree]
@@ -55,25 +58,27 @@ class Observer(NamedTuple):
 
 
 class Adversary(NamedTuple):
-    """An adversary's decision before training, its canaries, and its score of the final model.
+    """An adversary: what it decides before training, its canaries, and its scores of the final model.
 
     All functions but init are compiled: what differs from one audit to the next belongs in the state.
 
     Attributes:
-      init: makes the state before training.
-      craft: gives the canaries of a step.
-      score: scores the final model.
-      canaries: K.
-      observer: None where only the final model is seen; score then gets () for `seen`.
+      init: (key, theta_0, clipping_norm) -> the state, made before training.
+      craft: (state, step, theta) -> the canaries of that step.
+      score: (state, seen, theta_T, theta_0) -> the scores (K,) of the final model.
+      canaries: K, the number of canaries of a run.
+      observer: how it sees every iterate; None if it sees only the final model, and score gets () for `seen`.
       reads_theta: whether craft looks at theta, as a real training example's gradient must. An adversary
         that crafts gradients in the hidden-state model may not (hidden-state paper, Section 4).
       crafts_constant: whether craft gives the same at every step.
-      draw: where every run has canaries of its own; craft and score then get what it gives for `state`.
+      draw: (state, run key) -> the state that craft and score get in that run, if every run has canaries of
+        its own; None if all runs share the canaries.
       all_in: whether every canary is in in every run.
-      law_is_known: whether scores are cosines of uniform directions, those that every run draws or those that
-        all share, with something that does not depend on a direction whose canary is out.
-      draws: M, where a score is the number of a run's M fresh draws below a canary; else 0.
-      variant: what tells its functions from those that the same maker gives for other settings.
+      law_is_known: whether the law of the scores of canaries that are out is known: each score is the cosine
+        of a canary's uniform direction, drawn by every run or shared by all, and a vector that does not
+        depend on the direction if its canary is out.
+      draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
+      variant: a word that tells its functions from those that the same maker gives for other settings.
     """
 
     init: Init
@@ -93,8 +98,8 @@ class Adversary(NamedTuple):
         """Returns the state that craft and score get in a run.
 
         Args:
-          state: the same for all runs.
-          keys: the run's own key where it draws canaries of its own; else ().
+          state: the state from `init`, the same for all runs.
+          keys: (key,), the run's own key, if each run draws its own canaries; else ().
         """
         return state if self.draw is None else self.draw(state, *keys)
 
@@ -108,14 +113,14 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes that an adversary's functions take, and checks those that they return.
+    """Returns the shapes of an adversary's arguments, after checking the shapes that its functions return.
 
-    Nothing is computed or compiled. Whatever the adversary's functions raise is raised here.
+    The functions are traced, not computed. Whatever they raise is raised here.
 
     Args:
-      adversary: whose contract is checked.
+      adversary: the adversary to check.
       state: what its `init` returned.
-      parameters: p.
+      parameters: p, the number of the model's parameters.
 
     Raises:
       InputError: craft or score return other shapes than the contract says.

@@ -24,18 +24,21 @@ Respond = Callable[[Array], Array]
 
 
 class BiasedDimension(NamedTuple):
-    """The chosen coordinate, and the canary C * e_d (1, p)."""
+    """The chosen coordinate d (), and the canary C * e_d (1, p): C at d and 0 elsewhere."""
 
     dimension: Array
     gradient: Array
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
-    """Returns GC-R (Algorithm 2): distinct coordinates drawn uniformly, one for each canary.
+    """Returns GC-R (hidden-state paper, Algorithm 2): a uniformly drawn coordinate for each canary.
+
+    The coordinates of several canaries are distinct.
 
     Args:
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single canary.
+      expect: how several canaries predict the final model, from which their scores are measured; None for a
+        single canary.
     """
 
     def choose_alone(key: Array, theta_0: Array) -> Array:
@@ -50,7 +53,7 @@ def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> 
 
 
 def fixed_biased_dimension(dimension: int) -> Adversary:
-    """Returns the adversary of a coordinate that the user gives, to see how the leak depends on it."""
+    """Returns the adversary of a single canary along a given coordinate (from 0)."""
     return _biased(lambda key, theta_0: jnp.int32(dimension))
 
 
@@ -61,17 +64,18 @@ def simulated_biased_dimension(
     canaries: int = 1,
     expect: Expect | None = None,
 ) -> Adversary:
-    """Returns GC-S (Algorithm 3): the coordinates that simulated training moves least.
+    """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
 
-    Movement is added up over the simulated runs.
+    A coordinate's movement is added up over simulated runs.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
-      simulations: how many runs to simulate.
-      per_step: whether movement is the sum of squared updates, whose root ranks alike; else the distance of
-        the final model from theta_0 (Errata H4).
+      simulations: the number of runs to simulate.
+      per_step: if True, the movement is the sum of squared updates (the paper's root of it ranks alike); if
+        False, the distance of the final model from theta_0 (Errata H4).
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single canary.
+      expect: how several canaries predict the final model, from which their scores are measured; None for a
+        single canary.
     """
 
     def rank(key: Array, theta_0: Array) -> Array:
@@ -83,12 +87,15 @@ def simulated_biased_dimension(
 def responsive_biased_dimension(
     respond: Respond, canaries: int = 1, expect: Expect | None = None
 ) -> Adversary:
-    """Returns a variant of GC-S beyond the paper: the coordinates of the largest mu by linear response.
+    """Returns a variant of GC-S: canaries at the coordinates of the largest mu by linear response.
+
+    It is not in the paper. mu is how far the canary would shift the score's mean, in standard deviations.
 
     Args:
       respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single canary.
+      expect: how several canaries predict the final model, from which their scores are measured; None for a
+        single canary.
     """
     return _least(lambda key, theta_0: -respond(theta_0), canaries, expect)
 
@@ -96,12 +103,13 @@ def responsive_biased_dimension(
 def _least(
     rank: Callable[[Array, Array], Array], canaries: int, expect: Expect | None
 ) -> Adversary:
-    """Returns the adversary of the K coordinates that rank lowest.
+    """Returns the adversary of canaries at the K coordinates that rank lowest.
 
     Args:
-      rank: (key, theta_0) -> (p,); the coordinates of the least values are chosen.
+      rank: (key, theta_0 (p,)) -> a value for each coordinate, (p,).
       canaries: K.
-      expect: what several canaries expect of the final model; None for a single canary.
+      expect: how several canaries predict the final model, from which their scores are measured; None for a
+        single canary.
     """
     if expect is None:
         return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
@@ -120,8 +128,8 @@ def _sum_movements(
     Args:
       simulate: (key, theta_0) -> a training run.
       simulations: how many runs to simulate.
-      per_step: whether a run's movement is its sum of squared updates, or |theta_T - theta_0|.
-      key: of the simulations.
+      per_step: if True, a run's movement is the sum of its squared updates; if False, |theta_T - theta_0|.
+      key: the key of the simulations.
       theta_0: the initial model (p,).
     """
 
@@ -136,7 +144,7 @@ def _sum_movements(
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
     """Returns the adversary of a single canary C e_d, for the coordinate d = choose(key, theta_0).
 
-    Its score is theta_0[d] - theta_T[d].
+    Its score is theta_0[d] - theta_T[d]: a step subtracts the canary.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
@@ -159,7 +167,7 @@ class BiasedDimensions(NamedTuple):
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
       values: (K,) each canary's entry at its coordinate: the clipping norm C.
-      expected: (K,) where training without noise, with half of every canary, takes these coordinates.
+      expected: (K,) the values of these coordinates after training without noise, with half of every canary.
     """
 
     dimensions: Array
@@ -170,8 +178,9 @@ class BiasedDimensions(NamedTuple):
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A score is how much further down than expected a coordinate ends. What is expected is taken off since it
-    is many times the noise.
+    A canary's score is expected[d] - theta_T[d], where the expected model is trained without noise: how far
+    below its expected value the coordinate ends. theta_0[d] - theta_T[d] would contain all that training
+    moves the coordinate, which is many times the noise.
 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).
@@ -180,9 +189,9 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and trains once to see where they are expected to end.
+        """Chooses the coordinates, and trains once without noise to see where they are expected to end.
 
-        theta_0 (p,) is the initialisation as the adversary knows it; C is each canary's entry.
+        theta_0 (p,) is the initialisation as the adversary knows it; the clipping norm is a canary's entry.
         """
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)

@@ -17,8 +17,8 @@ class GcSVariant(NamedTuple):
     """How GC-S finds the coordinate that moves least.
 
     Attributes:
-      noisy: whether its simulations have the noise of the training run, or neither noise nor clipping.
-      per_step: whether it adds up the movement of each step, or looks at the final model alone.
+      noisy: if True, simulations have the training run's noise and clipping; if False, neither.
+      per_step: if True, it adds up the movement of each step; if False, it looks at the final model alone.
     """
 
     noisy: bool
@@ -49,9 +49,9 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without the number of simulations if that is at most 1.
+        """Returns the fields that decide scores; `simulations` is among them only if these are noisy.
 
-        Noiseless simulations are all the same, and linear response takes none.
+        Noiseless simulations are all the same, so that one is run, and linear response takes none.
         """
         identity = super().deciding()
         is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
@@ -85,14 +85,15 @@ class GcR(AdversaryFields):
 
     @property
     def usual_runs(self) -> int:
-        """Returns as many runs as fresh directions take, where coordinates are drawn afresh."""
+        """Returns the number of runs where none is given; for fresh coordinates, as for fresh directions."""
         return 60 if self.afresh else super().usual_runs
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: a gradient along the coordinate that moves least, or leaks most by linear response.
+    """Makes GC-S: gradients along the coordinates that move least, or leak most by linear response.
 
-    Raises InputError for more canaries than coordinates, and where linear response forecasts nothing.
+    Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
+    forecast.
     """
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
@@ -119,7 +120,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R: a gradient of norm C along a random coordinate, the same in all runs or drawn by each.
+    """Makes GC-R: gradients of norm C along random coordinates, the same in all runs or drawn by each.
 
     Raises InputError for more canaries than coordinates.
     """
@@ -132,7 +133,7 @@ def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R whose coordinates every run draws afresh.
+    """Makes the GC-R in which every run draws its own coordinates, each ranked among those without a canary.
 
     Raises InputError for canaries at more than half of the coordinates: too few are left to rank them among.
     """

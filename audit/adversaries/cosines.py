@@ -55,10 +55,11 @@ class OneShotCanaries(AdversaryFields):
 
 
 def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
-    """Makes CotS: a gradient along a random direction, scored by a cosine.
+    """Makes CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    A single canary's cosine is with theta_0 - theta_T, or -theta_T. That of several is with what is left of
-    it when the movement that is expected without noise is taken off; nothing is taken off the weights.
+    The vector is -theta_T if the field `cots_score` is "weights". Else, for a single canary, it is the
+    displacement theta_0 - theta_T; for several, it is expected - theta_T, where the expected model is that of
+    training without noise.
     """
     from audit.adversaries import directions
 

@@ -15,13 +15,13 @@ from jax import Array
 from audit.adversaries.base import Adversary, Expect, Observer
 from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
 
-_TINY = 1e-30  # in the place of a length of 0
+_TINY = 1e-30  # divides in place of a length of 0
 # The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
 _MOST_KEPT = 1 << 28
 
 
 class RandomDirection(NamedTuple):
-    """The canary C * u (1, p), and the model (p,) with which the final model is compared."""
+    """The canary C * u (1, p), and the model (p,) from which the final model's displacement is measured."""
 
     gradient: Array
     origin: Array
@@ -38,12 +38,12 @@ def zero_model(theta_0: Array) -> Array:
 
 
 def random_direction(origin: Callable[[Array], Array] = initial_model) -> Adversary:
-    """Returns the adversary that inserts C * u for a uniform unit vector u.
+    """Returns the adversary that inserts C * u for one uniformly random unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
 
     Args:
-      origin: theta_0 (p,) -> the model (p,) from which the displacement is measured.
+      origin: theta_0 (p,) -> the model (p,) from which the final model's displacement is measured.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
@@ -55,6 +55,7 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         return state.gradient
 
     def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (1,) of the direction and origin - theta_T."""
         direction = state.gradient[0]
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -64,7 +65,13 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
 
 
 class RandomDirections(NamedTuple):
-    """K directions as typed keys (K,), C (), and the model (p,) with which the final model is compared."""
+    """What an adversary of K random directions decides before training.
+
+    Attributes:
+      keys: (K,) typed keys, from each of which a direction is drawn.
+      norm: the canaries' norm, ().
+      origin: (p,) the model from which the final model's displacement is measured.
+    """
 
     keys: Array
     norm: Array
@@ -72,13 +79,14 @@ class RandomDirections(NamedTuple):
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
-    """Returns CotS with K canaries: C * u_k for uniform unit vectors u_k, drawn when needed.
+    """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k, drawn when needed.
 
-    A score is the cosine of u_k and how far below its expected place the model ended.
+    The score of canary k is the cosine of u_k and expected - theta_T.
 
     Args:
       canaries: K.
-      expect: the model (p,) that the adversary expects; `weights` expects zeros.
+      expect: (craft, state, theta_0) -> the final model (p,) that the adversary expects; `weights` expects
+        zeros.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -91,19 +99,21 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns zeros (p,) where other functions return the model that they expect: final weights are scored.
+    """Returns zeros (p,) as the expected model, so that scores are cosines with the final weights, negated.
 
-    It is an `Expect`, whose arguments it has no use for. The LiDP paper (Section 6) takes a cosine with all
-    of the weights, whose length is that of the initialisation too.
+    This is an `Expect`; of its arguments it reads only the shape of theta_0. The LiDP paper (Section 6) takes
+    such cosines, though the weights contain the initialisation too.
     """
     return zero_model(theta_0)
 
 
 def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Directions:
+    """Returns the canaries, the same at every step: directions as keys, and their norm."""
     return Directions(state.keys, state.norm)
 
 
 def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    """Returns the cosines (K,) of the directions and state.origin - theta_T."""
     return _draw_cosines(state.keys, _scale_to_unit(state.origin - theta_t))
 
 
@@ -112,8 +122,8 @@ class OneShot(NamedTuple):
 
     Attributes:
       keys: K directions as typed keys (K,).
-      units: the drawn directions (K, p) where memory holds them, else (0, p).
-      momentum: the server's, ().
+      units: the drawn directions (K, p) if they are kept in memory, else (0, p).
+      momentum: the momentum of the server's SGD, ().
     """
 
     keys: Array
@@ -122,7 +132,7 @@ class OneShot(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What was seen: the last iterate (p,), the move to it (p,), each canary's largest cosine (K,)."""
+    """What was seen: the last iterate (p,), the move to it (p,), each canary's largest cosine so far (K,)."""
 
     theta: Array
     moved: Array
@@ -141,8 +151,8 @@ def final_cosines(
       origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
         `initial_model`: the cosines are those with what training changed. `zero_model`: those with the final
         weights, as in the paper; the initial weights dilute them.
-      fresh: whether every run draws directions of its own. Only then is the law of cosines of canaries that
-        are out the same in every run and independent between runs, as bounds on fresh directions need it.
+      fresh: whether every run draws its own directions. Bounds on fresh directions need that: only then are
+        the cosines of canaries that are out of the same law in every run, and independent between runs.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -165,20 +175,20 @@ def final_cosines(
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST_KEPT) -> Adversary:
-    """Returns one-shot canaries, each scored by the largest of its cosines with theta_{t-1} - theta_t.
+    """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
-    The largest is over all steps t; it is -1 before the first. That is what the public code of Andrew et al.
-    (2024) does. Algorithm 3 of that paper takes the step's noisy mean, which is the move less `momentum`
-    times the move before, for a server that takes Optax's SGD with this momentum.
+    The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
+    that paper takes the step's noisy mean in its place. If the server takes Optax's SGD with momentum, the
+    noisy mean is along the move less `momentum` times the move before; a `momentum` above 0 selects that.
 
     Args:
       canaries: K.
-      momentum: the server's.
-      most_kept: directions of up to so many entries (K, p) stay in memory; others are drawn each time.
+      momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
+      most_kept: the most entries K * p of directions that stay in memory; larger ones are drawn at each step.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the directions' keys, and the directions themselves where memory holds them."""
+        """Draws the directions' keys, and the directions themselves if they are kept in memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= most_kept else 0
         units = jax.lax.map(
@@ -200,20 +210,20 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
 
 
 def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
-    """Returns canaries of infinite norm: the mechanism clips them to C as it inserts them."""
+    """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
     return Directions(state.keys, jnp.float32(jnp.inf))
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
-    """Takes in the iterate (p,) that a step released, and updates each canary's largest cosine.
+    """Returns what is remembered after another iterate, with each canary's largest cosine updated.
 
     The cosine is with the move to the iterate, theta_{t-1} - theta_t, less `momentum` times the move before.
 
     Args:
       state: the directions, by keys or themselves, and the momentum.
       seen: the iterate before, the move to it, and the largest cosines so far.
-      step: its number, which decides nothing.
-      released: the iterate.
+      step: the number of the step, which is not read.
+      released: the iterate (p,) after the step.
     """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
@@ -227,7 +237,10 @@ def _scale_to_unit(displacement: Array) -> Array:
 
 
 def _draw_cosines(keys: Array, unit: Array) -> Array:
-    """Returns the cosines (K,) of directions with a unit vector (p,), drawing one direction at a time."""
+    """Returns the cosines (K,) of the directions of K keys with a unit vector (p,).
+
+    One direction is drawn at a time, so that (K, p) is never in memory.
+    """
 
     def draw_cosine(key: Array) -> Array:
         return jnp.vdot(draw_unit_direction(key, unit), unit)

@@ -22,31 +22,32 @@ from audit.mechanism.base import Craft, Examples, Tree
 
 Example = tuple[Array, Array]
 Loss = Callable[[Array, Example], Array]
-_BLOCK = 4096  # examples that are turned into float64 at once
+_BLOCK = 4096  # the number of examples that are turned into float64 at once
 
 
 class ScoredExamples(NamedTuple):
-    """K canaries, and the losses (K,) with which the final model's are compared."""
+    """K canaries, and the losses (K,) from which their losses on the final model are subtracted."""
 
     examples: Examples
     expected: Array
 
 
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
-    """Returns the adversary of K examples.
+    """Returns the adversary of K examples, each scored by its loss.
 
-    Each inserts its clipped gradient at the current model, as training on it would. A score is how far the
-    final model's loss lies below that of the expected model: training on an example lowers it.
+    Each inserts its clipped gradient at the current model, as training on it would. A score is the example's
+    loss on the expected model minus that on the final model: training on the example lowers the latter.
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the model that is expected without noise; with `plain` its losses
-        count as 0, so that scores are minus the final losses.
+      expect: (craft, state, theta_0) -> the final model that is expected without noise; with `plain` the
+        losses on it count as 0, so that scores are minus the final losses.
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
+        """Returns the loss of each example, (K,)."""
         values: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
         return values
 
@@ -66,11 +67,15 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
 
 
 def plain(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns theta_0, without an expectation: scores are minus the losses (LiDP paper, Section 6)."""
+    """Returns theta_0; as an `Expect` it says that scores are minus the losses (LiDP paper, Section 6).
+
+    `inserted_examples` recognises this function and does not call it.
+    """
     return theta_0
 
 
 def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
+    """Returns the examples, the same at every step: the mechanism takes their gradients at theta."""
     return state.examples
 
 
@@ -86,9 +91,9 @@ def flipped_labels(
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.
-      features: (N, ...) of the training examples.
-      labels: (N,), from 0 to classes - 1.
-      classes: how many there are.
+      features: (N, ...) the training examples' features.
+      labels: (N,) their labels, from 0 to classes - 1.
+      classes: the number of classes.
       canaries: K.
       expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
     """
@@ -105,24 +110,26 @@ def flipped_labels(
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
-    """Returns the adversary of a random example (x, y) with a uniformly drawn wrong label.
+    """Returns the adversary of one random training example with a uniformly drawn wrong label.
 
-    Its gradient at the current model is inserted and clipped as in training. The score is minus its loss,
-    which training lowers.
+    Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
+    the final model, which training on it lowers.
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.
-      features: (N, ...) of the training examples.
-      labels: (N,), from 0 to classes - 1.
-      classes: how many there are.
+      features: (N, ...) the training examples' features.
+      labels: (N,) their labels, from 0 to classes - 1.
+      classes: the number of classes.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
+        """Draws an example, and adds 1 to classes - 1 to its label, modulo classes: never the true label."""
         index = jax.random.randint(jax.random.fold_in(key, 0), (), 0, len(labels))
         shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
         return features[index], (labels[index] + shift) % classes
 
     def craft(state: Example, step: Array, theta: Array) -> Array:
+        """Returns the example's gradient (1, p) at theta, which the mechanism clips."""
         gradient: Array = jax.grad(loss)(theta, state)
         return gradient[None]
 
@@ -136,9 +143,9 @@ class Principal(NamedTuple):
     """The principal directions of data, float64.
 
     Attributes:
-      mean: of the examples, (...).
-      directions: the right singular vectors of the centred data (d, ...): the largest singular value first,
-        each vector's entry of largest size positive.
+      mean: the mean of the examples, (...).
+      directions: the right singular vectors of the centred data (d, ...), that of the largest singular value
+        first. Signs are such that each vector's entry of the largest size is positive.
     """
 
     mean: NDArray[np.float64]
@@ -146,14 +153,14 @@ class Principal(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What canaries are drawn from.
+    """A range of principal directions, along which poisoned examples are made.
 
     Attributes:
-      first: the first direction, by falling singular value.
-      last: the direction after the last.
-      scale: how far from the mean a canary lies, or from 0 where the mean is left out.
-      label: of every canary.
-      mean: whether the mean is added.
+      first: the index of the first direction, counted from 0 by falling singular value.
+      last: the index after that of the last direction.
+      scale: the distance of a canary from the data's mean, or from 0 where the mean is left out.
+      label: the label of every canary.
+      mean: whether the mean is added to a canary.
     """
 
     first: int
@@ -164,9 +171,10 @@ class Tail(NamedTuple):
 
 
 def principal(examples: NDArray[np.float32]) -> Principal:
-    """Returns the principal directions of examples (N, ...): eigenvectors of their scatter matrix.
+    """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    Sums are in float64, block by block. Directions without variance come last, in any basis.
+    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)'. Those without
+    variance come last, in any basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
@@ -189,11 +197,13 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 def poisoned_examples(
     loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
 ) -> Adversary:
-    """Returns ClipBKD lifted: K examples of the same label along directions drawn with replacement.
+    """Returns ClipBKD with K canaries: examples of one label along principal directions of the data.
+
+    Each canary's direction is drawn uniformly, with replacement, from a range of directions.
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.
-      data: computes the principal directions of the data.
+      data: () -> the principal directions of the data.
       tail: the range of directions, and how canaries are made of them.
       canaries: K.
       expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
@@ -216,20 +226,20 @@ def least_direction(
     train: Callable[[Array, Array], Array],
     classes: int,
 ) -> Adversary:
-    """Returns ClipBKD: a single example along the direction of the smallest singular value.
+    """Returns ClipBKD: a single example, the mean plus the direction of the smallest singular value.
 
-    Its label is that of the highest loss on a model trained without the canary (the LiDP paper averages the
-    losses of 100 models).
+    Its label is the one with the highest loss on a model trained without the canary (the LiDP paper averages
+    the losses of 100 models).
 
     Args:
       loss: (theta, (features, label)) -> the loss of one example.
-      data: computes the principal directions of the data.
+      data: () -> the principal directions of the data.
       train: (key, theta_0) -> the model (p,) trained without the canary.
       classes: how many labels there are, from 0.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Trains a model, and takes the label that it finds least likely for the example."""
+        """Trains a model, and gives the example the label with the highest loss on it."""
         mean, directions = data()
         theta = train(key, theta_0)
         features = jnp.asarray(mean + directions[-1], jnp.float32)

@@ -19,7 +19,7 @@ _MOST_INTERFERENCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class SphereFields(FreshFields):
-    """The fresh directions' fields."""
+    """The fields of fresh directions."""
 
     name: ClassVar[str] = "sphere"
     coins: bool = described(
@@ -54,14 +54,14 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     is_several = canaries > 1
     require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
 
-    # In units of C, and with a learning rate of 1: along a direction, the other canaries have the variance
-    # canaries * insertions^2 / parameters, and the noise has that of its steps.
+    # Along a direction, in units of the learning rate times C: the other canaries add the variance
+    # canaries * insertions^2 / parameters, and the noise adds steps * sigma^2.
     sigma = float(knowledge.hyper.noise_multiplier)
     interference = canaries * knowledge.insertions**2
     interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
     return sphere.fresh_directions(
         canaries,
-        knowledge.rehearsal(),  # gives how a run moves without noise, which scores take out
+        knowledge.rehearsal(),  # the final model without noise, from which scores measure the movement
         leave_one_out=is_several and interferes,
         all_in=not fields.coins,
     )

@@ -26,11 +26,11 @@ class Knowledge(NamedTuple):
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries.
       canaries: the number of canaries that the adversary is to make.
-      expect: what an adversary with several canaries expects of the final model.
+      expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
       respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
-      unresponsive: why linear response forecasts nothing; empty where it does.
+      unresponsive: why linear response cannot forecast; empty if it can.
       insertions: the number of steps that insert a canary.
-      steps: the number of all steps.
+      steps: the number of steps of the training run.
     """
 
     model: "Model"
@@ -49,7 +49,7 @@ class Knowledge(NamedTuple):
         """Returns the shape and dtype of an example as the model's first layer sees it.
 
         Raises:
-          InputError: the first layer does not take floats, so that no example follows a direction.
+          InputError: the first layer does not take floats, so that no example can lie along a direction.
         """
         import jax
         import jax.numpy as jnp
@@ -64,13 +64,13 @@ class Knowledge(NamedTuple):
         return first_input
 
     def labels(self) -> int:
-        """Returns the number of classes; raises InputError where labels are no classes."""
+        """Returns the number of classes; raises InputError if labels are not classes."""
         message = "labels are no classes, which this adversary needs: choose another `adversary`"
         require(self.classes >= 2, message)
         return self.classes
 
     def expect_of_several(self) -> "Expect | None":
-        """Returns `expect` for several canaries; None for one, whose scores would shift alike."""
+        """Returns `expect` for several canaries; None for a single one, whose scores it would only shift."""
         return self.expect if self.canaries > 1 else None
 
     def require_coordinates(self) -> None:
@@ -82,7 +82,7 @@ class Knowledge(NamedTuple):
     def rehearsal(self) -> "Callable[[Array], Array]":
         """Returns a function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 
-        It remembers the last theta_0, by its bytes, and trains again for another only.
+        The function caches its last result: it trains again only for another theta_0.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 

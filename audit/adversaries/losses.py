@@ -26,9 +26,9 @@ class _LossFields(AdversaryFields):
     )
 
     def expect(self, knowledge: Knowledge) -> "Expect":
-        """Returns how the adversary expects the final model, whose losses are taken off the final losses.
+        """Returns the function that gives the expected final model, with whose losses scores compare.
 
-        `plain` expects nothing: the scores are minus the losses themselves.
+        It is `plain` if scores are minus the final losses themselves.
         """
         from audit.adversaries import examples
 
@@ -39,7 +39,7 @@ class _LossFields(AdversaryFields):
 
 @dataclasses.dataclass(frozen=True)
 class Loss(_LossFields):
-    """L's fields."""
+    """The fields of L, the loss baseline (hidden-state paper, Section 5.1)."""
 
     name: ClassVar[str] = "loss"
 
@@ -77,7 +77,7 @@ class ClipBkd(AdversaryFields):
 def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
     """Makes L: training examples with wrong labels, whose gradients are inserted.
 
-    Raises InputError for labels that are no classes, and for more canaries than examples.
+    Raises InputError for labels that are not classes, and for more canaries than examples.
     """
     from audit.adversaries import examples
 
@@ -92,11 +92,11 @@ def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
-    """Makes data poisoning: examples along directions in which the data hardly vary (ClipBKD, lifted).
+    """Makes data poisoning: K examples along directions in which the data hardly vary, as in ClipBKD.
 
-    Each of the K canaries is mean + poison_scale * direction, all with the label poison_label. Its direction
+    Each of these canaries is mean + poison_scale * direction, and has the label poison_label. Its direction
     is drawn from the data's principal directions first_direction, ..., end_direction - 1, counted from 0 by
-    falling singular value; without poison_mean, the mean is left out.
+    falling singular value. Without poison_mean, the mean is left out.
 
     Raises:
       InputError: the data have fewer directions than end_direction, or no such label.
@@ -125,7 +125,8 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
 def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
     """Makes ClipBKD: an example along the direction in which the data vary least.
 
-    Raises InputError for several canaries, features that are no floats, and labels that are no classes.
+    Raises InputError for several canaries, for features that are not floats, and for labels that are not
+    classes.
     """
     from audit.adversaries import examples
 
@@ -133,7 +134,7 @@ def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
     require(
         canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
     )
-    knowledge.inputs()  # raises InputError where they are no floats
+    knowledge.inputs()  # called to raise InputError if features are not floats
     noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
 
     def train(key: "Array", theta_0: "Array") -> "Array":

@@ -38,7 +38,7 @@ class RandomExamples(FreshFields):
 
 
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose random examples every run draws afresh, ranked among `fields.fresh` more.
+    """Makes the adversary whose random examples every run draws afresh, and ranks among `fields.fresh` more.
 
     Its `variant` names the score and the generator: adversaries of the same variant share compiled programs.
     """

@@ -18,8 +18,8 @@ from jax import Array
 from audit.adversaries.base import Adversary
 from audit.mechanism.base import Coordinates, Examples, Tree
 
-_BLOCK = 512  # fresh examples that are scored at once: memory does not grow with M
-_TINY = 1e-30  # in the place of a gradient's length 0
+_BLOCK = 512  # the number of fresh examples that are scored at once: memory does not grow with M
+_TINY = 1e-30  # divides in place of a gradient's length of 0
 
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Rehearse = Callable[[Array], Array]
@@ -32,11 +32,11 @@ class Generator(Protocol):
 
 
 class RandomGenerator(NamedTuple):
-    """A generator of random examples.
+    """A generator of random examples, with words that identify it.
 
     Attributes:
-      draw: draws them.
-      words: equal for generators that draw the same.
+      draw: (key, number) -> so many random examples.
+      words: a description that is equal for generators that draw the same.
     """
 
     draw: Generator
@@ -44,20 +44,19 @@ class RandomGenerator(NamedTuple):
 
 
 class ScoreExamples(Protocol):
-    """(examples (n, ...), theta_T (p,), the model (p,) that it is compared with) -> scores (n,): higher means
-    in."""
+    """(examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,): higher means in."""
 
     def __call__(self, examples: Examples, theta_t: Array, reference: Array, /) -> Array: ...
 
 
 class Draws(NamedTuple):
-    """What one run draws.
+    """The canaries and keys of one run.
 
     Attributes:
       examples: the K canaries.
-      fresh: the key of the fresh draws.
+      fresh: the key of the M fresh examples.
       ties: the key by which ties are broken.
-      reference: the model (p,) that all runs' final models are compared with.
+      reference: the model (p,) with which all runs' final models are compared.
     """
 
     examples: Examples
@@ -75,14 +74,14 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary of K random examples, each ranked among M fresh examples.
 
-    Each inserts its clipped gradient at the current model, as training on it would.
+    Each canary inserts its clipped gradient at the current model, as training on it would.
 
     Args:
-      generate: draws canaries and fresh examples alike.
-      score_examples: of any examples; it may depend on the models, not on which examples are in.
-      refer: theta_0 (p,) -> the model (p,) that the final model is compared with.
-      canaries: K, all in.
-      fresh: M.
+      generate: (key, number) -> random examples, canaries and fresh ones alike.
+      score_examples: the score of any examples. It may depend on the models, not on which examples are in.
+      refer: theta_0 (p,) -> the model (p,) with which the final model is compared.
+      canaries: K, the number of canaries of a run, all in.
+      fresh: M, the number of fresh examples.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
@@ -92,6 +91,7 @@ def fresh_examples(
         return _draw(key, state.reference)
 
     def _draw(key: Array, reference: Array) -> Draws:
+        """Draws a run's canaries, and the keys of its fresh examples and its ties, from the run's key."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
         return Draws(generate(canary_key, canaries), fresh_key, tie_key, reference)
 
@@ -99,17 +99,18 @@ def fresh_examples(
         return state.examples
 
     def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns each canary's number of fresh draws below it, (K,), scored block by block.
+        """Returns for each canary the number of fresh examples that score below it, (K,).
 
-        The last block is drawn whole; what it has beyond M fresh draws is not counted.
+        Fresh examples are drawn block by block. Of the last block, those beyond M are not counted.
         """
         scores = score_examples(state.examples, theta_t, state.reference)
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
-            """Draws the block of fresh examples from number `start` on, and compares it with the canaries.
+            """Draws a block of fresh examples, the first of which is number `start`, and adds to the counts.
 
-            Adds how many of the block score below each canary (K,) and how many the same to the counts.
+            These are, for each canary (K,), the fresh examples that score below it and those that score the
+            same.
             """
             examples = generate(jax.random.fold_in(state.fresh, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
@@ -129,29 +130,29 @@ def fresh_examples(
 
 
 class _Counts(NamedTuple):
-    """How many fresh draws score below each canary (K,), and how many the same."""
+    """The number of fresh draws that score below each canary (K,), and of those that score the same (K,)."""
 
     below: Array
     tied: Array
 
 
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
-    """Returns how many fresh draws are below each canary (K,), each tie above or below it at random.
+    """Returns how many fresh draws are below each canary, (K,), with ties broken at random.
 
-    If t draws score as the canary does, a uniform number of them, 0 to t, are taken to be below it, so that
-    the canary's rank among them is uniform.
+    If t draws score the same as the canary, a uniformly drawn number of them, 0 to t, is taken to be below
+    it, so that the canary's rank among them is uniform.
 
     Args:
-      key: of the draws.
-      below: how many fresh draws score below each canary, (K,).
-      tied: how many score the same, (K,).
+      key: the key by which ties are broken.
+      below: the number of fresh draws that score below each canary, (K,).
+      tied: the number of fresh draws that score the same, (K,).
     """
     ties_below = jax.random.randint(key, below.shape, 0, tied + 1)
     return (below + ties_below).astype(jnp.float32)
 
 
 def loss_drops(loss: Loss) -> ScoreExamples:
-    """Returns the black-box score: how far an example's loss is below that on the reference model."""
+    """Returns the black-box score: an example's loss on the reference model minus that on the final model."""
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
@@ -163,16 +164,18 @@ def loss_drops(loss: Loss) -> ScoreExamples:
 
 
 def gradient_products(loss: Loss) -> ScoreExamples:
-    """Returns the white-box score: how far the model moved along an example's unit gradients.
+    """Returns the white-box score: how far training moved the model down an example's gradient.
 
-    The movement is from the final model to the reference; it is projected on the gradients at both.
+    It is the dot product of reference - theta_T with the example's gradient at length 1, added up over the
+    gradients at the reference model and at the final model theta_T.
     """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
-        """Returns the scores (n,) of examples (n, ...), each <g / |g|, movement> at both models added up."""
+        """Returns the scores (n,) of examples (n, ...): the sum of <g / |g|, movement> over both models."""
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
+            """Returns the movement's component along the example's gradient at theta."""
             gradient: Array = jax.grad(loss)(theta, labelled)
             return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
 
@@ -188,13 +191,14 @@ def gradient_products(loss: Loss) -> ScoreExamples:
 def random_examples(features: Array, labels: Array, classes: int) -> RandomGenerator:
     """Returns the generator of random examples of the shape and scale of data.
 
-    Features are independent: normal with the mean and the deviation of all of the data's, or, where the
-    data are whole numbers, uniform from 0 to their largest. So are labels, but classes are uniform.
+    Every entry of the features is drawn independently: from a normal law with the mean and the standard
+    deviation of all entries in the data, or, if these are whole numbers, uniformly from 0 to the largest of
+    them. Labels are drawn likewise; classes uniformly.
 
     Args:
-      features: (N, ...) of the data.
-      labels: (N, ...) of the data.
-      classes: the number of classes; 0 where labels are no classes.
+      features: (N, ...) the data's features.
+      labels: (N, ...) the data's labels.
+      classes: the number of classes; 0 if labels are not classes.
     """
     feature_law = _measure(features)
     label_law = _measure(labels)
@@ -211,7 +215,15 @@ def random_examples(features: Array, labels: Array, classes: int) -> RandomGener
 
 
 class _Law(NamedTuple):
-    """What arrays are drawn from: normal, or uniform whole numbers from 0 where the type is of those."""
+    """The law of the independent entries of an array.
+
+    Attributes:
+      shape: the shape of one example's array.
+      dtype: the entries' type: if it is of whole numbers, they are uniform, else normal.
+      mean: the mean of normal entries.
+      deviation: the standard deviation of normal entries.
+      largest: the largest of uniform entries; the least is 0.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -221,7 +233,7 @@ class _Law(NamedTuple):
 
 
 def _measure(values: Array) -> _Law:
-    """Returns the law of one entry of an array (N, ...), over all its entries."""
+    """Returns the law whose parameters are measured over all entries of an array (N, ...)."""
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=int(values.max()))
@@ -229,7 +241,7 @@ def _measure(values: Array) -> _Law:
 
 
 def _draw_alike(key: Array, number: int, law: _Law) -> Array:
-    """Draws independent entries of a law, (number, ...): an array of examples of the law's shape."""
+    """Draws an array (number, *law.shape) of independent entries of a law."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
         whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
@@ -239,7 +251,14 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
 
 
 class OwnCoordinates(NamedTuple):
-    """A run's K coordinates (K,), their entries C (K,), the key of ties, and the expected model (p,)."""
+    """The canaries of one run along K coordinates.
+
+    Attributes:
+      dimensions: (K,) the distinct coordinates.
+      values: (K,) the canaries' entries there: the clipping norm C.
+      ties: the key by which ties are broken.
+      expected: (p,) the final model of training without noise and canaries.
+    """
 
     dimensions: Array
     values: Array
@@ -248,25 +267,27 @@ class OwnCoordinates(NamedTuple):
 
 
 def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
-    """Returns GC-R whose K distinct coordinates every run draws afresh, each ranked among all p - K others.
+    """Returns the GC-R in which every run draws K distinct coordinates, each ranked among the p - K others.
 
-    A score is how far below its expected place a coordinate ends (hidden-state paper, Algorithm 2).
+    Coordinates are ranked by expected - theta_T, how far below its expected value each ends (hidden-state
+    paper, Algorithm 2). A score is the number of coordinates without a canary that rank lower.
 
     Args:
-      canaries: K, all in.
-      parameters: p.
-      rehearse: theta_0 (p,) -> the final model without noise and canaries.
+      canaries: K, the number of canaries of a run, all in.
+      parameters: p, the number of coordinates.
+      rehearse: theta_0 (p,) -> the expected final model (p,), trained without noise and canaries.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        first_coordinates = jnp.arange(canaries)  # in their place until `draw` draws others
+        first_coordinates = jnp.arange(canaries)  # placeholders: `draw` reads only their number
         undrawn = OwnCoordinates(first_coordinates, values, key, rehearse(theta_0))
         return draw(undrawn, key)
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
+        """Draws a run's coordinates, and the key of its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
-        # Read off the state: games of one program share this function.
+        # K is read off the state, not the closure: games of one program share this function.
         number = len(state.dimensions)
         dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
         return state._replace(dimensions=dimensions, ties=tie_key)
@@ -277,7 +298,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
     def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,).
 
-        A coordinate's movement is how far below its expected place it ends.
+        A coordinate's movement is expected - theta_T there. Ties are broken at random.
         """
         movement = state.expected - theta_t
         scores = movement[state.dimensions]

@@ -26,7 +26,7 @@ class AdversaryFields:
 
     @property
     def any_time(self) -> bool:
-        """Returns whether runs draw canaries of their own: bounds then hold wherever the audit stops."""
+        """Returns whether every run draws its own canaries, so that bounds hold wherever the audit stops."""
         return False
 
     @property
@@ -36,7 +36,10 @@ class AdversaryFields:
 
     @property
     def least_runs(self) -> int:
-        """Returns the fewest runs that it can be audited with, one in each world if there are two."""
+        """Returns the fewest runs of an audit: 2, one in each world.
+
+        1 is enough if every run draws its own canaries, or if all canaries are in.
+        """
         return 1 if self.any_time or self.inserts_all else 2
 
     @property
@@ -67,9 +70,9 @@ class AdversaryRow(NamedTuple):
       description: a sentence or two for a report.
       functions: equal for adversaries whose craft and score are the same functions, which then share
         compiled programs.
-      make: its fields and what it knows -> the adversary.
-      biased: whether it inserts a gradient along one coordinate, whose law is known where genuine gradients
-        do not interfere.
+      make: (its fields, what it knows) -> the adversary.
+      biased: whether it inserts a gradient along one coordinate; the law of its scores is then known if
+        genuine gradients do not interfere.
     """
 
     fields: type[AdversaryFields]

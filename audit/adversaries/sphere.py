@@ -21,13 +21,21 @@ from jax import Array
 from audit.adversaries.base import Adversary
 from audit.mechanism.base import BLOCK, Directions, Tree, draw_block
 
-_TINY = 1e-30  # in the place of a length of 0
-_INVERSION_ERROR = 1e-8  # at which Newton's iteration ends
-_LEAST_EDGE = 0.2  # of the least eigenvalue in the limit
+_TINY = 1e-30  # divides in place of a length of 0
+_INVERSION_ERROR = 1e-8  # the error at which Newton's iteration ends
+_LEAST_EDGE = (
+    0.2  # the lower limit of eigenvalues, as a share of that for large p, is at least this
+)
 
 
 class Sphere(NamedTuple):
-    """K directions as typed keys (K, blocks), C (), and the model (p,) that is expected without canaries."""
+    """What an adversary of K fresh directions knows in a run.
+
+    Attributes:
+      keys: (K, blocks) typed keys, from each row of which a direction is drawn, block by block.
+      norm: the canaries' norm C, ().
+      expected: (p,) the final model of training without noise and canaries.
+    """
 
     keys: Array
     norm: Array
@@ -37,13 +45,16 @@ class Sphere(NamedTuple):
 def fresh_directions(
     canaries: int, rehearse: Callable[[Array], Array], leave_one_out: bool, all_in: bool
 ) -> Adversary:
-    """Returns the adversary that inserts C * v_k for uniform unit vectors v_k, K of them in every run.
+    """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
+
+    The score of canary k is the cosine of v_k with u = expected - theta_T, where the expected model is
+    trained without noise and canaries.
 
     Args:
       canaries: K.
-      rehearse: theta_0 (p,) -> the final model without noise and canaries.
-      leave_one_out: whether each canary is scored without the others; of at most half as many canaries as
-        parameters, whose Gram matrix is well conditioned in float32.
+      rehearse: theta_0 (p,) -> the final model (p,) without noise and canaries.
+      leave_one_out: whether the other canaries' directions are projected out of u before each cosine. This
+        needs K of at most half the parameters, so that the Gram matrix is well conditioned in float32.
       all_in: whether all canaries are in, without coins.
     """
 
@@ -52,7 +63,8 @@ def fresh_directions(
         return Sphere(keys, clipping_norm, rehearse(theta_0))
 
     def draw(state: Sphere, key: Array) -> Sphere:
-        # The number of canaries is read off the state: games of one program share this function.
+        """Returns the state with the keys of a run's own directions."""
+        # K is read off the state, not the closure: games of one program share this function.
         keys = _split_keys(key, len(state.keys), state.expected.size)
         return state._replace(keys=keys)
 
@@ -76,11 +88,12 @@ def fresh_directions(
 
 
 def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
+    """Returns the run's canaries, the same at every step: directions as keys, and their norm."""
     return Directions(state.keys, state.norm)
 
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
-    """Returns a key for every BLOCK coordinates of each direction, (K, blocks)."""
+    """Splits a key into those of K directions, one for every BLOCK of p coordinates: (K, blocks)."""
     blocks = -(-parameters // BLOCK)  # rounded up
     return jax.random.split(key, (canaries, blocks))
 
@@ -88,13 +101,17 @@ def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
 def _fold_blocks(
     keys: Array, u: Array, start: Tree, add: Callable[[Tree, Array, Array], Tree]
 ) -> Tree:
-    """Folds a function over blocks of coordinates, whose directions are drawn when they are needed.
+    """Adds up a function over blocks of coordinates of K directions and of u, drawing each block in turn.
 
     Args:
-      keys: of the directions' blocks, (K, blocks).
-      u: (p,).
-      start: the first total.
-      add: (total, a block of the directions (K, B) before they have length 1, a block of u (B,)) -> total.
+      keys: the keys of the directions' blocks, (K, blocks).
+      u: a vector (p,).
+      start: the total before the first block.
+      add: (total, a block of the directions (K, B), a block of u (B,)) -> the next total. The directions are
+        normal vectors, not yet scaled to length 1; entries beyond p are 0.
+
+    Returns:
+      The total after the last block.
     """
     blocks = keys.shape[1]
     size = min(BLOCK, u.size)
@@ -103,6 +120,7 @@ def _fold_blocks(
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+        """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = now
         directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
@@ -112,11 +130,11 @@ def _fold_blocks(
 
 
 def _inverse(gram: Array, parameters: int) -> Array:
-    """Inverts a Gram matrix (K, K) of K <= p / 2 uniform directions of R^p.
+    """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    By Newton's iteration X <- X (2 I - G X) of products alone: a CPU's LAPACK waits for ever where several
-    devices of a process call it. It begins at the multiple of I whose error is least for eigenvalues between
-    the limits, and ends at an error of _INVERSION_ERROR.
+    Newton's iteration X <- X (2 I - G X) takes only products: on a CPU, LAPACK hangs if several devices of a
+    process call it. It begins at the multiple of I with the least error |I - G X| for any G whose eigenvalues
+    lie within `_eigenvalue_limits`, and ends at an error of _INVERSION_ERROR.
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
@@ -133,11 +151,12 @@ def _inverse(gram: Array, parameters: int) -> Array:
 
 
 def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
-    """Returns limits (low, high) that hold the eigenvalues of the Gram matrix of K uniform directions of R^p.
+    """Returns (low, high), between which the eigenvalues of the Gram matrix of K directions of R^p lie.
 
-    These are (1 - s)^2 to (1 + s)^2, s^2 = K / p (Marchenko and Pastur), and six times the scale of their
-    edges' fluctuations beyond (Johnstone 2001, Theorem 1.1). The lower limit stays above _LEAST_EDGE of its
-    value, for dimensions so small that the fluctuations exceed it.
+    The directions are uniformly random unit vectors. In the limit of large p, eigenvalues lie between
+    (1 - s)^2 and (1 + s)^2 with s^2 = K / p (Marchenko and Pastur). The limits here are wider by six times
+    the scale of the edges' fluctuations (Johnstone 2001, Theorem 1.1). But the lower one is at least
+    _LEAST_EDGE * (1 - s)^2, since in small dimensions the fluctuations may exceed it.
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
@@ -150,9 +169,10 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
 
 def _plain_cosines(keys: Array, u: Array) -> Array:
-    """Returns each direction's cosine (K,) with u (p,); keys (K, blocks) draw the directions."""
+    """Returns the cosine (K,) of each direction with u (p,); directions are drawn by keys (K, blocks)."""
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
         products, squares = total
         return products + directions @ u_block, squares + jnp.sum(directions**2, axis=1)
 
@@ -163,15 +183,17 @@ def _plain_cosines(keys: Array, u: Array) -> Array:
 
 
 def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
-    """Returns each direction's cosine (K,) with what is left of u (p,) off all other directions.
+    """Returns the cosine (K,) of each direction with the part of u (p,) orthogonal to all other directions.
 
-    By the inverse H of the Gram matrix of the directions V (K, p), with w = H V u:
-    cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
+    With the inverse H of the Gram matrix of the directions V (K, p), and w = H V u,
 
-    Keys (K, blocks) draw the directions.
+        cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
+
+    The directions are drawn by keys (K, blocks).
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
+        """Adds a block to the directions' dot products with u (K,) and to their Gram matrix (K, K)."""
         products, gram = total
         return products + directions @ u_block, gram + directions @ directions.T
 
@@ -179,13 +201,15 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     start = (jnp.zeros(size), jnp.zeros((size, size)))
     products, gram = _fold_blocks(keys, u, start, add)
 
-    # The directions were folded before they had length 1.
+    # The directions above are not of length 1 yet.
     lengths = jnp.sqrt(jnp.diagonal(gram))
     products = products / lengths
     inverse = _inverse(gram / jnp.outer(lengths, lengths), u.size)
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
+    # |part of u orthogonal to all directions|^2; then, for each direction, the component of u along its part
+    # orthogonal to the others, and the length of u's part orthogonal to the others.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)

@@ -19,7 +19,7 @@ from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
 
 Array = NDArray[np.float64]
-_SLACK = 1e-6  # above the truth by rounding alone is no excess
+_SLACK = 1e-6  # a bound that is above the truth by less than this is so by rounding
 
 # Assumptions: what a method may need, and a law may break.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
@@ -33,16 +33,17 @@ class KnownMechanism(NamedTuple):
     """A mechanism whose leak is known exactly, and how it is audited.
 
     Attributes:
-      law: of the evidence.
-      mu: of the mechanism; the law's parameter, where that is another.
-      runs: of an audit, or of each set of runs; of a single canary a run, the scores of both worlds together.
-      audits: how often the mechanism is audited.
-      delta, confidence: of the bounds.
-      seed: of the evidence.
-      canaries: K, of a run.
-      dimension: d, of canaries that are directions.
-      stops: numbers of runs after which bounds that hold at any number of runs are read; empty for the end.
-      stream: further words of the seed, for evidence of its own.
+      law: the law of the evidence.
+      mu: the mechanism's mu, or the parameter that its law has in place of mu.
+      runs: the number of runs of an audit. With a set of runs for each world, of each set; with a single
+        canary a run, of both worlds together.
+      audits: the number of audits of the mechanism.
+      delta, confidence: the delta and the confidence of the bounds.
+      seed: the seed of the evidence.
+      canaries: K, the number of canaries of a run.
+      dimension: d, the dimension of canaries that are directions.
+      stops: the numbers of runs at which bounds that hold at any number of runs are read; empty: at the end.
+      stream: further numbers of the seed: settings of different streams draw different evidence.
     """
 
     law: "Law"
@@ -58,7 +59,7 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
-        """Returns which of a method's assumptions do not hold; if none, it is held to its level."""
+        """Returns which of a method's assumptions do not hold here; if none, it must keep to its level."""
         broken = self.law.breaks
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
@@ -69,8 +70,9 @@ class Truth(NamedTuple):
     """The truth about a mechanism.
 
     Attributes:
-      epsilon: at the setting's delta.
-      mu: what the mu of methods that bound it is compared with; None where epsilon is compared for all.
+      epsilon: the true epsilon at the setting's delta.
+      mu: the true mu, with which that of methods that bound mu is compared; None if all are compared by
+        epsilon.
     """
 
     epsilon: float
@@ -78,16 +80,17 @@ class Truth(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a method gives in one audit.
+    """The bound or estimate that a method gives in one audit.
 
     Attributes:
-      method: its name.
-      epsilon: at the setting's delta.
-      mu: NaN where the method gives none.
+      method: the method's name.
+      epsilon: the epsilon at the setting's delta.
+      mu: the mu; NaN if the method gives none.
       runs: the number of runs after which it was read; 0 for the end.
-      p_value, power: of the test of a Gaussian curve on the audit's scores; NaN where it is not tested.
-      seconds: of a processor, where they are measured.
-      refusal: why the method gave no value, which counts as epsilon = 0; empty if it gave a value.
+      p_value, power: those of the test whether the audit's scores have a Gaussian trade-off curve; NaN if it
+        is not tested.
+      seconds: the processor's seconds; 0 if not measured.
+      refusal: why the method gave no value, which counts as epsilon = 0; empty if it gave one.
     """
 
     method: str
@@ -104,24 +107,24 @@ class Value(NamedTuple):
 
 
 def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns the values of no method."""
+    """Returns no values: the default `Law.audit`, of a law without methods."""
     return []
 
 
 def _take_any(setting: KnownMechanism) -> None:
-    """Takes every setting."""
+    """Raises nothing: the default `Law.require`, of a law that can draw from every setting."""
 
 
 class Law(NamedTuple):
     """A law that draws evidence and knows how much its mechanism leaks.
 
     Attributes:
-      name: its name.
+      name: the law's name.
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
       audit: (evidence, setting) -> what every method that takes such evidence gives; by default nothing.
-      require: raises InputError for a setting that the law can't draw from; by default for none.
-      breaks: the assumptions of methods that do not hold of it.
+      require: a function that raises InputError for a setting that the law can't draw from; by default none.
+      breaks: the assumptions of methods that do not hold for the law.
     """
 
     name: str
@@ -133,25 +136,25 @@ class Law(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """A method over all audits of a setting.
+    """How one method did over all audits of a setting.
 
     Attributes:
-      method: its name.
+      method: the method's name.
       setting: the mechanism and its audits.
-      exceeding: the share of audits above the truth: of mu where the truth and the method give it, else of
-        epsilon.
-      mean_mu: None where the method gives no mu.
-      mean_epsilon, std_epsilon: over the audits.
-      low_epsilon, high_epsilon: its 5% and 95% quantiles.
-      true_epsilon: the truth; where mu is compared, the epsilon of the true mu.
-      true_mu: the truth, where mu is compared.
-      runs: the number of runs after which the bound was read, if not at the end.
-      fired: where the curve is tested, the share of audits in which its test fired.
-      unsure: the share in which it did not fire, but had too little power (CURVE_POWER).
-      missed: the share in which neither was so and epsilon exceeded the truth.
-      beyond: by how much the audits above the truth exceed its epsilon, on average; 0 where none is.
-      seconds: of a processor, the median audit, where they are measured.
-      refusals: why audits gave no value, of each that gave none.
+      exceeding: the share of audits above the truth; compared is mu if both the truth and the method give it,
+        else epsilon.
+      mean_mu: the mean mu over the audits; None if the method gives none.
+      mean_epsilon, std_epsilon: the mean and the standard deviation of epsilon over the audits.
+      low_epsilon, high_epsilon: the 5% and 95% quantiles of epsilon.
+      true_epsilon: the true epsilon; where mu is compared, the epsilon of the true mu.
+      true_mu: the true mu, if the truth gives it.
+      runs: the number of runs after which the bound was read; 0 for the end.
+      fired: the share of audits in which the test of a Gaussian curve rejected; None if it is not tested.
+      unsure: the share in which the test did not reject, but had too little power (below CURVE_POWER).
+      missed: the share in which the test did not reject, had the power, and the truth was exceeded.
+      beyond: by how much, on average, the epsilon of audits above the truth exceeds it; 0 if there are none.
+      seconds: the processor's seconds of the median audit; 0 if not measured.
+      refusals: the reasons of all audits that gave no value.
     """
 
     method: str
@@ -174,7 +177,7 @@ class Calibration(NamedTuple):
 
 
 def require_possible(setting: KnownMechanism) -> None:
-    """Raises InputError for values out of range."""
+    """Raises InputError for a setting with a value out of range, or from which its law cannot draw."""
     require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
     require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
     require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
@@ -187,17 +190,17 @@ def calibrate(
     processes: int = 1,
     on_audit_done: Callable[[int], object] = lambda audits: None,
 ) -> list[Calibration]:
-    """Audits a known mechanism by every method that takes its evidence.
+    """Audits a known mechanism many times, by every method that takes its evidence.
 
-    An audit depends on the seed and its index alone, not on `processes`.
+    An audit depends only on the seed and its index, not on `processes`.
 
     Args:
       setting: the mechanism and its audits.
-      processes: how many work on the audits.
-      on_audit_done: is called with 1 after each audit.
+      processes: the number of processes that share the audits.
+      on_audit_done: called with 1 after each audit.
 
     Returns:
-      A row for each method, and for each number of runs after which it is read.
+      A row for each method, or for each number of runs after which the method is read.
 
     Raises:
       InputError: for values out of range.
@@ -225,14 +228,15 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 
 
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
-    """Returns the largest share of audits above the truth that a method with a claimed level may show.
+    """Returns the largest share of audits above the truth that is still compatible with a claimed level.
 
-    It is a quantile of the binomial law: a method at that level shows more with probability at most `error`.
+    It is a quantile of the binomial law: if each audit exceeds the truth with probability `claimed`, a larger
+    share does with probability at most `error`.
 
     Args:
-      claimed: the level, 1 - confidence.
+      claimed: the probability with which a bound may exceed the truth, 1 - confidence.
       audits: the number of audits.
-      error: of the quantile.
+      error: the probability of a larger share.
     """
     most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
     return most_excesses / audits
@@ -243,8 +247,8 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
 
     Args:
       setting: the mechanism and its audits.
-      values: (audits,) what the method gave in each.
-      truth: about the mechanism; mu is compared where truth and method give it, else epsilon.
+      values: what the method gave in each audit.
+      truth: the truth about the mechanism; mu is compared if truth and method give it, else epsilon.
     """
     first = values[0]
     epsilon = np.array([value.epsilon for value in values])

@@ -62,16 +62,16 @@ from audit.methods.gaussian_curve import CURVE_LEVEL
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 MOST_COSINES = 10**7  # of an audit
-_REACH = 5.0  # deviations beyond both worlds' centres, for the supremum over thresholds
-_DIMENSIONS = 100  # the dimension of `cosines`, for each canary
-_REVEALED = 3.0  # times root K: the coins that `leaking` reveals at once
+_REACH = 5.0  # thresholds reach so many standard deviations beyond the means of both worlds
+_DIMENSIONS = 100  # dimensions of `cosines` for each canary
+_REVEALED = 3.0  # `leaking` reveals this times sqrt(K) coins at once
 _NOTHING: frozenset[str] = frozenset()
 _TIED = frozenset([INDEPENDENT])
 _CURVED = frozenset([GAUSSIAN_CURVE])
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns the epsilon and mu of bounds and estimates; mu is NaN where a method gives none."""
+    """Returns bounds and estimates as values to calibrate; mu is NaN where a method gives none."""
     values = []
     for finding in findings:
         mu = np.nan if finding.mu is None else finding.mu
@@ -80,12 +80,12 @@ def _values(findings: Iterable[Finding]) -> list[Value]:
 
 
 def gaussian_truth(setting: KnownMechanism) -> Truth:
-    """Returns the truth of a Gaussian mechanism."""
+    """Returns the truth of a Gaussian mechanism of the setting's mu: the epsilon of mu-GDP at delta."""
     return Truth(conversions.epsilon_from_mu(setting.mu, setting.delta))
 
 
 def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
-    """Returns the truth of a law whose parameter, in the place of mu, is epsilon."""
+    """Returns the truth of a law for which the setting's mu stands for epsilon."""
     return Truth(setting.mu)
 
 
@@ -93,16 +93,17 @@ def _mu_is_epsilon(setting: KnownMechanism) -> Truth:
 
 
 def _draw_scores(law: known_laws.ScoreFamily, rng: Generator, setting: KnownMechanism) -> Sets:
+    """Draws the scores of an audit of a single canary a run, half of the runs in each world."""
     return single(*KnownLaw(law, setting.mu).scores(rng, setting.runs // 2))
 
 
 def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
-    """Returns the truth of independent scores of a family."""
+    """Returns the true epsilon of independent scores of a family at the parameter mu, at delta."""
     return Truth(KnownLaw(law, setting.mu).epsilon(setting.delta))
 
 
 def _make_score_law(law: known_laws.ScoreFamily) -> Law:
-    """Returns a law of `known_laws`, whose parameter is the setting's mu."""
+    """Returns the calibration law of a family of scores, whose parameter is the setting's mu."""
     draw = partial(_draw_scores, law)
     truth = partial(score_truth, law)
     breaks = _NOTHING if law is known_laws.GAUSSIAN else frozenset([GAUSSIAN_CURVE])
@@ -110,17 +111,20 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
 
 
 def _require_scores(setting: KnownMechanism) -> None:
+    """Raises InputError for too few runs to have one in each world."""
     require(setting.runs >= 2, f"runs is {setting.runs}: give at least 2")
 
 
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
+    """Returns what every method gives for the scores of a single canary a run."""
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
 def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
-    """Returns what every method of a single canary a run gives, beside the test of a Gaussian curve.
+    """Returns what every method of a single canary a run gives, with the test of a Gaussian curve.
 
-    The test's power takes longest, and is needed only where the test does not refute the curve; else it is 0.
+    Each value has the test's p-value and power. The power takes longest, and is computed only if the test
+    does not reject the curve; otherwise it is 0.
     """
     scores_in, scores_out = design.pooled()
     p_value = gaussian_curve.examine(scores_in, scores_out).p_value
@@ -135,23 +139,25 @@ def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]
 
 
 def _no_run(runs: int) -> float:
-    """Returns the share of runs in which nothing is inserted, where all of them work."""
+    """Returns 0, the share of runs in which nothing is inserted, for ties in which no run fails."""
     return 0.0
 
 
 def _three_runs(runs: int) -> float:
-    """Returns the share of runs in which nothing is inserted, where three of them fail on average."""
+    """Returns the share of runs in which nothing is inserted, if three of all runs fail on average."""
     return min(3 / runs, 1.0)
 
 
 class Tie(NamedTuple):
-    """A way in which the canaries of a run depend on each other.
+    """A way in which the scores of a run's canaries depend on each other.
+
+    A score is mu * signal + noise, where the signal is 1 if its canary is in and the run works, else 0.
 
     Attributes:
-      name: its name.
-      draw_noise: (generator, runs, canaries) -> noise (n, K), of deviation 1.
-      failing: runs -> the share of them in which nothing is inserted.
-      breaks: the assumptions of methods that do not hold of it.
+      name: the name of the law that it makes.
+      draw_noise: (generator, runs n, canaries K) -> noise (n, K), each entry N(0, 1).
+      failing: number of runs -> the share of them in which nothing is inserted.
+      breaks: the assumptions of methods that do not hold for it.
     """
 
     name: str
@@ -160,9 +166,9 @@ class Tie(NamedTuple):
     breaks: frozenset[str] = _NOTHING
 
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws runs: (whether each inserts its canaries (n, 1), 1 or 0; the noise of each score (n, K)).
+        """Draws (whether each run works (n, 1), 1 or 0; the noise of each score (n, K)).
 
-        In a share `failing` of the runs nothing is inserted.
+        A run fails, and inserts nothing, with the probability that `failing` gives.
         """
         works = np.ones((setting.runs, 1))
         share = self.failing(setting.runs)
@@ -171,22 +177,22 @@ class Tie(NamedTuple):
         return works, self.draw_noise(rng, setting.runs, setting.canaries)
 
     def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:
-        """Draws runs whose canaries are in by coins."""
+        """Draws runs whose canaries are each in by a coin."""
         present = rng.random((setting.runs, setting.canaries)) < 0.5
-        signal, noise = self.draw(rng, setting)
-        return Coins(signal * setting.mu * present + noise, present)
+        works, noise = self.draw(rng, setting)
+        return Coins(works * setting.mu * present + noise, present)
 
     def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
         """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
-        signal, noise_in = self.draw(rng, setting)
+        works, noise_in = self.draw(rng, setting)
         _, noise_out = self.draw(rng, setting)
-        return Sets(signal * setting.mu + noise_in, noise_out)
+        return Sets(works * setting.mu + noise_in, noise_out)
 
     def truth(self, setting: KnownMechanism) -> Truth:
-        """Returns the largest epsilon and mu through the average error rates of any threshold.
+        """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
-        They are searched for on a grid of thresholds. Rates are those of N(mu, 1) against N(0, 1), where a
-        share of runs fails and gives N(0, 1) for canaries that are in too.
+        Scores of canaries that are out are N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1)
+        in the share of runs that fail. The largest values are taken over a grid of thresholds.
         """
         failing = self.failing(setting.runs)
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
@@ -203,20 +209,24 @@ class Tie(NamedTuple):
 
 
 def _draw_own_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    """Draws noise (n, K), independent for every canary."""
     return rng.standard_normal((runs, canaries))
 
 
 def _draw_shifted_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    """Draws noise (n, K), half of whose variance is common to the canaries of a run."""
     own = rng.standard_normal((runs, canaries))
     common = rng.standard_normal((runs, 1))
     return np.asarray((own + common) / np.sqrt(2))
 
 
 def _draw_equal_noise(rng: Generator, runs: int, canaries: int) -> Array:
+    """Draws noise (n, K), the same for all canaries of a run."""
     return np.repeat(rng.standard_normal((runs, 1)), canaries, 1)
 
 
 def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
+    """Returns what every lifted method gives for runs of several canaries."""
     return _values(lifted.bounds(design, setting.delta, setting.confidence))
 
 
@@ -224,6 +234,7 @@ def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
 
 
 def _require_one_run(setting: KnownMechanism) -> None:
+    """Raises InputError for a number of canaries with which a single run cannot be audited."""
     least = one_run_bounds.LEAST_COINS
     most = one_run_bounds.MOST_COINS
     fits = least <= setting.canaries <= most
@@ -231,19 +242,23 @@ def _require_one_run(setting: KnownMechanism) -> None:
 
 
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
-    """Returns what methods give, without those that assume a Gaussian curve if the law has none."""
+    """Returns what methods give for a single run's coins.
+
+    Methods that assume a Gaussian trade-off curve are left out if the law's is not.
+    """
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
-    is_curved = GAUSSIAN_CURVE in setting.law.breaks
-    return _values(bound for bound in bounds if not (is_curved and bound.assumes.gaussian))
+    is_not_gaussian = GAUSSIAN_CURVE in setting.law.breaks
+    return _values(bound for bound in bounds if not (is_not_gaussian and bound.assumes.gaussian))
 
 
 def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
+    """Returns the bounds from a single run's cosines."""
     return _values(one_run_bounds.bounds(cosines, setting.delta, setting.confidence))
 
 
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns the bounds from a single run's cosines, and the paper's estimate eps_lo by Jeffreys' limits."""
+    """Returns the bounds from a single run's cosines, and the paper's eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
@@ -251,16 +266,21 @@ def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
+    """Draws which canaries of a single run are in, (1, K), by fair coins."""
     return rng.random((1, setting.canaries)) < 0.5
 
 
 def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out."""
     bits = _draw_bits(rng, setting)
     return Coins(setting.mu * bits + rng.standard_normal(bits.shape), bits)
 
 
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of canaries along (e_0 + e_i) / sqrt(2): half of each score is common to all."""
+    """Draws the scores of one run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
+
+    The movement along e_0 is common to all canaries; that along e_i is canary i's own.
+    """
     bits = _draw_bits(rng, setting)
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
@@ -268,16 +288,17 @@ def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
+    """Draws the scores of one run's orthogonal canaries; with probability 1/2 none of them is inserted."""
     bits = _draw_bits(rng, setting)
     works = rng.random() < 0.5
     return Coins(setting.mu * bits * works + rng.standard_normal(bits.shape), bits)
 
 
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws scores whose signs are randomised response with odds e^mu, and which seldom reveal many coins.
+    """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
 
-    About 3 sqrt(K) coins are revealed at once, so seldom that each is with probability delta. The noise only
-    orders the guesses.
+    A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, so rarely that
+    each is revealed with probability delta. The noise only orders the guesses.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
@@ -293,15 +314,16 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
-    # Scores in place of cosines, of any dimension: guesses look at their differences alone.
+    """Draws scores N(mu, 1) of canaries that are in and N(0, 1) of as many that are out."""
+    # Scores stand in for cosines. Guesses look only at their differences, so that any dimension (2) will do.
     observed = setting.mu + rng.standard_normal(setting.canaries)
     return Cosines(observed, rng.standard_normal(setting.canaries), 2)
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
-    """Draws the cosines of uniform canaries with their noisy sum; the noise multiplier is 1 / mu."""
+    """Draws the cosines of uniformly random canaries with their noisy sum; the noise multiplier is 1 / mu."""
     dimension = _DIMENSIONS * setting.canaries
-    sigma = 1 / max(setting.mu, 1e-6)
+    sigma = 1 / max(setting.mu, 1e-6)  # finite for mu = 0
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
     return Cosines(observed, np.empty(0), dimension)
 
@@ -326,7 +348,7 @@ def _require_directions(setting: KnownMechanism) -> None:
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     """Returns what each method for fresh directions gives, after each of the setting's numbers of runs.
 
-    The method that limits mu of any GDP guarantee is left out for laws without a mu to compare it with.
+    The method that bounds the mu of a GDP guarantee is left out for laws that do not have a mu.
     """
     has_gdp = setting.law.truth is gaussian_truth
     values = []
@@ -359,8 +381,9 @@ def _make_direction_law(
     """Returns a law of the cosines of fresh directions that are all in.
 
     Args:
-      name: of the law.
+      name: the law's name.
       draw_cosines: (generator, setting) -> cosines (R, K).
+      *breaks: the assumptions of methods that do not hold for the law.
       truth: setting -> the truth; by default that of a Gaussian mechanism of mu.
     """
     draw = partial(_draw_directions, draw_cosines)
@@ -372,18 +395,20 @@ def _draw_shifted_cosines(
 ) -> Array:
     """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
 
-    Of direction v_j, a share of the squared length that is Beta lies outside of the others' span; there the
-    movement u_j is mu times that part plus standard normal noise in the d - K + 1 dimensions that are left.
+    The part of direction v_j orthogonal to the K - 1 others has a squared length of the law
+    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
+    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j.
 
     Args:
       rng: the generator.
-      setting: with mu, runs R, canaries K and dimension d.
+      setting: the setting, of which mu, the runs R, the canaries K and the dimension d are read.
       works: (R, 1), 0 for runs in which nothing is inserted, else 1.
-      columns: how many canaries of a run are drawn; all of them by default.
+      columns: the number of canaries of a run that are drawn; all K by default.
     """
     shape = setting.runs, columns or setting.canaries
-    free = setting.dimension - setting.canaries  # dimensions left, less the one along v_j's part
-    outside = np.ones(shape)
+    # The dimensions orthogonal to the other directions and to v_j's part that is orthogonal to these.
+    free = setting.dimension - setting.canaries
+    outside = np.ones(shape)  # squared lengths of the orthogonal parts
     if setting.canaries > 1:
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
     along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
@@ -392,30 +417,33 @@ def _draw_shifted_cosines(
 
 
 def _draw_equal_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K) of which all in a run are the same, each of the law of `_draw_shifted_cosines`."""
     return np.repeat(_draw_shifted_cosines(rng, setting, columns=1), setting.canaries, 1)
 
 
 def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K); in each run, with probability 1/2, nothing is inserted."""
     works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
     return _draw_shifted_cosines(rng, setting, works)
 
 
 def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
-    # A canary that is out exceeds the cosine with the probability that the noise exceeds `along`.
+    """Draws cosines (R, K) of canaries in, as if Laplace noise hid a movement of epsilon = mu along each."""
+    # The cosine is the one that a canary out exceeds with the same probability as Laplace noise `along`.
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
 
 
 def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:
-    """Draws cosines (R, K) of canaries in that are as large as (epsilon, delta)-DP allows, epsilon being mu.
+    """Draws cosines (R, K) of canaries that are in, as large as (epsilon, delta)-DP allows for epsilon = mu.
 
-    With a(t) the probability that a cosine of a canary out exceeds t, those in exceed t with probability
-    min(e^epsilon a(t) + delta, 1), by inversion of a uniform number.
+    If a cosine of a canary that is out exceeds t with probability a(t), one of a canary that is in exceeds t
+    with probability min(e^epsilon a(t) + delta, 1). They are drawn by inversion of uniform numbers.
 
     Args:
       rng: the generator.
-      setting: with mu, delta, runs R, canaries K and dimension d.
-      columns: how many canaries of a run are drawn; all of them by default.
+      setting: the setting, of which mu, delta, the runs R, the canaries K and the dimension d are read.
+      columns: the number of canaries of a run that are drawn; all K by default.
     """
     uniform = rng.random((setting.runs, columns or setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
@@ -423,10 +451,12 @@ def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None 
 
 
 def _draw_equal_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K) of which all in a run are the same, each of the law of `_draw_on_bound`."""
     return np.repeat(_draw_on_bound(rng, setting, 1), setting.canaries, 1)
 
 
 def _by_name(*laws: Law) -> dict[str, Law]:
+    """Returns laws by their names."""
     return {law.name: law for law in laws}
 
 

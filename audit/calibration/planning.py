@@ -17,21 +17,25 @@ from audit.methods.departures import draw_shares
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs
-# For each number of runs that is tried, so many audits are simulated that they have about this many runs in
-# all, but at least the first number of audits and at most the second.
+# At each number of runs that is tried, audits are simulated: as many as have about _ALL_RUNS runs in all,
+# within the limits _AUDITS.
 _ALL_RUNS = 200_000
 _AUDITS = (8, 40)
-# Likewise where each run has several canaries, of which an audit takes longer.
+# The same for runs with several canaries, whose audits take longer.
 _ALL_RUNS_OF_SEVERAL = 4_000
 _AUDITS_OF_SEVERAL = (2, 12)
-_BUG_AUDITS = 40  # simulated, of a claim whose noise is smaller than stated
+_BUG_AUDITS = 40  # simulated audits of a claim whose real noise is not as stated
 _BUG_RUNS = 1000  # of each of these audits
 
 
 def mean_if_gaussian(setting: KnownMechanism) -> float:
-    """Returns the mean over simulated audits of the bound on epsilon if the trade-off curve is Gaussian.
+    """Returns the mean of the bound `if_gaussian` on epsilon, over simulated audits.
 
-    Scores are N(mu, 1) in half of the runs and N(0, 1) in the others.
+    Scores are N(mu, 1) in half of the runs and N(0, 1) in the others. The bound assumes that the trade-off
+    curve is Gaussian, which is true here.
+
+    Args:
+      setting: mu, the number of runs and of audits, delta, confidence and seed.
     """
     rng = np.random.default_rng(setting.seed)
     half = setting.runs // 2
@@ -45,16 +49,16 @@ def mean_if_gaussian(setting: KnownMechanism) -> float:
 
 
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs from which on an audit proves a share of the true epsilon on average.
+    """Returns the number of runs at which an audit proves, on average, a given share of the true epsilon.
 
-    The bound is `if_gaussian`. The number is right to two digits, from simulated audits, which take seconds.
+    The bound is `if_gaussian`. The number is found to two digits, by simulated audits, which take seconds.
 
     Args:
-      setting: the mechanism; its runs and audits do not matter.
+      setting: the mechanism; its numbers of runs and audits are not read.
       tightness: the share, between 0 and 1.
 
     Returns:
-      The runs; None where a million do not suffice.
+      The number of runs; None if a million do not suffice.
 
     Raises:
       InputError: A tightness out of range, or a truth of epsilon = 0.
@@ -75,9 +79,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
-    """Returns the number of runs of several canaries that prove a share of the true epsilon on average.
+    """Returns the number of runs, of several canaries each, that prove a given share of the true epsilon.
 
-    The bound is `lifted_gaussian`; else it is as `runs_needed`.
+    The share is proved on average over simulated audits, by the bound `lifted_gaussian`. Arguments, result
+    and errors are those of `runs_needed`.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
@@ -97,17 +102,17 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
 
 
 def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
-    """Returns the least runs, to two digits, at which a share that grows with them reaches a target.
+    """Returns the least number of runs, to two digits, at which a growing share reaches a target.
 
-    The distance of the share from 1 falls about as 1 / sqrt(runs), which predicts where to look next between
-    too few and enough, until they differ by 5%.
+    The number is bracketed between too few and enough runs, until these differ by at most 5%. Where to look
+    next is predicted from 1 - share, which falls about as 1 / sqrt(runs).
 
     Args:
-      target: the share that is to be reached, between 0 and 1.
-      compute_share: runs -> the share.
+      target: the share to reach, between 0 and 1.
+      compute_share: number of runs -> the share, which grows with it.
 
     Returns:
-      The runs; None where a million do not suffice.
+      The number of runs; None if MOST_RUNS do not suffice.
     """
     too_few = LEAST_RUNS
     enough = math.inf
@@ -118,10 +123,10 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
             enough = runs
         else:
             too_few = runs
-        # A simulated share may reach 1, and more.
+        # A simulated share may be 1 or more, which would predict 0 runs.
         predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
-        # At least 2% inside the bracket, so that it shrinks; without a bracket, at least twice as
-        # many.
+        # At least 2% inside the bracket, so that it shrinks. While no number is known to be enough, at
+        # least twice as many.
         if enough < math.inf:
             following = min(max(predicted, 1.02 * too_few), enough / 1.02)
         else:
@@ -129,17 +134,19 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
         runs = round(min(following, MOST_RUNS))
     if enough == math.inf:
         return None
+    # Rounded up to two digits.
     unit: int = 10 ** max(len(str(enough)) - 2, 0)
     return math.ceil(int(enough) / unit) * unit
 
 
 class RunsUntilRefuted(NamedTuple):
-    """How soon a claim is refuted whose noise is smaller than stated.
+    """How soon audits refute a claim whose real noise is smaller than stated.
 
     Attributes:
-      noise: as a multiple of the stated noise.
-      median: the number of training runs after which half of the audits refute it; None beyond 1,000.
-      most: after which 9 of 10 do.
+      noise: the real noise, as a multiple of the stated noise.
+      median: the number of training runs after which half of the audits refute the claim; None if 1,000 runs
+        do not suffice.
+      most: the number after which 9 of 10 audits refute it; None likewise.
     """
 
     noise: float
@@ -152,22 +159,23 @@ def runs_until_refuted(
 ) -> RunsUntilRefuted:
     """Returns after how many training runs with fresh directions a claim of mu-GDP is refuted.
 
-    Audits are simulated: scores are ideal, N(mu / noise, 1) each, those above each of a grid of
-    thresholds are counted, and the claim is tested after every run (`claimed_curve`).
+    Audits are simulated. Scores are ideal, N(mu / noise, 1) each. Those above each of a grid of thresholds
+    are counted, and the claim is tested after every run (`claimed_curve`).
 
     Args:
-      mu: that is claimed.
-      noise: the real noise as a multiple of the stated noise.
-      canaries: directions a run.
-      confidence: of the test.
-      seed: of the simulations.
+      mu: the claimed mu.
+      noise: the real noise, as a multiple of the stated noise.
+      canaries: the number of directions of a run.
+      confidence: the confidence of the test.
+      seed: the seed of the simulations.
 
     Raises:
       InputError: the noise is no number above 0.
     """
     require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
     rng = np.random.default_rng(seed)
-    log_rates = special.log_ndtr(-THRESHOLDS)  # of exceeding them without the canary
+    # The log probabilities with which a score N(0, 1) of a canary that is out exceeds each threshold.
+    log_rates = special.log_ndtr(-THRESHOLDS)
     means = np.full((_BUG_RUNS, 1), mu / noise)
     power = gaussian_power(mu)
     needed = []
@@ -177,6 +185,7 @@ def runs_until_refuted(
         needed.append(test.runs if test.refuted else math.inf)
 
     def find_quantile(share: float) -> int | None:
+        """Returns after how many runs this share of the audits refuted; None if fewer ever did."""
         runs = float(np.quantile(needed, share, method="higher"))
         return int(runs) if math.isfinite(runs) else None
 

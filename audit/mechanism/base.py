@@ -30,10 +30,11 @@ class Hyperparameters(NamedTuple):
 
     Attributes:
       learning_rate: eta.
-      clipping_norm: C.
+      clipping_norm: C, the L2 norm to which gradients are clipped.
       noise_multiplier: sigma; the noise has standard deviation sigma * C.
       own: further hyperparameters that only this mechanism has.
-      weight_decay: lambda, of DP-SGD. None is a step without it, which rounds otherwise than a decay of 0.
+      weight_decay: lambda, the weight decay of DP-SGD. None: steps have no such term; a decay of 0 gives the
+        same steps up to rounding.
     """
 
     learning_rate: Array | float
@@ -47,8 +48,9 @@ class Schedule(NamedTuple):
     """What each step of a segment reads and whether it inserts.
 
     Attributes:
-      batches: the mini-batches, indices (steps, B).
-      mask: the insertion mask (steps,), or (steps, K) by canary.
+      batches: the mini-batches, indices of examples (steps, B).
+      mask: the insertion mask, 1 where a step inserts canaries, else 0: (steps,) for all canaries alike, or
+        (steps, K) for each.
     """
 
     batches: Array
@@ -61,9 +63,8 @@ class State(NamedTuple):
     Attributes:
       theta: the parameters (p,).
       optimizer: the optimizer's state.
-      step: how many steps are done, ().
-      seen: what an adversary remembers that sees every iterate; nothing where it sees the last
-        iterate only.
+      step: the number of steps done, ().
+      seen: what an adversary that sees every iterate remembers; () if it sees only the last iterate.
     """
 
     theta: Array
@@ -83,8 +84,8 @@ class Directions(NamedTuple):
     """K canaries in random directions, each drawn when it is needed, so that (K, p) is never in memory.
 
     Attributes:
-      keys: (K,), each the key of a uniform direction; or (K, blocks), where every BLOCK coordinates of a
-        direction are drawn by a key of their own.
+      keys: (K,), one key for each uniform direction; or (K, blocks), one key for every BLOCK coordinates of
+        each direction.
       norm: the norm of every canary, ().
     """
 
@@ -109,7 +110,7 @@ class Craft(Protocol):
 
 
 class Observe(Protocol):
-    """(state, what was remembered, step, the iterate (p,) that it released) -> what is remembered now."""
+    """(state, what was remembered, step, the iterate (p,) after the step) -> what is remembered now."""
 
     def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
 
@@ -127,16 +128,17 @@ BoundObserve = Callable[[Tree, Array, Array], Tree]
 
 
 class Canaries(NamedTuple):
-    """K things to insert into one run.
+    """The K canaries of one run.
 
     Attributes:
-      craft: gives the canaries of a step.
-      presence: traced bits (K,), which canaries are in; or what `join` takes.
-      observe: called after every step, if there is any; its result goes into State.seen.
+      craft: (step, theta) -> the canaries of that step.
+      presence: (K,), traced: 1 for a canary that is in, 0 for one that is out; with `join`, what that takes
+        as presence.
+      observe: what is called after every step; its result goes into State.seen. None: nothing is called.
       crafts_constant: whether craft gives the same at every step and for every theta, so that a segment sums
         the canaries once.
-      join: draws which canaries join a step, where nobody knows their steps beforehand; None where all that
-        are in join all steps of the insertion mask.
+      join: the draw, at each step, of the canaries that join it. None: every canary that is in joins all
+        steps of the insertion mask.
     """
 
     craft: BoundCraft
@@ -151,11 +153,12 @@ Inserter = Callable[[Array, Array, Array], Array]
 
 
 class Segment(Protocol):
-    """The steps of a schedule. The draws of step t come from fold_in(run_key, t), wherever segments begin.
+    """A function that takes the steps of a schedule.
 
-    Each canary is clipped by itself (see `sum_canaries`), so that nothing leaves the sensitivity bound. All
-    arguments are traced but the functions in `canaries`: one compiled program serves both worlds and every
-    setting of the same shapes.
+    The draws of step t come from fold_in(run_key, t), wherever segments begin. Each canary is clipped by
+    itself (see `sum_canaries`), so that no insertion exceeds the sensitivity C. All arguments are traced
+    except the functions in `canaries`: one compiled program serves both worlds, with canaries and without,
+    and every setting of the same shapes.
     """
 
     def __call__(
@@ -168,7 +171,7 @@ class Segment(Protocol):
         run_key: Array,
         /,
     ) -> State:
-        """Returns the state after all steps of the schedule, from that before its first."""
+        """Returns the state after the schedule's last step; `state` is the one before its first step."""
 
 
 class Mechanism(NamedTuple):
@@ -176,7 +179,7 @@ class Mechanism(NamedTuple):
 
     Attributes:
       start: theta_0 (p,) -> the state before the first step.
-      segment: the steps of a schedule.
+      segment: the function that takes the steps of a schedule.
       memory: (theta_0, data, batch size) -> an estimate of the memory of one run's step.
       spreads: whether a step is divided over the devices of the axis PARTS, along which the segment
         is mapped.
@@ -200,16 +203,16 @@ def sum_canaries(
 
     Args:
       canaries: K canaries, and which of them are present.
-      step: its number, from 0.
+      step: the number of the step, from 0.
       theta: the model (p,) before the step.
       clipping_norm: C.
-      mask: whether the step inserts: () for all canaries, (K,) for each.
+      mask: 1 where canaries are inserted, else 0: () for all canaries alike, or (K,) for each.
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
-        # Looping over the mask, not over mask times presence: it is the same for all runs that share it, so
-        # that they share the drawn directions too, whatever their presence.
+        # The loop is over the mask alone, not over mask times presence. Runs trained at once share the mask
+        # but not the presence; so they share the drawn directions too.
         def weighted_direction(weight: Array, k: Array) -> Array:
             weight_in = weight * canaries.presence[k]
             return weight_in * draw_unit_direction(crafted.keys[k], theta)
@@ -229,7 +232,7 @@ def _weighted_sum(
     """Returns sum_k weights_k clip(v_k, C), (p,), for the canaries v_k of one step.
 
     Args:
-      crafted: v_k, as the adversary's craft gives them.
+      crafted: the canaries v_k, as the adversary's craft gives them.
       weights: (K,), 0 for a canary that is not inserted.
       theta: the model (p,) before the step.
       clipping_norm: C.
@@ -261,10 +264,15 @@ def _weighted_sum(
 
 
 def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], Array]) -> Array:
-    """Returns the sum (p,) of term(weight, k) over the weights (K,) above 0, one after the other.
+    """Returns the sum (p,) of term(weights[k], k) over all k with a weight above 0, one term at a time.
 
-    A loop of as many rounds as there are positive weights: a canary that is out costs nothing, and only one
-    term is in memory. Each round adds the canary of the largest weight and sets that weight to 0.
+    The loop has as many rounds as there are positive weights: a canary that is out costs nothing, and only
+    one term is in memory. Each round adds the term of the largest remaining weight, and sets the weight to 0.
+
+    Args:
+      weights: (K,).
+      theta: an array of the shape and dtype of a term, (p,).
+      term: (weight (), k ()) -> (p,).
     """
 
     def any_left(carry: tuple[Array, Array]) -> Array:
@@ -272,6 +280,7 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
         return jnp.any(remaining > 0)
 
     def add_largest(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Moves the term of the largest remaining weight from (remaining (K,), total (p,)) to the total."""
         remaining, total = carry
         k = jnp.argmax(remaining)
         return remaining.at[k].set(0), total + term(remaining[k], k)
@@ -282,11 +291,11 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
 
 
 def draw_unit_direction(key: Array, like: Array) -> Array:
-    """Draws a uniform direction of the size and dtype of an array, (p,): a normal vector at length 1.
+    """Draws a uniformly random unit vector (p,): a standard normal vector, scaled to length 1.
 
     Args:
       key: the direction's key (), or keys (blocks,), one for every BLOCK coordinates.
-      like: an array (p,).
+      like: an array (p,) whose size and dtype the vector takes.
     """
     if jnp.ndim(key):
         blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
@@ -297,9 +306,13 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 
 
 def draw_block(key: Array, like: Array) -> Array:
-    """Draws a block of the normal coordinates of a direction (p,), before the direction has length 1.
+    """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
 
-    The block has BLOCK coordinates, or p where those are fewer.
+    The block has min(BLOCK, p) coordinates, the last block of a vector too.
+
+    Args:
+      key: the block's key.
+      like: an array (p,), of which only size and dtype are read.
     """
     return jax.random.normal(key, (min(BLOCK, like.size),), like.dtype)
 
@@ -311,7 +324,7 @@ def make_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Inserter:
-    """Returns the function that sums the canaries of each step of a segment.
+    """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
 
     Constant canaries are summed once for the whole segment, unless they join steps by chance.
 
@@ -319,7 +332,7 @@ def make_inserter(
       canaries: what is inserted.
       state: the run before the segment's first step.
       clipping_norm: C.
-      run_key: the run's key, from which is drawn who joins a step.
+      run_key: the run's key, from which `canaries.join` draws which canaries join a step.
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     if canaries.join is not None:
@@ -336,7 +349,7 @@ def make_inserter(
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns the same as `insert`, from the sum at hand unless the mask differs by canary."""
+        """Returns the same as `insert`, from `total` unless the mask (K,) differs by canary."""
         if jnp.ndim(mask):
             return insert(step, theta, mask)
         return mask * total
@@ -352,15 +365,16 @@ def _make_joining_inserter(
     run_key: Array,
     clipped_sum: ClippedSum,
 ) -> Inserter:
-    """Returns an inserter of the canaries that join each step by coins.
+    """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries that join a step.
 
     Constant directions that fit into memory are drawn once a segment.
 
     Args:
-      canaries: what is inserted; their presence is a probability.
+      canaries: what is inserted; their presence is what `join` takes.
+      join: draws which canaries join a step.
       state: the run before the segment's first step.
       clipping_norm: C.
-      run_key: the run's key, from which its coins are drawn.
+      run_key: the run's key, from which `join` draws.
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
     stored = None
@@ -379,9 +393,9 @@ def _make_joining_inserter(
 
 
 def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Returns all directions (K, p), clipped to C, which every step of a segment then uses again.
+    """Returns the canaries' directions (K, p), of length min(norm, C), for all steps of a segment.
 
-    None where canaries are not directions, or where keys times parameters are more than _MOST_STORED_ENTRIES:
+    None where canaries are not directions, or where the number of keys times p exceeds _MOST_STORED_ENTRIES:
     large directions have several keys each, and their array would be in memory for every run.
     """
     crafted = canaries.craft(state.step, state.theta)
@@ -394,14 +408,22 @@ def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array
 
 
 def observe_release(canaries: Canaries, state: State, step: Array) -> State:
-    """Returns the state after the adversary, if it observes, saw the iterate of step number `step`."""
+    """Returns the state with what the adversary remembers once it saw the iterate state.theta.
+
+    An adversary that does not observe leaves the state as it is.
+
+    Args:
+      canaries: the adversary's part in the run.
+      state: the run after a step.
+      step: the number of that step, from 0.
+    """
     if canaries.observe is None:
         return state
     return state._replace(seen=canaries.observe(state.seen, step, state.theta))
 
 
 def no_canaries() -> Canaries:
-    """Returns nothing to insert, K = 0."""
+    """Returns K = 0 canaries, for a run into which nothing is inserted."""
 
     def craft(step: Array, theta: Array) -> Array:
         return jnp.zeros((0, theta.size), theta.dtype)
@@ -410,16 +432,16 @@ def no_canaries() -> Canaries:
 
 
 def fixed_shuffle(key: Array, n_examples: int, batch_size: int, steps: int) -> Array:
-    """Draws mini-batches, indices (steps, B), by a shuffle an epoch, cut into whole batches.
+    """Draws mini-batches (steps, B) of example indices: each epoch is a shuffle, cut into whole batches.
 
-    What is left of an epoch is dropped. The batch of step t is the same whatever `steps`. The adversary knows
-    them all.
+    Examples that are left over at the end of an epoch are dropped. The batch of step t does not depend on
+    `steps`. The adversary knows all batches.
 
     Args:
-      key: of the shuffles.
-      n_examples: N, of the training set.
+      key: the key of all shuffles.
+      n_examples: N, the size of the training set.
       batch_size: B, at most N.
-      steps: how many mini-batches to draw.
+      steps: the number of mini-batches to draw.
     """
     per_epoch = n_examples // batch_size
     epochs = -(-steps // per_epoch)  # rounded up
@@ -436,10 +458,10 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     """Returns the mask (steps,) that is 1.0 where a step inserts the canaries, else 0.0.
 
     Args:
-      steps: of the training run.
+      steps: the number of steps of the training run.
       periodicity: k; one step in k inserts.
-      place: counted from 1, the steps place, place + k, place + 2 k, ... insert; 0 means k itself (hidden-
-        state paper, Algorithm 4).
+      place: the first step that inserts, counted from 1; place + k, place + 2 k, ... insert too. 0 means k
+        itself (hidden-state paper, Algorithm 4).
     """
     numbers = jnp.arange(1, steps + 1)
     inserts = numbers % periodicity == place % periodicity
@@ -447,7 +469,7 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
 
 
 class Trajectory(NamedTuple):
-    """A run as its simulator sees it: final theta (p,) and the summed squares of all updates (p,)."""
+    """A simulated run: the final theta (p,), and the sum over all steps of the squared updates (p,)."""
 
     theta: Array
     squared_updates: Array
@@ -461,9 +483,9 @@ def rehearse(
     schedule: Schedule,
     canaries: Canaries,
 ) -> Array:
-    """Returns the final theta (p,) of training without noise.
+    """Returns the final theta (p,) of a training run without noise.
 
-    An adversary that knows all but the noise and the coins expects this final model.
+    An adversary that knows everything but the noise and the coins expects this final model.
 
     Args:
       mechanism: what trains.
@@ -471,10 +493,10 @@ def rehearse(
       theta_0: the initial model (p,).
       data: what the mechanism trains on.
       schedule: mini-batches and the insertion mask.
-      canaries: what is inserted; where each canary is in by a coin, their presence is a probability.
+      canaries: what is inserted; where a coin decides if a canary is in, its presence is the probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Without noise it decides nothing.
+    # Without noise the key decides nothing.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -489,7 +511,7 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains without canaries and sums the squares of all updates (hidden-state paper, Algorithm 3).
+    """Trains one run without canaries, and sums its squared updates (hidden-state paper, Algorithm 3).
 
     Segments have one step each, so that every update can be seen.
 
@@ -498,8 +520,8 @@ def simulate(
       hyper: its hyperparameters.
       theta_0: the initial model (p,).
       data: what the mechanism trains on.
-      batches: indices (steps, B).
-      run_key: of the run's noise.
+      batches: the mini-batches, indices (steps, B).
+      run_key: the key of the run's noise.
     """
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:

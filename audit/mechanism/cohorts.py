@@ -19,13 +19,13 @@ Mask = NDArray[np.float32]
 
 
 def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
-    """Draws cohorts (rounds, cohort) of client indices, cut in turn from a repeated permutation.
+    """Draws cohorts (rounds, cohort) of client indices: one permutation, repeated, cut into equal pieces.
 
     A client joins at most ceil(rounds * cohort / clients) rounds. Raises InputError for a cohort that is
     empty or larger than the population.
 
     Args:
-      key: of the permutation.
+      key: the key of the permutation.
       clients: how many there are.
       rounds: how many cohorts to draw.
       cohort: how many clients each has.
@@ -42,10 +42,11 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     Raises InputError for a cohort that is empty or larger than the population.
 
     Args:
-      key: of the coins.
+      key: the key of the coins.
       clients: how many there are.
       rounds: how many cohorts to draw.
-      cohort: the mean size: each client joins each round with probability cohort / clients, by its own coin.
+      cohort: the mean size of a cohort; each client joins each round with probability cohort / clients,
+        independently.
     """
     require_cohort(clients, cohort)
     toss = _make_coins(key, clients, cohort / clients)
@@ -53,7 +54,7 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 
 def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """Returns the cohorts that a user lists as an array (rounds, the largest cohort), padded with ABSENT.
+    """Puts listed cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT.
 
     Args:
       rounds: the clients of each round, indices from 0.
@@ -78,16 +79,16 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask (rounds, canaries) with which each canary joins one round of each part of a run.
+    """Draws a mask (rounds, canaries) by which each canary joins `repetitions` rounds, one in each part.
 
-    In a part, a permutation of the canaries is dealt evenly to its rounds. Raises InputError for more
-    repetitions than rounds.
+    The run is cut into `repetitions` parts of equal length. In each part, a permutation of the canaries is
+    dealt evenly to its rounds. Raises InputError for more repetitions than rounds.
 
     Args:
-      key: of the permutations.
+      key: the key of the permutations.
       canaries: how many there are.
-      rounds: of the training run.
-      repetitions: how many parts the run has, of as many rounds each.
+      rounds: the number of rounds of the training run.
+      repetitions: the number of parts.
     """
     fits = 1 <= repetitions <= rounds
     require(fits, f"`repetitions={repetitions}`: give 1 to {rounds}, the number of rounds")
@@ -97,15 +98,16 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
         # The previous permutation may have ended within the first round of this part. The canaries that it
         # dealt to that round go last now, or the round could get them twice.
         first_round = i * rounds // repetitions
-        is_there = mask[first_round] > 0
-        order = order[np.argsort(is_there[order], kind="stable")]
+        is_dealt = mask[first_round] > 0
+        order = order[np.argsort(is_dealt[order], kind="stable")]
+        # The round of each canary of `order`: canaries of all parts are dealt evenly to all rounds.
         places = (i * canaries + np.arange(canaries)) * rounds // (canaries * repetitions)
         mask[places, order] = 1
     return mask
 
 
 def sampled_canaries(key: Array, canaries: int, rounds: int, rate: float) -> Mask:
-    """Draws a mask (rounds, canaries) with which each canary joins each round with probability `rate`."""
+    """Draws a mask (rounds, canaries) by Poisson sampling: a canary joins a round with chance `rate`."""
     toss = _make_coins(key, canaries, rate)
     return np.stack([toss(t) for t in range(rounds)]).astype(np.float32)
 
@@ -123,7 +125,7 @@ def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
 
 
 def most_rounds(cohorts: Indices, clients: int) -> int:
-    """Counts the rounds of the client that takes part in the most.
+    """Returns the largest number of rounds in which any one client takes part.
 
     Args:
       cohorts: clients (rounds, W), padded with ABSENT.
@@ -143,8 +145,8 @@ def require_cohort(clients: int, cohort: int) -> None:
 
 
 def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
-    """Returns t -> the tosses (count,) of round t, each True with probability `rate`."""
-    # mode "high": with more random bits, for small rates to be exact too.
+    """Returns t -> the coin tosses (count,) of round t, each True with probability `rate`."""
+    # mode "high" draws more random bits, so that small rates are exact too.
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 
     def toss(t: int) -> NDArray[np.bool_]:

@@ -25,11 +25,11 @@ _THETAS_IN_MEMORY = 4  # vectors of theta's size that a run's state and updates 
 
 
 class DPSGD(NamedTuple):
-    """DP-SGD's choices that are compiled in.
+    """The choices of DP-SGD that are compiled in.
 
     Attributes:
-      clipped_sum: a clipping strategy.
-      optimizer: learning rate -> Optax optimizer.
+      clipped_sum: the clipping strategy.
+      optimizer: learning rate -> the Optax optimizer.
     """
 
     clipped_sum: ClippedSum
@@ -40,7 +40,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
     """Returns DP-SGD under the contract of `audit.mechanism.base`."""
 
     def start(theta_0: Array) -> base.State:
-        # Its first state does not depend on the learning rate, which `step` supplies.
+        # Any learning rate will do: the optimizer's first state does not depend on it.
         optimizer = choices.optimizer(jnp.float32(0))
         return base.State(theta_0, optimizer.init(theta_0), jnp.int32(0))
 
@@ -52,10 +52,10 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         canaries: base.Canaries,
         run_key: Array,
     ) -> base.State:
-        """Takes the steps of a schedule, in order; the state is that before its first step.
+        """Takes the steps of a schedule from `state`, in order, and returns the state after the last.
 
         Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
-        canaries and 0 where it does not. Step t's draws come from fold_in(run_key, t). Nothing is padded
+        canaries and 0 where it does not. The draws of step t come from fold_in(run_key, t). Nothing is padded
         here: every mini-batch has B examples, and runs that pad a chunk are dropped where chunks are made.
         """
         norm = jnp.asarray(hyper.clipping_norm)
@@ -74,7 +74,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of one step: what the clipped sum computes, and the vectors beside it."""
+        """Estimates the memory of one run's step: the clipped sum's results, and a few vectors (p,)."""
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )
@@ -93,14 +93,17 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """Takes a step on a mini-batch; the formulas are at the head of this module.
+    """Takes one step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
+
+    S is the sum of the mini-batch's clipped gradients, Z ~ N(0, (sigma C)^2 I) the noise, and lambda the
+    weight decay (hidden-state paper, Equation 2).
 
     Args:
       choices: the clipping strategy and the optimizer.
       hyper: the hyperparameters.
       state: the run before the step.
       batch: the mini-batch, features (B, ...) and labels (B, ...).
-      extra: what is inserted (p,), clipped and multiplied by mask and presence already.
+      extra: the inserted canaries' sum (p,), clipped and multiplied by mask and presence already.
       noise_key: the key of this step's noise.
     """
     clipped_gradients = choices.clipped_sum(state.theta, batch, jnp.asarray(hyper.clipping_norm))
@@ -120,7 +123,7 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws N(0, deviation^2 I) of theta's size, (p,); on a CPU nothing is drawn where the deviation is 0."""
+    """Draws N(0, deviation^2 I), (p,) as theta. A CPU draws nothing, to save time, if the deviation is 0."""
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)

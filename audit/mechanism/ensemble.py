@@ -28,7 +28,7 @@ SEGMENT_STEPS = 250
 # What a chunk's step may write on a CPU's core; larger chunks fall out of cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
-# Times the VMEM that a chunk's step may hold before it is fused: larger ones move ten times the bytes.
+# What a chunk's step may hold before it is fused, in units of VMEM: larger ones move ten times the bytes.
 _VMEM_FACTOR = 2
 # The least chunk, where memory allows: models of a chunk share what depends on the data alone.
 _LEAST_CHUNK = 4
@@ -39,10 +39,10 @@ _EVERYWHERE = PartitionSpec()
 
 
 class Programs(Generic[T]):
-    """The last compiled programs, by value: equal keys must mean the same program."""
+    """A cache of compiled programs, by key: equal keys must mean the same program."""
 
     def __init__(self, most: int = 64) -> None:
-        """Makes an empty cache of the `most` programs that were used last."""
+        """Makes an empty cache, which keeps the `most` programs that were used last."""
 
         def make(recipe: _Recipe[T]) -> T:
             return recipe.make()
@@ -50,7 +50,7 @@ class Programs(Generic[T]):
         self._made: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
 
     def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
-        """Returns make()'s program, made once for equal keys; made each time where the key is None."""
+        """Returns the program that make() makes: once for all equal keys, or each time if the key is None."""
         if key is None:
             return make()
         return self._made(_Recipe(key, make))
@@ -68,7 +68,10 @@ _COMPILED: Programs[Compiled] = Programs()  # segments' programs, by name and sh
 
 
 class Placement(NamedTuple):
-    """Where arrays live: by run over a mesh, or copied to each device; a second axis divides a run's step."""
+    """Where arrays live on a mesh of devices: split by run over its first axis, or copied to each device.
+
+    A mesh from `spread` has a second axis, over whose devices each run's step is divided.
+    """
 
     mesh: Mesh
 
@@ -90,7 +93,7 @@ class Placement(NamedTuple):
         that is at most `runs`; the devices of a row share a run.
 
         Args:
-          runs: how many runs are trained at once.
+          runs: the number of runs that are trained at once.
           over: the devices; by default all of this process.
         """
         devices = np.array(over or jax.local_devices())
@@ -106,7 +109,7 @@ class Placement(NamedTuple):
         return -(-runs // rows) * rows
 
     def by_run(self, tree: T) -> T:
-        """Spreads arrays with a leading axis of runs, which the number of devices must divide."""
+        """Spreads arrays by their leading axis of runs, whose length the mesh's "runs" axis must divide."""
         spread: T = jax.device_put(tree, NamedSharding(self.mesh, _BY_RUN))
         return spread
 
@@ -116,11 +119,11 @@ class Placement(NamedTuple):
         return copied
 
     def describe(self, tree: base.Tree, by_run: bool) -> base.Tree:
-        """Returns shapes and types in place of arrays, to compile for.
+        """Returns the shapes, dtypes and places of arrays, for which a program can be compiled.
 
         Args:
-          tree: arrays, or types.
-          by_run: whether they lie as the method `by_run` would lay them, or as `everywhere` would.
+          tree: a pytree of arrays, or of their shapes and dtypes.
+          by_run: if True, they are placed as by the method `by_run`; else as by `everywhere`.
         """
         sharding = NamedSharding(self.mesh, _BY_RUN if by_run else _EVERYWHERE)
 
@@ -135,14 +138,14 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Maps a function of one run over runs and compiles it.
+        """Returns a function of one run, mapped over runs; it is compiled when it is first called.
 
-        Every device maps its own runs, and nothing passes between devices.
+        Every device maps the function over its own runs.
 
         Args:
-          function: of one run.
-          axes: 0 for each argument with a leading axis of runs, None for each that all runs share.
-          donated: the arguments whose buffers the results may reuse.
+          function: a function of one run.
+          axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
+          donated: the positions of the arguments whose buffers the results may reuse.
         """
         specs = tuple(_EVERYWHERE if axis is None else _BY_RUN for axis in axes)
         mapped = jax.shard_map(
@@ -159,12 +162,12 @@ class Insertion(NamedTuple):
     """An adversary's part in a training run.
 
     Attributes:
-      craft: gives the canaries of a step.
-      observe: what the adversary remembers of every iterate; None where it sees the last iterate
-        only.
+      craft: (state, step, theta) -> the canaries of that step.
+      observe: what the adversary remembers of every iterate; None if it sees only the last.
       crafts_constant: whether craft gives the same at every step and for every theta.
-      join: draws which canaries join a step; None where all that are in join those of the mask.
-      draw: (state, the run's own key) -> its state in that run, where each run draws its own canaries.
+      join: the draw of the canaries that join a step; None: all that are in join every step of the mask.
+      draw: (state, the run's own key) -> the adversary's state in that run; None unless each run draws its
+        own canaries.
     """
 
     craft: base.Craft
@@ -179,9 +182,9 @@ class Insertion(NamedTuple):
         """Returns the canaries of one run.
 
         Args:
-          state: the adversary's, the same for all runs.
+          state: the adversary's state, the same for all runs.
           presence: which canaries are in, (K,).
-          keys: the run's own key, where it draws its own canaries; else ().
+          keys: (key,), the run's own key, if each run draws its own canaries; else ().
         """
         if self.draw is not None:
             state = self.draw(state, *keys)
@@ -207,11 +210,13 @@ class RunKeys(NamedTuple):
 def compile_segment(
     mechanism: base.Mechanism, insertion: Insertion, placement: Placement
 ) -> jax.stages.Wrapped:
-    """Returns the program that trains a chunk of runs through a segment, compiled when it is first called:
+    """Returns the program that trains a chunk of R runs through a segment, compiled when it is first called.
 
-    run(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
+    It is called as
 
-    where states is a State with a leading axis of runs; the old states' buffers are reused.
+        program(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
+
+    where `states` is a State with a leading axis of runs. The buffers of the states passed in are reused.
 
     Args:
       mechanism: what trains.
@@ -238,15 +243,17 @@ def compile_segment(
 def compiled_for(
     arguments: base.Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
 ) -> Compiled:
-    """Returns a program compiled for arguments of these shapes and places.
+    """Returns a program compiled for arguments of these shapes, dtypes and places.
 
     Args:
-      arguments: a pytree of arrays; only shapes, types and places are read.
-      program: makes the program that is compiled.
-      key: programs of an equal key, for arguments of equal shapes, are compiled once; None: each time.
+      arguments: a sequence of arguments, pytrees of arrays; only shapes, dtypes and places are read.
+      program: a function that makes the program to compile.
+      key: the program's identity: for equal keys and equal shapes it is compiled once. None: compiled each
+        time.
     """
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
+        """Returns all that a compiled program depends on of an array."""
         weak = jax.typeof(leaf).weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
@@ -276,13 +283,15 @@ def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base
 def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) -> int:
     """Returns how many runs to train at once, so that all chunks have about the same size.
 
-    Every device takes as many runs as its budget allows, at least 1 and at most _LARGEST_CHUNK. What a step
-    of them holds or writes takes at most _MEMORY_SHARE of the memory. On a CPU, what they write also fits
-    into the cache, unless these are fewer than _LEAST_CHUNK runs; on a TPU, what they hold also takes at
-    most _VMEM_FACTOR times the VMEM.
+    Every device takes as many runs as its budget of bytes allows, at least 1 and at most _LARGEST_CHUNK:
+
+    - on a CPU, what a step of these runs writes fits into _CACHE_BYTES, or is that of _LEAST_CHUNK runs if
+      fewer would fit; but it takes at most _MEMORY_SHARE of the memory;
+    - elsewhere, what a step of them holds takes at most _MEMORY_SHARE of the memory, and on a TPU at most
+      _VMEM_FACTOR times the VMEM.
 
     Args:
-      runs: how many runs there are in all.
+      runs: the number of runs in all.
       step: the memory of one run's step.
       hardware: the devices; by default those of this process.
     """
@@ -300,7 +309,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
 
 
 def peak_memory() -> int:
-    """Returns the most bytes ever in use by the first device, or by the process where that is a CPU."""
+    """Returns the peak memory in bytes: of the first device, or, if that is a CPU, of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
     in_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats.get("peak_bytes_in_use") or in_kib * 1024

@@ -52,11 +52,11 @@ _STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
 
 
 class Expansion(NamedTuple):
-    """How much a step stretches distances at most.
+    """The most that a step stretches distances at a model, and in which direction.
 
     Attributes:
-      constant: The largest singular value of the step's Jacobian, or the largest secant's stretch.
-      direction: (p,) the displacement that is stretched so much, of length 1.
+      constant: The largest singular value of the step's Jacobian, or the stretch of the largest secant.
+      direction: (p,) the displacement that is stretched by `constant`, scaled to length 1.
     """
 
     constant: float
@@ -67,9 +67,9 @@ class SecantSearch(NamedTuple):
     """A search for the displacement that a step stretches most.
 
     Attributes:
-      length: Of the displacements.
-      starts: How many directions it climbs from.
-      seed: Of random directions.
+      length: The length |u| of the displacements.
+      starts: The number of directions from which the search climbs.
+      seed: The seed of random directions.
     """
 
     length: float
@@ -81,11 +81,11 @@ class Line(NamedTuple):
     """Secants end to end on a line through a model.
 
     Attributes:
-      length: Of each secant.
-      reach: How many there are to either side of the model.
-      derivative: How much the step stretches displacements at models, by its derivative.
-      most: The same over all steps so far; what derivatives beside the models say counts up to `MOST_MARGIN`
-        times its excess over 1.
+      length: The length of each secant.
+      reach: The number of secants to either side of the model.
+      derivative: The largest stretch by the step's derivative at models.
+      most: The largest stretch by derivatives at models over all measured steps. The stretch by derivatives
+        beside the models counts only up to 1 + MOST_MARGIN * (most - 1).
     """
 
     length: float
@@ -95,11 +95,11 @@ class Line(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """How much a step stretches a displacement.
+    """How much a step phi stretches a displacement u from x.
 
     Attributes:
       secant: |phi(x + u) - phi(x)| / |u|.
-      derivative: What derivatives there say at most.
+      derivative: The most that derivatives along the displacement account for.
     """
 
     secant: float
@@ -107,17 +107,20 @@ class Stretch(NamedTuple):
 
 
 class StepMap(NamedTuple):
-    """The compiled functions of a step theta -> phi(theta) without canaries and noise.
+    """The compiled functions of a step without canaries and noise, phi(theta) = theta - eta d(theta).
+
+    J is the Jacobian of phi at theta, and a stretch is |phi(theta + u) - phi(theta)| / |u|.
 
     Attributes:
-      descend: (theta (p,), batch) -> d(theta), (p,).
+      descend: (theta (p,), batch) -> d(theta), (p,): the mean clipped gradient plus the weight decay's term.
       stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
       matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
-      search: (theta (p,), batch, starts (n, p), length ()) -> the largest |phi(theta + u) - phi(theta)| / |u|
-        less 1 that a climb from each start reaches, (n,), over u of that length, and these u, (n, p).
+      search: (theta (p,), batch, starts (n, p), length ()) -> the largest stretch less 1 that a climb from
+        each start reaches, (n,), over u of that length, and the directions of these u, of any length, (n, p).
       walk: (theta (p,), batch, directions (n, p), positions (m,)) -> the stretch less 1 between neighbouring
         positions on the line through theta along each direction, (n, m - 1).
-      slopes: The same for the derivative along each direction, at each position, (n, m).
+      slopes: (the same arguments) -> |J v| - 1 for the unit vector v along each direction, with J taken at
+        each position on the line, (n, m).
       learning_rate: eta.
     """
 
@@ -131,7 +134,13 @@ class StepMap(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """What steps that share a program differ in: eta, lambda and C, traced."""
+    """The traced numbers in which steps of one program differ.
+
+    Attributes:
+      rate: the learning rate eta.
+      decay: the weight decay lambda.
+      norm: the clipping norm C.
+    """
 
     rate: Array
     decay: Array
@@ -139,6 +148,7 @@ class _Scale(NamedTuple):
 
 
 _Descend = Callable[[_Scale, Array, Batch], Array]  # d(theta), (p,)
+# `walk` and `slopes`, and `search`, of a `StepMap`, after the scale.
 _Walk = Callable[[_Scale, Array, Batch, Array, Array], Array]
 _Search = Callable[[_Scale, Array, Batch, Array, Array], tuple[Array, Array]]
 
@@ -163,14 +173,14 @@ def make_step_map(
     rounds: int = ROUNDS,
     program: Hashable = None,
 ) -> StepMap:
-    """Returns the step map of plain SGD with a clipping strategy and these hyperparameters.
+    """Returns the functions of a step of plain SGD with a clipping strategy and these hyperparameters.
 
     Args:
-      clipped_sum: The strategy.
+      clipped_sum: The clipping strategy.
       hyper: The hyperparameters.
-      rounds: How often a search for the largest secant climbs from each start.
-      program: Strategies with the same `program` must be the same function, and then share what is compiled;
-        None: shared with no other.
+      rounds: The number of steps that a search for the largest secant climbs from each start.
+      program: The strategy's identity: strategies with the same `program` must be the same function, and
+        share compiled programs. None: shared with no other.
     """
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
@@ -193,16 +203,17 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
     """Returns the functions of step maps with a clipping strategy, compiled when they are first used."""
 
     def descend(scale: _Scale, theta: Array, batch: Batch) -> Array:
-        """Returns d(theta), (p,)."""
+        """Returns d(theta), (p,), by which the step descends: theta - eta d(theta)."""
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
     def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
-        """Returns (J'J - I) v / eta, (p,), as eta H'H v - H v - H'v."""
+        """Returns (J'J - I) v / eta, (p,), for J = I - eta H: this is eta H'H v - H v - H'v."""
         products = _make_products(descend, scale, theta, batch)
         pushed = products.push_forward(v)
         return scale.rate * products.pull_back(pushed) - pushed - products.pull_back(v)
 
     def matrix(scale: _Scale, theta: Array, batch: Batch) -> Array:
+        """Returns (J'J - I) / eta, (p, p), by a product with each unit vector; exactly symmetric."""
         units = jnp.eye(theta.size, dtype=theta.dtype)
         products = jax.vmap(lambda unit: stretch(scale, theta, batch, unit))(units)
         return (products + products.T) / 2
@@ -218,20 +229,25 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
 
 
 class _Products(NamedTuple):
-    """Products with H, the derivative of d at a model: v (p,) -> H v, and w (p,) -> H'w."""
+    """Products with H, the Jacobian of d at a model: v (p,) -> H v, and w (p,) -> H'w."""
 
     push_forward: Callable[[Array], Array]
     pull_back: Callable[[Array], Array]
 
 
 def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch) -> _Products:
-    """Returns the products with H at theta; H v transposes the pull-back, which is linear."""
-    _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), theta)
+    """Returns v -> H v and w -> H'w, where H is the Jacobian of `descend` at theta.
+
+    H'w is the vector-Jacobian product. It is linear in w, so that its own vector-Jacobian product is H v.
+    (`jax.jvp` would be simpler, but layers with a backward pass of their own have none.)
+    """
+    _, pull = jax.vjp(lambda model: descend(scale, model, batch), theta)
 
     def pull_back(w: Array) -> Array:
         pulled: Array = pull(w)[0]
         return pulled
 
+    # A linear function has the same derivative everywhere: at 0 will do.
     _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
 
     def push_forward(v: Array) -> Array:
@@ -242,36 +258,45 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
 
 
 def _make_search(descend: _Descend, rounds: int) -> _Search:
-    """Returns the function that climbs from each of several starts, for a step that descends along d."""
+    """Returns the `search` of a `StepMap`: it climbs to the largest stretch, from each of several starts.
+
+    Args:
+      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
+      rounds: The number of steps of each climb.
+    """
 
     def search_from(
         scale: _Scale, theta: Array, batch: Batch, start: Array, length: Array
     ) -> tuple[Array, Array]:
-        """Climbs from a start, along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere."""
+        """Climbs along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere |u| = length.
+
+        Returns (the largest stretch less 1, u (p,) before it is scaled to that length).
+        """
         descent = descend(scale, theta, batch)
 
         def place(u: Array) -> Array:
+            """Returns theta + u (p,), with u scaled to the length."""
             placed: Array = theta + length * u / jnp.linalg.norm(u)
             return placed
 
         def moved(there: Array) -> tuple[Array, Array]:
-            """Returns u, as float32 rounds it, and phi(theta + u) - phi(theta) - u."""
+            """Returns u and phi(theta + u) - phi(theta) - u, for theta + u = there as float32 rounds it."""
             return there - theta, scale.rate * (descent - descend(scale, there, batch))
 
         def measure(u: Array) -> Array:
-            """Returns the stretch less 1, which does not cancel."""
+            """Returns the stretch less 1, computed without cancellation."""
             return _measure_stretch(*moved(place(u)))
 
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
-            """Takes the best of the step lengths, unless it stretches less than the direction (p,) does now.
+            """Takes one step uphill, by the best of _STEP_LENGTHS; stays where none of them stretches more.
 
-            `carry` is (the direction u, its stretch less 1).
+            `carry` is (u (p,), its stretch less 1).
             """
             u, best = carry
             there = place(u)
             displacement, change = moved(there)
-            _, pull = jax.vjp(lambda theta: descend(scale, theta, batch), there)
-            # J'(u + change) - u, so that a step of length 1 is one of the power method.
+            _, pull = jax.vjp(lambda model: descend(scale, model, batch), there)
+            # J'(u + change) - u, so that a step of length 1 is a step of the power method.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)
@@ -286,6 +311,8 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     def search(
         scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
     ) -> tuple[Array, Array]:
+        """Climbs from each of the starts (n, p), several at once; returns (stretches less 1, directions)."""
+
         def search_one(start: Array) -> tuple[Array, Array]:
             return search_from(scale, theta, batch, start, length)
 
@@ -298,15 +325,20 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
 
 
 def _make_walk(descend: _Descend) -> _Walk:
-    """Returns the function that measures secants end to end on lines, for a step that descends along d."""
+    """Returns the `walk` of a `StepMap`: it measures secants end to end on lines through a model.
+
+    Args:
+      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
+    """
 
     def walk_along(
         scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
     ) -> Array:
+        """Returns the stretch less 1, (m - 1,), between neighbours of theta + positions (m,) * unit (p,)."""
         first = theta + positions[0] * unit
 
         def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
-            """Goes on to a position; `carry` is (the place before, d there)."""
+            """Goes on to the next position; `carry` is (the model at the position before, d there)."""
             place, descent = carry
             there = theta + position * unit
             descent_there = descend(scale, there, batch)
@@ -320,12 +352,19 @@ def _make_walk(descend: _Descend) -> _Walk:
 
 
 def _make_slopes(descend: _Descend) -> _Walk:
-    """Returns the function that measures derivatives along lines, for a step that descends along d."""
+    """Returns the `slopes` of a `StepMap`: it measures derivatives along lines through a model.
+
+    Args:
+      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
+    """
 
     def slopes_along(
         scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
     ) -> Array:
+        """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit."""
+
         def measure(position: Array) -> Array:
+            """Returns |J unit| - 1 at a position; J unit = unit - eta H unit."""
             there = theta + position * unit
             products = _make_products(descend, scale, there, batch)
             return _measure_stretch(unit, -scale.rate * products.push_forward(unit))
@@ -337,7 +376,10 @@ def _make_slopes(descend: _Descend) -> _Walk:
 
 
 def _map_over_directions(measure_along: _Walk) -> _Walk:
-    """Returns a function of directions (n, p), of any length, from that of a unit vector (p,)."""
+    """Maps a function of one line, which takes a unit vector (p,), over directions (n, p) of any length.
+
+    Along a direction of length 0 the result is 0.
+    """
 
     def measure(
         scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
@@ -354,31 +396,36 @@ def _map_over_directions(measure_along: _Walk) -> _Walk:
 
 
 def _count_at_once(theta: Array) -> int | None:
-    """Returns how many starts or lines a program takes at once; None: each alone."""
+    """Returns how many starts or lines a program takes at once; None for large models: one at a time."""
     return _STARTS_AT_ONCE if theta.size < _LARGE else None
 
 
 def _measure_stretch(displacement: Array, change: Array) -> Array:
-    """Returns |u + change| / |u| - 1 of a displacement u (p,), which does not cancel; 0 where u is 0."""
+    """Returns |u + change| / |u| - 1 of a displacement u (p,); 0 where u is 0.
+
+    Computed without cancellation, from gain = |u + change|^2 / |u|^2 - 1, as gain / (sqrt(1 + gain) + 1).
+    """
     squared = displacement @ displacement
     is_apart = squared > 0
     gained = 2 * displacement @ change + change @ change
     gain = jnp.where(is_apart, gained / jnp.where(is_apart, squared, 1.0), 0.0)
-    gain = jnp.maximum(gain, -1.0)  # rounding may leave less
+    gain = jnp.maximum(gain, -1.0)  # rounding may leave it below
     return gain / (jnp.sqrt(1 + gain) + 1)
 
 
 def largest_expansion(
     step: StepMap, theta: Array, batch: Batch, start: NDArray[np.float64] | None = None
 ) -> Expansion:
-    """Returns the largest singular value of a step's Jacobian, from below, within 5% of its excess over 1.
+    """Returns the largest singular value of a step's Jacobian J, from below, within 5% of its excess over 1.
+
+    With the largest eigenvalue m of (J'J - I) / eta, it is sqrt(1 + eta m).
 
     Args:
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      start: (p,) where Lanczos iterations start, as the direction of the step before; by default the same
-        random vector each time.
+      start: (p,) where Lanczos iterations start, such as the direction found at the step before; by default
+        the same random vector each time.
     """
     p = theta.size
 
@@ -391,22 +438,24 @@ def largest_expansion(
         start = np.random.default_rng(0).normal(size=p)
 
     def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Returns (J'J - I) v / eta, for ARPACK in float64."""
         product = step.stretch(theta, batch, jnp.asarray(v.reshape(p), jnp.float32))
         return np.asarray(product, np.float64)
 
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
     find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
-    if not multiply(start).any():
+    if not multiply(start).any():  # J'J = I, which leaves the iterations nothing to find
         return Expansion(1.0, start / np.linalg.norm(start))
     try:
         values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
     except ArpackNoConvergence:
-        # From a random start; more vectors than the matrix has rows are refused.
+        # Again from a random start, with more vectors; `eigsh` refuses more than the matrix has rows.
         values, vectors = find(ncv=min(4 * _KRYLOV_VECTORS, p))
     return _make_expansion(step, values[-1], vectors[:, -1])
 
 
 def _make_expansion(step: StepMap, eigenvalue: float, direction: NDArray[np.float64]) -> Expansion:
+    """Returns the expansion of an eigenvalue m of (J'J - I) / eta; J's singular value is sqrt(1 + eta m)."""
     constant = math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
     return Expansion(constant, direction)
 
@@ -426,9 +475,9 @@ def largest_secant(
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      search: Over which u, and from how many starts.
-      directions: (n, p) starts in place of random starts, both ways, as the direction that the derivative
-        stretches most.
+      search: The length of u, and the number of starts.
+      directions: (n, p) directions from which the search starts both ways, u and -u, in place of 2 n of its
+        random starts; for example the direction that the derivative stretches most.
     """
     starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
@@ -447,17 +496,17 @@ def worst_on_lines(
     directions: NDArray[np.float64],
     line: Line,
 ) -> Stretch:
-    """Returns the secant that most exceeds derivatives, of those end to end on lines through theta.
+    """Returns the stretch of the secant that most exceeds derivatives, of those on lines through theta.
 
-    No jump that one of these lines crosses is missed: at least half of it falls within a single secant. What
-    jumps beside the lines stays unseen. Derivatives along secants are computed where these stretch more than
-    derivatives at theta do.
+    The secants of a line lie end to end, so that no jump that the line crosses is missed: at least half of it
+    falls within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are
+    computed only if some secant stretches more than `line.derivative` explains.
 
     Args:
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p), of the lines; those of length 0 are left out.
+      directions: (n, p) the directions of the lines; those of length 0 are left out.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -476,11 +525,22 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> NDArray[np.float64]:
-    """Returns what derivatives say at most along each of m secants of n lines, (n, m)."""
+    """Returns the largest stretch by derivatives along each of m = 2 reach secants of n lines, (n, m).
+
+    Derivatives are taken at _SLOPES_A_SECANT places of each secant, its start among them, and at its end.
+
+    Args:
+      step: The step's functions.
+      theta: The model (p,) before the step.
+      batch: The mini-batch of the step.
+      directions: (n, p) the directions of the lines.
+      line: The secants of each line.
+    """
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
     slopes = 1 + np.asarray(step.slopes(theta, batch, directions, positions), np.float64)
+    # For each secant, the slopes at its start and inside, (n, m, _SLOPES_A_SECANT), and at its end, (n, m).
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
     ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]
     largest: NDArray[np.float64] = np.maximum(starts.max(axis=2), ends)
@@ -488,7 +548,14 @@ def _find_slopes(
 
 
 def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants stretch more than smooth steps would; 0 or less: no more."""
+    """Returns by how much secants stretch more than smooth steps would; 0 or less means no more.
+
+    A secant may exceed 1 by 1 + _RELATIVE times the derivative's excess over 1, plus _ABSOLUTE.
+
+    Args:
+      secant: The stretch of secants, an array or a number.
+      derivative: The largest stretch by derivatives along each.
+    """
     allowed = (1 + _RELATIVE) * (np.asarray(derivative, np.float64) - 1) + _ABSOLUTE
     excess: NDArray[np.float64] = np.asarray(secant, np.float64) - 1 - allowed
     return excess

@@ -37,10 +37,10 @@ class Federated(NamedTuple):
     """DP-FedAvg's own hyperparameters, traced scalars: `Hyperparameters.own`.
 
     Attributes:
-      client_learning_rate: of the clients' SGD.
+      client_learning_rate: the learning rate of the clients' SGD.
       denominator: n, the mean number of clients a round.
-      target_quantile: the share of updates that the clipping norm leaves alone.
-      quantile_rate: eta of C <- C exp(-eta (b - target_quantile)), with b the share of unclipped updates;
+      target_quantile: the share of updates that the clipping norm should leave unclipped.
+      quantile_rate: eta in C <- C exp(-eta (b - target_quantile)), with b the share of unclipped updates;
         0: C is fixed.
       count_noise: the standard deviation of the noise on b n, the number of unclipped updates.
     """
@@ -53,17 +53,17 @@ class Federated(NamedTuple):
 
 
 class FedAvg(NamedTuple):
-    """DP-FedAvg's choices that are compiled in.
+    """The choices of DP-FedAvg that are compiled in.
 
     Attributes:
-      losses: (parameters, (features (B, ...), labels (B, ...))) -> (B,), each example's own; parameters is
+      losses: (parameters, (features (B, ...), labels (B, ...))) -> each example's loss, (B,); parameters is
         unravel(theta).
       unravel: theta (p,) -> the parameter tree.
-      batch_size: of the clients' SGD.
-      epochs: of the clients' SGD.
+      batch_size: the batch size of the clients' SGD.
+      epochs: the number of epochs of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: how many clients are trained at once, mapped; blocks follow each other, and with blocks of a
-        single client so do runs.
+      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other;
+        with blocks of a single client, so are runs.
       optimizer: the server's, learning rate -> Optax optimizer.
       spreads: whether a round's clients are divided over devices.
     """
@@ -86,7 +86,12 @@ class Server(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """A round's sums: clipped updates (p,), and 1/2 for each left alone, -1/2 for each clipped."""
+    """A round's sums over clients and canaries.
+
+    Attributes:
+      updates: the sum (p,) of the clipped updates.
+      unclipped: the sum (), of 1/2 for each update that clipping leaves alone and -1/2 for each other.
+    """
 
     updates: Array
     unclipped: Array
@@ -101,7 +106,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     """
 
     def start(theta_0: Array) -> base.State:
-        # Its first state does not depend on the learning rate, which `step` supplies.
+        # Any learning rate will do: the optimizer's first state does not depend on it.
         optimizer = choices.optimizer(jnp.float32(0))
         server = Server(optimizer.init(theta_0), jnp.float32(1))
         return base.State(theta_0, server, jnp.int32(0))
@@ -137,9 +142,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Returns the memory of a round: of as many clients as are trained at once, and of the models.
+        """Estimates the memory of one run's round: the clients trained at once, and a few vectors (p,).
 
-        `batch_size` is the contract's name for W, the clients of a round.
+        `batch_size` is the contract's name for W, the number of clients of a round.
         """
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
@@ -149,7 +154,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
-    """Returns the memory of one client's training in one round.
+    """Estimates the memory of one client's training in one round.
 
     Args:
       choices: what is compiled in.
@@ -169,13 +174,13 @@ def step(
     sums: Sums,
     key: Array,
 ) -> base.State:
-    """Takes the server's part of a round: noise, the optimizer's step, and the next clipping norm.
+    """Takes the server's part of a round: adds noise, takes the optimizer's step, adapts the clipping norm.
 
     Args:
       choices: what is compiled in.
       hyper: the hyperparameters; `own` is a Federated.
       state: the run before the round.
-      sums: the round's, over clients and canaries.
+      sums: the round's sums over clients and canaries.
       key: the round's key.
     """
     own: Federated = hyper.own
@@ -192,7 +197,7 @@ def step(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.unclipped + own.count_noise * jax.random.normal(count_key)
-    # The count is of halves, 1/2 or -1/2 an update: adding 1/2 to its mean gives the unclipped share.
+    # Each update counts 1/2 or -1/2: adding 1/2 to the mean gives the share of unclipped updates.
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)
@@ -207,7 +212,7 @@ def cohort_sums(
     cohort: Array,
     key: Array,
 ) -> Sums:
-    """Sums a cohort's clipped updates; where the step is spread, each device trains its share of clients.
+    """Sums a cohort's clipped updates; where a round is spread, each device trains its share of the clients.
 
     Args:
       choices: what is compiled in.
@@ -224,7 +229,7 @@ def cohort_sums(
         """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
         updates = _block_updates(choices, own, theta, data, members, shuffles)
         squared_norms = jnp.sum(updates**2, axis=1)
-        # A diverged update would be clipped to 0 and pass unnoticed: it makes the model NaN instead.
+        # An infinite update would be clipped to 0 and pass unnoticed; NaN makes the model NaN instead.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
         joined = (members >= 0).astype(theta.dtype)
         # 1/2 for each update that is left alone, -1/2 for each that is clipped.
@@ -241,9 +246,9 @@ def cohort_sums(
 
 
 def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
-    """Returns this device's share of a cohort (W,), in blocks of neighbouring clients (blocks, block).
+    """Returns the clients of a cohort (W,) that this device trains, as blocks (blocks, block).
 
-    The cohort is padded with ABSENT until every device has as many whole blocks.
+    The cohort is padded with ABSENT, so that every device gets the same number of whole blocks.
     """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
     width = -(-cohort.size // devices)  # rounded up, as below
@@ -253,7 +258,7 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
 
     shares = padded.reshape(blocks * block, devices)
-    # Every other row is dealt backwards, since the largest clients come first: shares of like size.
+    # The largest clients come first. Every other row is dealt backwards, so that shares are of like size.
     shares = shares.at[1::2].set(shares[1::2, ::-1])
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
     return shares[:, device].reshape(blocks, block)
@@ -284,7 +289,7 @@ def _block_updates(
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
     train = partial(_local_update, choices)
     if choices.block == 1:
-        # Client by client, over runs too: mapped, a client's products would be batched ones.
+        # One client at a time, of one run at a time: vmap would turn a client's products into batched ones.
         train = jax.custom_batching.sequential_vmap(train)
     mapped = jax.vmap(train, (None, None, 0, None, None, None))
     return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
@@ -299,15 +304,15 @@ def _local_update(
     rate: Array,
     shuffles: Array,
 ) -> Array:
-    """Returns theta minus what a client's epochs of SGD make of it, (p,); 0 for an absent client.
+    """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
 
     Args:
       choices: what is compiled in.
       theta: the model (p,) before the round.
       data: features, labels, starts and counts.
-      client: its index (), or ABSENT.
-      steps: how many steps to take at most; those beyond the client's epochs change nothing.
-      rate: the learning rate of its SGD.
+      client: the client's index (), or ABSENT.
+      steps: the number of steps to take; those beyond the client's own epochs change nothing.
+      rate: the learning rate of the client's SGD.
       shuffles: the key of all clients' shuffles in this round.
     """
     features, labels, starts, counts = data
@@ -315,10 +320,11 @@ def _local_update(
     order = _draw_orders(choices, jax.random.fold_in(shuffles, client), count)
     per_epoch = jnp.maximum(-(-count // choices.batch_size), 1)  # rounded up; 1 where it is absent
 
-    def advance(i: Array, parameters: base.Tree) -> base.Tree:
-        """Takes step i of the client's SGD, on the i-th mini-batch of its shuffled examples.
+    def advance(i: Array, before: base.Tree) -> base.Tree:
+        """Returns the parameters after step i of the client's SGD, from those before it.
 
-        A place beyond the client's last example, or a step beyond its last epoch, has weight 0 in the loss.
+        The step takes the next mini-batch of the client's shuffled examples. Places beyond the client's last
+        example, and steps beyond its last epoch, have weight 0 in the loss.
         """
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         batch = i % per_epoch
@@ -330,30 +336,38 @@ def _local_update(
         examples = (features[rows], labels[rows])
 
         def mean_loss(parameters: base.Tree) -> Array:
+            """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
             losses = choices.losses(parameters, examples)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
-            count = jnp.maximum(jnp.sum(is_live), 1)
-            return total / count
+            n_live = jnp.maximum(
+                jnp.sum(is_live), 1
+            )  # 1 in a step without examples, whose total is 0
+            return total / n_live
 
-        gradient = jax.grad(mean_loss)(parameters)
-        return jax.tree.map(lambda value, slope: value - rate * slope, parameters, gradient)
+        gradient = jax.grad(mean_loss)(before)
+        return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)
 
     trained = jax.lax.fori_loop(0, steps, advance, choices.unravel(theta))
     return theta - ravel_pytree(trained)[0]
 
 
 def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
-    """Draws an order of a client's examples for each epoch, (epochs, most_examples).
+    """Draws the order of a client's examples in each epoch, indices (epochs, most_examples).
 
-    The client's own 0 .. count - 1 come first, shuffled; places beyond its count follow and are not read.
-    Where every client's examples fit into a mini-batch, their order decides nothing and none is drawn.
+    The client's own examples 0, ..., count - 1 come first, shuffled. The indices after them are not read.
+    Where every client's examples fit into one mini-batch, their order decides nothing and none is drawn.
+
+    Args:
+      choices: what is compiled in.
+      key: the key of the client's shuffles in this round.
+      count: the number of the client's examples, ().
     """
     shape = (choices.epochs, choices.most_examples)
     if choices.most_examples <= choices.batch_size:
         return jnp.broadcast_to(jnp.arange(choices.most_examples), shape)
     draws = jax.random.uniform(key, shape)
     positions = jnp.arange(choices.most_examples)
-    # 2 is above any uniform draw.
+    # 2 is above any uniform draw, and sorts the places beyond the client's count last.
     return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
 
 
@@ -366,15 +380,15 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Adds the canaries that join a round to its sums; each counts as clipped.
+    """Returns a round's sums with the canaries that join it; each canary counts as clipped.
 
     Args:
       choices: what is compiled in.
       canaries: K canary clients.
       state: the run before the round.
       norm: C_t.
-      mask: whether they take part in the round, () or (K,).
-      run_key: the run's key, from which sampled canaries' coins are drawn.
+      mask: 1 where canaries may join the round, else 0: () for all alike, or (K,).
+      run_key: the run's key, from which `canaries.join` draws.
       sums: the round's sums over its clients.
     """
     joining = canaries
@@ -383,6 +397,7 @@ def _add_canaries(
         joining = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        """Returns the loss of one example, for canaries that are examples."""
         feature, label = example
         return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
 

@@ -17,17 +17,21 @@ _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with its presence (K,), by a coin of the step.
+    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with probability presence[k], by its own coin.
 
-    This is Poisson sampling, where presence is the sampling rate of a canary that is in. "high" draws more
-    bits, for probabilities below float32's steps.
+    This is Poisson sampling: the presence (K,) is the sampling rate of a canary that is in, and 0 of one that
+    is out. The mode "high" draws more random bits, for probabilities below float32's steps.
     """
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
 
 
 def draw_by_dice(batches: int) -> Join:
-    """Returns balls in bins: each canary joins one step of each epoch of so many, by a die of its own."""
+    """Returns balls-in-bins sampling: each canary that is in joins one uniformly drawn step of each epoch.
+
+    Args:
+      batches: the number of steps of an epoch.
+    """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
@@ -39,12 +43,18 @@ def draw_by_dice(batches: int) -> Join:
 
 
 def draw_by_shuffling(batches: int) -> Join:
-    """Returns a shuffle: all canaries are permuted in each epoch, and dealt evenly to its steps."""
+    """Returns sampling by shuffling: each epoch permutes all canaries and deals them evenly to its steps.
+
+    Args:
+      batches: the number of steps of an epoch.
+    """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
         (canaries,) = presence.shape
-        slots = batches * -(-canaries // batches)
+        slots = batches * -(
+            -canaries // batches
+        )  # rounded up: slots beyond the canaries stay empty
         key = _make_epoch_key(run_key, step, batches)
         places = jax.random.permutation(key, slots)[:canaries] % batches
         return presence * (places == step % batches)

@@ -10,13 +10,13 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 
 
 class Hardware(NamedTuple):
-    """Devices of a kind that programs are made for.
+    """The devices, all of one kind, that programs run on.
 
     Attributes:
-      is_cpu: whether they are cores, whose caches decide what is fast.
-      number: how many there are.
-      memory: bytes of each.
-      scratch: bytes beside the arithmetic of each in which a compiler keeps what fits (a TPU's VMEM), or 0.
+      is_cpu: whether they are CPU cores, whose caches decide what is fast.
+      number: the number of devices.
+      memory: the bytes of memory of each.
+      scratch: the bytes of on-chip memory of each in which a compiler keeps what fits (a TPU's VMEM), or 0.
     """
 
     is_cpu: bool
@@ -45,46 +45,53 @@ def local_hardware() -> Hardware:
 
 
 class StepMemory(NamedTuple):
-    """Bytes of one run's step, before anything is fused, so that a compiled program takes less.
+    """Bytes of one run's step, counted before anything is fused: a compiled program takes less.
 
     Attributes:
-      written: all that it writes, but for what depends on no parameter, which runs at once share; this
-        decides what stays in a cache.
-      held: the most at once, of a run alone.
+      written: the bytes of all results that depend on the run's parameters; runs that are trained at once
+        share the others. This decides what stays in a cache.
+      held: the most bytes that are in use at once, by a single run.
     """
 
     written: int
     held: int
 
     def times(self, count: int, beside: int = 0) -> "StepMemory":
-        """Returns the memory of `count` steps at once, and of `beside` bytes that stay the same."""
+        """Returns the memory of `count` such steps at once, plus `beside` bytes whatever their number."""
         return StepMemory(count * self.written + beside, count * self.held + beside)
 
 
 def step_memory(
     function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
 ) -> StepMemory:
-    """Returns the memory of a function's intermediate results, its arguments left out.
+    """Returns the memory that a function's results take, intermediate ones too, without its arguments.
+
+    The function is traced, not run.
 
     Args:
-      function: of theta (p,) and of `shared`.
-      theta: its type.
-      *shared: the types of the further arguments, arrays or pytrees.
+      function: a function of theta (p,) and of `shared`.
+      theta: the shape and dtype of the run's parameters (p,).
+      *shared: the further arguments, which runs share: arrays or pytrees, or their shapes and dtypes.
     """
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
     def written_by(runs: int) -> int:
+        """Counts the bytes that so many runs at once write."""
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
-    # What a second run adds leaves out what runs share.
+    # What a second run adds does not include what the runs share.
     return StepMemory(written_by(2) - written_by(1), _count_held(program.jaxpr))
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
-    """Counts the bytes of every result in a program; those of a loop's body as often as it is repeated."""
+    """Counts the bytes that a program writes: those of the results of all its equations.
+
+    The body of a `lax.scan` counts as often as it is repeated. The body of a `lax.while_loop`, whose number
+    of rounds is unknown, counts once. Of a `lax.cond` only the results count, not its branches.
+    """
     total = 0
     for equation in jaxpr.eqns:
         inner_programs = _inner_programs(equation)
@@ -97,7 +104,11 @@ def _count_written(jaxpr: Jaxpr) -> int:
 
 
 def _count_held(jaxpr: Jaxpr) -> int:
-    """Returns the most bytes, at any equation of a program, of all results that are still needed."""
+    """Returns the most bytes that a program's live results take while any of its equations runs.
+
+    A result is live until its last use. An equation with programs of its own (a loop, a call, branches) adds
+    the most that one of these holds.
+    """
     last_use: dict[int, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
         for variable in equation.invars:
@@ -109,12 +120,12 @@ def _count_held(jaxpr: Jaxpr) -> int:
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
         programs = _inner_programs(equation)
-        # Branches, only one of which runs.
         programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
-        within = max((_count_held(program) for program in programs), default=0)
+        # The largest, since one runs after the other, or, of branches, only one runs.
+        held_inside = max((_count_held(program) for program in programs), default=0)
         for result in equation.outvars:
             live[id(result)] = _count_bytes(result)
-        most = max(most, sum(live.values()) + within)
+        most = max(most, sum(live.values()) + held_inside)
         live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
     return most
 
@@ -131,4 +142,5 @@ def _inner_programs(equation: Any) -> list[Jaxpr]:
 
 
 def _count_bytes(variable: Any) -> int:
+    """Returns the bytes of the array that a program's variable stands for."""
     return int(variable.aval.size * variable.aval.dtype.itemsize)

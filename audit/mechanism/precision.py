@@ -19,11 +19,11 @@ _EXPONENT_BITS = 8  # of TF32 and bfloat16, as of float32
 
 
 class Operands(NamedTuple):
-    """The format of a product's operands.
+    """The floating-point format of a product's operands.
 
     Attributes:
-      significand_bits: those that are explicit, beside eight exponent bits.
-      allowed: how far a device may round.
+      significand_bits: the number of explicit significand bits; the exponent has eight bits.
+      allowed: the lowest precision in which a device may compute such products.
     """
 
     significand_bits: int
@@ -35,9 +35,9 @@ BF16 = Operands(7, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """Returns the function with operands of its float32 products rounded to a format.
+    """Returns the same function with the operands of its float32 products rounded to a format.
 
-    The result can be mapped and compiled; differentiate the function before.
+    The result can be mapped and compiled. For a derivative, differentiate first and wrap the gradient.
     """
 
     def rounded(*arguments: Any) -> Any:
@@ -53,8 +53,11 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
     Args:
       program: the function as JAX traced it.
-      arguments: the flattened arguments, arrays or tracers.
-      operands: the format.
+      arguments: the function's flattened arguments, arrays or tracers.
+      operands: the format to which operands are rounded.
+
+    Returns:
+      A value for each of the program's results.
     """
     jaxpr = program.jaxpr
     values: dict[Any, Any] = {}
@@ -72,22 +75,22 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
 
 
 def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any]:
-    """Applies an equation of a program to its inputs, with operands rounded if it is a float32 product.
+    """Applies one equation of a program to its inputs; the operands of a float32 product are rounded first.
 
-    A program that is called (`jit`, `custom_jvp`) is evaluated in its place; those of loops and branches are
-    rewritten, and the loop or branch applied.
+    An equation that calls a program (`jit`, `custom_jvp`) is replaced by that program's evaluation. Programs
+    in loops and branches are rewritten to round operands, and then the loop or branch is applied.
 
     Args:
-      equation: of a jaxpr.
-      inputs: its values, arrays or tracers.
-      operands: the format.
+      equation: an equation of a jaxpr.
+      inputs: the values of the equation's inputs, arrays or tracers.
+      operands: the format to which operands are rounded.
 
     Returns:
       A value for each of the equation's results.
     """
     primitive = equation.primitive
     params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
-    # A scan, too, has a parameter `jaxpr`: its body, which is not called once.
+    # A scan, too, has a parameter `jaxpr`; that is its body, which runs many times, not once as in a call.
     called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
     if called is not None and primitive.name != "scan":
         if not isinstance(called, ClosedJaxpr):
@@ -104,11 +107,11 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
 
 
 def _rewrite(value: Any, operands: Operands) -> Any:
-    """Returns a parameter of an equation with the programs in it rewritten to round operands.
+    """Returns an equation's parameter with the programs in it rewritten to round products' operands.
 
-    Loops and branches have such parameters, `jaxpr` and `branches`; anything else is returned as it is.
+    The bodies of loops and branches are such programs. Any other parameter is returned as it is.
     """
-    if type(value) is tuple:  # a branch's programs; a named tuple is no such
+    if type(value) is tuple:  # as of branches' programs; named tuples are other parameters
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):
         return value

@@ -22,19 +22,20 @@ from audit.mechanism import base
 
 # A step takes 2 p steps of the training run, and a QR decomposition of (2 p, p).
 MOST_PARAMETERS = 1024
-_DISTANCE = math.sqrt(3)  # in standard deviations: a Gaussian's fourth moments (DD1)
-# Steps of this share of the largest parameter are resolved by float32 within a percent.
+# The distance of differences, in standard deviations, by which DD1 matches a Gaussian's fourth moments.
+_DISTANCE = math.sqrt(3)
+# float32 resolves differences over this share of the largest parameter within a percent.
 _RESOLUTION = 3e-5
 _MODELS_AT_ONCE = 256
 
 
 class Response(NamedTuple):
-    """How D canaries (D, p) and the noise move the final model, an estimate.
+    """An estimate of how D canaries (D, p) and the noise move the final model theta_T.
 
     Attributes:
-      covariance: of theta_T, (p, p).
-      shifts: theta_T with a canary less theta_T without it, (D, p).
-      optimal: mu (D,) of each canary's best linear score, |J_v|_(Sigma^-1).
+      covariance: Sigma (p, p), the covariance of theta_T.
+      shifts: (D, p), for each canary v its shift J_v: theta_T with the canary less theta_T without it.
+      optimal: (D,), for each canary the mu of its best linear score, sqrt(J_v' Sigma^-1 J_v).
     """
 
     covariance: Array
@@ -42,21 +43,22 @@ class Response(NamedTuple):
     optimal: Array
 
     def projected(self, canaries: Array) -> Array:
-        """Returns mu (D,) of the scores <v, theta_0 - theta_T> of canaries v (D, p).
+        """Returns the mu (D,) of the scores <v, theta_0 - theta_T> of canaries v (D, p).
 
-        Such are the scores of GC-R and GC-S (`audit.adversaries.biased`), whose canaries have one coordinate.
+        mu is how far the canary shifts the score's mean, over the score's standard deviation. GC-R and GC-S
+        (`audit.adversaries.biased`) score in this way, with canaries along one coordinate.
         """
         variances = jnp.einsum("dp,pq,dq->d", canaries, self.covariance, canaries)
         return -jnp.sum(canaries * self.shifts, axis=1) / jnp.sqrt(variances)
 
 
 class _Carry(NamedTuple):
-    """The run before a step.
+    """The noiseless run before a step.
 
     Attributes:
-      flat: the flattened parameters and optimizer's state (n,).
-      factor: F of their covariance F' F, (n, n).
-      shifts: P of the canaries' shifts F' P, (n, D).
+      flat: the parameters and the optimizer's state, flattened (n,).
+      factor: F (n, n), where F' F is the covariance of `flat`.
+      shifts: P (n, D), where the columns of F' P are the canaries' shifts of `flat`.
     """
 
     flat: Array
@@ -80,27 +82,27 @@ def respond(
     schedule: base.Schedule,
     canaries: Array,
 ) -> Response:
-    """Returns the response to canaries (D, p) of norm at most C, inserted at the steps of a mask (T,).
+    """Estimates how canaries and noise move the final model, by linear response along a noiseless run.
 
-    For noise above 0, and mechanisms whose steps are linear in what is inserted: SGD with momentum or
-    without, not Adam. In float32; mu is within 1% of that from float64.
+    The estimate is for noise above 0, and for mechanisms whose steps are linear in what is inserted: SGD with
+    momentum or without, not Adam. It is computed in float32; mu is within 1% of that from float64.
 
     Args:
-      mechanism: whose steps are differenced.
+      mechanism: the mechanism whose steps are differenced.
       hyper: its hyperparameters, the noise multiplier above 0.
       theta_0: the initial model (p,).
       data: what the mechanism trains on.
-      schedule: mini-batches (T, B) and the mask (T,).
-      canaries: (D, p).
+      schedule: the mini-batches (T, B), and the mask (T,) of the steps that insert.
+      canaries: (D, p), each of norm at most C.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
     key = jax.random.key(0, impl="threefry2x32")
     first = mechanism.start(theta_0)
     p = theta_0.size
     start, unravel = ravel_pytree((first.theta, first.optimizer))
-    # Of the greatest length that clipping leaves alone; a step is linear in what is inserted.
+    # Pushes of norm C, the longest that clipping leaves alone; a step is linear in what is inserted.
     units = hyper.clipping_norm * jnp.eye(p, dtype=theta_0.dtype)
-    # In standard deviations of a step's noise, coordinate by coordinate: what an insertion adds to P.
+    # What an insertion adds to P: the canaries in standard deviations of a step's noise, by coordinate.
     inserted = canaries.T / (hyper.noise_multiplier * hyper.clipping_norm)
 
     def take_step(flat: Array, now: _Step, push: Array) -> Array:
@@ -121,11 +123,12 @@ def respond(
         """
         after = take_step(carry.flat, now, jnp.zeros(p))
 
-        # How this step's noise, a standard deviation of it along each coordinate, moves what follows: (p, n).
+        # How a standard deviation of this step's noise, along each coordinate, moves the next state: (p, n).
         pushed = jax.vmap(lambda unit: take_step(carry.flat, now, unit))(units)
         noise = hyper.noise_multiplier * (pushed - after)
 
         # How the step moves what the noise of the steps before has spread: (n, n), by central differences.
+        # float32 resolves them over no less than `least`, in standard deviations.
         least = _RESOLUTION * jnp.max(jnp.abs(carry.flat)) / jnp.max(jnp.abs(noise))
         distance = jnp.maximum(_DISTANCE, least)
         ahead = carry.flat + distance * carry.factor
@@ -142,13 +145,14 @@ def respond(
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 
-    # Before the first step nothing is noisy, and nothing shifted.
+    # Before the first step there is neither noise nor a shift: F and P are 0.
     size = start.size
     initial = _Carry(start, jnp.zeros((size, size)), jnp.zeros((size, len(canaries))))
     steps = _Step(schedule.batches, jnp.arange(len(schedule.mask)), schedule.mask)
     final, _ = jax.lax.scan(advance, initial, steps)
 
     released = final.factor[:, :p]  # the optimizer's state is not released
+    # With F = Q R of the released coordinates, Sigma = R' R, and the shifts are R' (Q' P).
     rotation, factor = jnp.linalg.qr(released)
     shifts = rotation.T @ final.shifts
     return Response(factor.T @ factor, shifts.T @ factor, jnp.linalg.norm(shifts, axis=0))

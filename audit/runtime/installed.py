@@ -22,7 +22,7 @@ _LIBRARIES = {
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
-    """Raises InputError where a library that training imports is missing.
+    """Raises InputError if a library that training imports is not installed.
 
     Args:
       function: the name of the function that trains.
@@ -34,10 +34,10 @@ def require_training_libraries(function: str, extras: str = TRAIN) -> None:
 
 
 def describe_missing_library(need: str, extras: str) -> str:
-    """Returns a message on a library of training that is missing, and what to install; "" if none is.
+    """Returns a message that names a missing library and how to install it; "" if none is missing.
 
     Args:
-      need: the words before the library's name, "`audit_loss` trains with".
+      need: the words before the library's name, for example "`audit_loss` trains with".
       extras: the package's extras to install, comma-separated.
     """
     for module, library in _LIBRARIES.items():

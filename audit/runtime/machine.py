@@ -24,7 +24,7 @@ _GOOGLE = "0x1ae0"  # the PCI vendor of TPUs
 def cores() -> int:
     """Counts the cores that this process may use.
 
-    Where the platform does not say (macOS), these are all of the machine's.
+    Where the platform does not say (macOS), it counts all cores of the machine.
     """
     if hasattr(os, "process_cpu_count"):  # Python 3.13
         return os.process_cpu_count() or 1
@@ -37,10 +37,12 @@ def cores() -> int:
 def prepare_jax(cpu_devices: int = 0) -> None:
     """Sets JAX up, before it touches a device.
 
-    Products are full float32, and compiled programs go into a cache in a folder that only the user can read.
+    Matrix products are computed in full float32. Compiled programs go into a cache, in a folder that only the
+    user can read.
 
     Args:
-      cpu_devices: how many devices to make of a CPU, each of which trains its own runs; 0: one a core.
+      cpu_devices: the number of devices that JAX makes of a CPU, each of which trains its own runs; 0: one
+        for each core.
 
     Raises:
       InputError: JAX finds no device.
@@ -63,8 +65,11 @@ def prepare_jax(cpu_devices: int = 0) -> None:
 def _configure(cpu_devices: int) -> None:
     """Sets JAX's options, and the environment variables that XLA and libtpu read.
 
-    `cpu_devices` is how many devices JAX makes of a CPU. XLA's own threads for a product are switched off,
-    since runs are spread over the devices; AVX-512 is preferred. A user's XLA_FLAGS win.
+    XLA's own threads for a product are switched off, since runs are spread over the devices. AVX-512 is
+    preferred. The user's XLA_FLAGS win over these.
+
+    Args:
+      cpu_devices: the number of devices that JAX makes of a CPU.
     """
     import jax
 
@@ -78,7 +83,7 @@ def _configure(cpu_devices: int) -> None:
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:
         jax.config.update("jax_num_cpu_devices", cpu_devices)
-        # XLA's threads; otherwise there would be one a core, in every process.
+        # The number of XLA's threads; otherwise there would be one for each core, in every process.
         os.environ.setdefault("NPROC", str(cpu_devices))
     jax.config.update("jax_default_matmul_precision", "float32")
 
@@ -90,10 +95,10 @@ def _has_google_device() -> bool:
 
 
 def _cache_programs() -> None:
-    """Has JAX keep compiled programs on disk, in a folder of the user's cache.
+    """Makes JAX keep compiled programs on disk, in a folder of the user's cache.
 
     Programs that took less than 0.2 s to compile are left out. A folder that can't be made is reported on
-    stderr. JAX itself reads the variable JAX_COMPILATION_CACHE_DIR, which names another place.
+    stderr. If the variable JAX_COMPILATION_CACHE_DIR names another place, nothing is done: JAX reads it.
     """
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return

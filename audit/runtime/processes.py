@@ -28,12 +28,12 @@ _SPAWN = multiprocessing.get_context("spawn")
 def in_order(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[Result]:
-    """Yields function(task) of each task, in the tasks' order, computed in several processes.
+    """Yields function(task) for each task, in the order of the tasks, computed in several processes.
 
     Args:
-      function: of a task; a function of a module, which processes can import.
-      tasks: picklable.
-      processes: how many; with 1 everything is computed in this process.
+      function: a function of a task, defined in a module that processes can import.
+      tasks: the tasks, picklable.
+      processes: the number of processes; with 1 everything is computed in this process.
 
     Raises:
       InputError: a process dies.
@@ -42,7 +42,7 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Tasks are sent in chunks, which costs less; every process gets a chunk at least.
+    # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
         with _sigint_blocked():
@@ -53,7 +53,10 @@ def in_order(
 def as_completed(
     function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
 ) -> Iterator[tuple[Task, Result]]:
-    """Yields (task, function(task)) as processes complete them; see `in_order` for arguments and errors."""
+    """Yields (task, function(task)) for each task, as soon as one of several processes has computed it.
+
+    The arguments and errors are those of `in_order`.
+    """
     all_tasks = list(tasks)
     if not all_tasks:
         return
@@ -65,9 +68,9 @@ def as_completed(
 
 
 def run_in_own_process(function: Callable[[], Result]) -> Result:
-    """Returns a function's result, or raises its error, from a process of its own that ends afterwards.
+    """Calls a function in a process of its own; returns its result, or raises its error.
 
-    What the function loads, allocates or sets in the environment is gone with it.
+    The process ends afterwards: what the function loads, allocates or sets in the environment is gone.
     """
     with _pool(1) as pool:
         with _sigint_blocked():
@@ -78,14 +81,14 @@ def run_in_own_process(function: Callable[[], Result]) -> Result:
 def run_with_limit(
     function: Callable[[], Iterable[Result]], seconds: float
 ) -> tuple[list[Result], str]:
-    """Calls a function in a process of its own, which is killed after some seconds.
+    """Collects what a function yields in a process of its own, which is killed at a time limit.
 
     Args:
-      function: yields results.
-      seconds: to the limit.
+      function: a function that yields results.
+      seconds: the time limit.
 
     Returns:
-      (the results, a line that says why no more came); the line is empty where the function ended by itself.
+      (the results, a line that says why no more came); the line is empty if the function ended without error.
     """
     here, there = pipe(duplex=False)
     end = time.monotonic() + seconds
@@ -108,7 +111,11 @@ def run_with_limit(
 
 
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
-    """Starts a process that calls a function with arguments, and that ends when this process does."""
+    """Starts a process that calls a function, and that ends when this process does.
+
+    It is started with SIGINT blocked, which it inherits, so that Ctrl-C in the terminal stops only this
+    process; the new one then ends with it.
+    """
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
     # Python's tracker of shared resources would unblock SIGINT if it were first started in the
     # block below.
@@ -119,15 +126,15 @@ def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
 
 
 def pipe(duplex: bool = True) -> tuple[Any, Any]:
-    """Returns the two ends of a pipe to a process that `begin` begins."""
+    """Returns the two ends of a pipe, one of which can be passed to a process that `begin` starts."""
     return _SPAWN.Pipe(duplex)
 
 
 @contextlib.contextmanager
 def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes; where the block raises, they are killed at once, whatever they do.
+    """Yields a pool of processes; if the caller's block raises, they are killed at once.
 
-    Raises InputError where a process of the pool dies.
+    Raises InputError if a process of the pool dies.
     """
     pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
@@ -152,7 +159,8 @@ def _serve(function: Callable[..., object], *arguments: Any) -> None:
 def _send_results(there: connection.Connection, function: Callable[[], Iterable[object]]) -> None:
     """Sends what a function yields through a pipe, for `run_with_limit`.
 
-    It sends (a result, None) for each, and at last (None, the error's first line, empty without an error).
+    It sends (result, None) for each result, and at last (None, reason), where the reason is the first line of
+    the function's error, or "" without an error.
     """
     reason = ""
     try:
@@ -162,16 +170,17 @@ def _send_results(there: connection.Connection, function: Callable[[], Iterable[
         reason = _first_line(error)
     except Exception as error:  # whatever it is, the parent reports it
         reason = f"{type(error).__name__}: {_first_line(error)}"
-    there.send((None, reason[:300]))  # characters, of an error that may print arrays
+    there.send((None, reason[:300]))  # cut, since an error may print arrays
 
 
 def _first_line(error: Exception) -> str:
+    """Returns the first line of an error's message, or "" for an empty one."""
     lines = str(error).splitlines()
     return lines[0] if lines else ""
 
 
 def _attach_to_parent() -> None:
-    """Makes a process that was begun here watch the process that began it."""
+    """Makes this process, one that this module started, end when the process that started it ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -185,7 +194,10 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Blocks Ctrl-C within the block: processes that are started there inherit that and never see it."""
+    """Blocks SIGINT (Ctrl-C) in this thread within the `with` block.
+
+    Processes that are started in the block inherit that, and never receive Ctrl-C.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

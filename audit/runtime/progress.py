@@ -14,12 +14,14 @@ SegmentProgress = Callable[[int, int], object]
 def bar(
     count: int, describe: Callable[[], str] = lambda: "training", unit: str = "runs"
 ) -> Iterator[Progress]:
-    """Yields the progress of a bar on stderr, which shows nothing where nothing is to be trained.
+    """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
+
+    The first call says that all is compiled. Nothing is shown if no runs are to be trained.
 
     Args:
-      count: how many runs are to be trained.
-      describe: the words before the bar, from the moment when all is compiled.
-      unit: what is counted.
+      count: the number of runs to train.
+      describe: a function that gives the words before the bar, once all is compiled.
+      unit: the word for what is counted.
     """
     from tqdm import tqdm
 
@@ -32,7 +34,7 @@ def bar(
     ) as line:
 
         def progress(runs: float) -> None:
-            # The first call says that all is compiled.
+            # Until the first call, the words are "compiling".
             line.set_description_str(describe(), refresh=False)
             line.update(min(runs, count - line.n))
 

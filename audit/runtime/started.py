@@ -13,8 +13,8 @@ _PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 def program() -> str:
     """Returns what the user typed to start this program: RUN_SH, INSTALLED or MODULE.
 
-    It is read off Python's own command line, `-m package` or the path of a script. Empty in a script of the
-    user's, a notebook or a test.
+    It is read off Python's own command line: `-m package`, or the path of a script. It is "" in a script of
+    the user's, a notebook or a test.
     """
     arguments = iter(sys.orig_argv[1:])
     for word in arguments:
@@ -22,7 +22,7 @@ def program() -> str:
             package = next(arguments, "").partition(".")[0]
             return _PROGRAMS_OF_MODULES.get(package, "")
         if word in ("-X", "-W"):
-            next(arguments, None)  # their value
+            next(arguments, None)  # skips the option's value
         elif not word.startswith("-"):
             return INSTALLED if Path(word).stem == INSTALLED else ""
     return ""

@@ -25,8 +25,8 @@ class Model(NamedTuple):
       unravel: theta -> the module's parameter tree.
       criterion: (logits, label) -> scalar.
       loss: (theta, (features, label)) -> scalar, of one example.
-      inputs: features -> the floats of one example that the first layer sees, which can stand for the
-        features.
+      inputs: features -> the floats of one example that the first layer sees; the module takes them in place
+        of the features too.
     """
 
     module: nn.Module
@@ -38,7 +38,10 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, which is this model's own: a module's fields need not be hashable."""
+        """Returns the hash of the loss, a function that no other model shares.
+
+        A module's fields need not be hashable.
+        """
         return hash(self.loss)
 
 
@@ -77,9 +80,9 @@ def flat_model(
 
 
 def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
+    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
 
-    The module is applied to one example at a time, mapped.
+    The module is applied to single examples, by vmap.
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
@@ -96,9 +99,9 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
 
 
 def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
+    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
 
-    The module takes the whole batch at once, which is faster than mapping it.
+    The module is applied to the whole batch at once, which is faster than vmap over single examples.
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:

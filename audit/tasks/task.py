@@ -19,7 +19,7 @@ class Dataset(NamedTuple):
 
     Attributes:
       features: (N, ...), float32 or whole numbers (bytes of images, say).
-      labels: (N, ...); of a classification int32 from 0.
+      labels: (N, ...); for classification, classes as int32 from 0.
       source: a line that says where the arrays came from.
       checksum: SHA-256, in hex, of the canonical arrays (see `checksum_of`).
     """
@@ -31,11 +31,11 @@ class Dataset(NamedTuple):
 
 
 class Clients(NamedTuple):
-    """Examples by client; rows starts[i] : starts[i] + counts[i] belong to client i.
+    """The examples of M clients; rows starts[i] : starts[i] + counts[i] belong to client i.
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32; of text a label a position, 0 where a position is padding.
+      labels: (N, ...), int32; for text one label for each position, 0 if it is padding.
       starts: (M,) int32, the first row of each client; clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source: a line that says where the arrays came from.
@@ -62,14 +62,14 @@ class Clients(NamedTuple):
         return self.features, self.labels, starts, counts
 
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
-        """Returns a client's features (n, ...) and labels (n, ...)."""
+        """Returns the features (n, ...) and labels (n, ...) of the client of this index."""
         start = self.starts[client]
         rows = slice(start, start + self.counts[client])
         return self.features[rows], self.labels[rows]
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns the SHA-256, in hex, of arrays: of the name, dtype, shape and little-endian bytes of each."""
+    """Returns the SHA-256, in hex, of arrays by name: of their names, dtypes, shapes, little-endian bytes."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -79,13 +79,13 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The sources that a user gives.
+    """The sources of data and weights that a user gives; None for each that is not given.
 
     Attributes:
       data_file: a data file.
-      tfds_dir: or a prepared TFDS folder.
-      weights: the weights file of a frozen body.
-      input_size: the side in pixels to which images are resized for it.
+      tfds_dir: a folder of data that TFDS prepared, in place of a data file.
+      weights: the weights file of a frozen body, the pretrained part of a network.
+      input_size: the side in pixels to which images are resized for the frozen body.
     """
 
     data_file: str | None = None
@@ -106,13 +106,13 @@ class Data(NamedTuple):
     """A data set, for people and programs.
 
     Attributes:
-      name: of its flag and its cache file.
-      label: for people.
-      checksum: of the arrays that every source gives; None where they are computed, and so not the same to
-        the bit everywhere.
-      load: reads it.
-      file: the data set that `data_file` replaces.
-      examples: what a loader gives without a file of the user's own.
+      name: the name of its flag and of its cache file.
+      label: its name for people.
+      checksum: the checksum of the arrays as every source gives them; None if they are computed, and so not
+        the same to the bit everywhere.
+      load: sources -> the examples.
+      file: the name of the data set that `data_file` replaces.
+      examples: the number and the shape of the examples that `load` gives without a file of the user's own.
     """
 
     name: str
@@ -134,18 +134,18 @@ class StepSeconds(NamedTuple):
     per_example: float
 
     def of(self, batch_size: int) -> float:
-        """Returns the seconds at a batch size."""
+        """Returns the seconds of a model-step on so many examples."""
         return self.fixed + batch_size * self.per_example
 
 
 class Convex(NamedTuple):
-    """A model whose loss is l(w'x, y), convex in the scalar w'x.
+    """A model with weights w whose loss l(w'x, y) of an example (x, y) is convex in the scalar w'x.
 
-    A clipped gradient is then that of a convex loss too. A loss is b |x|^2-smooth.
+    A clipped gradient is then that of a convex loss too. The loss is b |x|^2-smooth in w.
 
     Attributes:
-      curvature: b, the largest value of l''.
-      norm: the largest |x|, whatever the data, since the loader sees to it.
+      curvature: b, the largest second derivative of l in w'x.
+      norm: the largest |x|, which the loader ensures for any data.
     """
 
     curvature: float
@@ -153,13 +153,13 @@ class Convex(NamedTuple):
 
 
 class Curved(NamedTuple):
-    """A model whose loss of one example has bounded curvature, whatever the data and the parameters.
+    """Limits on the curvature of one example's loss, for any data and any parameters.
 
     Attributes:
-      largest_negative: m, where no eigenvalue of the Hessian is below -m.
-      largest_positive: L, where none is above L.
-      largest_gradient: the largest norm of a gradient, so that a clipping norm of as much never clips.
-      reason: why, in a few words.
+      largest_negative: m; no eigenvalue of the loss's Hessian is below -m.
+      largest_positive: L; no eigenvalue is above L.
+      largest_gradient: the largest norm of the loss's gradient; a clipping norm of at least this never clips.
+      reason: why these limits hold, in a few words.
     """
 
     largest_negative: float
@@ -169,28 +169,28 @@ class Curved(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A model on its data.
+    """A model and the data that it is trained on.
 
     Attributes:
-      name: as users type it.
-      label: on figures.
-      description: for a report.
-      data: what it is trained on.
-      make: builds the model.
-      classes: 0 of a regression.
-      learning_rate: its default.
-      batch_size: its default.
-      clipping: the strategies that it can take, the fastest first.
+      name: the name that users type.
+      label: the name on figures.
+      description: the description in reports.
+      data: the data set.
+      make: the shape of one example's features -> the model.
+      classes: the number of classes; 0 for a regression.
+      learning_rate: the default learning rate.
+      batch_size: the default batch size.
+      clipping: the names of the clipping strategies that the model can take, the fastest first.
       over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
         has a formula (Errata H16).
-      step_seconds: how long a model-step takes.
-      canaries: how many a run `auto` takes, so that they hardly disturb each other (README, "Many canaries a
-        run").
-      directions: how many fresh directions a run, a power of 2 of at most an eighth of the parameters, until
-        drawing them takes as long as training.
-      convex: what makes its steps Lipschitz.
-      not_convex: where there is no `convex`, why its steps have no known Lipschitz constant.
-      curved: of a model that is not convex in a scalar, what bounds its curvature.
+      step_seconds: the seconds of a model-step.
+      canaries: the number of canaries a run that `auto` stands for, so few that they hardly disturb each
+        other (README, "Many canaries a run").
+      directions: the number of fresh directions a run: a power of 2 that is at most an eighth of the
+        parameters, and small enough for drawing them to take no longer than training.
+      convex: the limits that make its steps Lipschitz, if its loss is convex in a scalar; else None.
+      not_convex: why its steps have no known Lipschitz constant, if `convex` is None.
+      curved: the limits on its curvature, if it has any and `convex` is None; else None.
       smooth: whether its loss has no kinks, so that constants may be measured along training runs.
     """
 
@@ -218,14 +218,14 @@ Test = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
 class Federation(NamedTuple):
-    """Clients, and examples to test the model on; without them it is tested on the clients' own."""
+    """Clients, and examples to test the model on; if these are None, it is tested on the clients' own."""
 
     clients: Clients
     test: Test | None
 
 
 class Dealing(Protocol):
-    """What a federated setting says of its clients: how many, how unevenly examples are dealt, the seed."""
+    """How examples are dealt to clients: their number, how unevenly (alpha), and the seed."""
 
     @property
     def clients(self) -> int: ...
@@ -239,14 +239,14 @@ class FederatedTask(NamedTuple):
     """A model and its clients' data.
 
     Attributes:
-      description: for a report.
-      load: reads the data and deals them to clients.
-      make: builds the model.
-      file: the data set that `data_file` replaces.
-      examples: of all clients.
-      padding: of text, the label that means none.
-      by_batch: whether its module takes a mini-batch at once (`audit.tasks.model.losses_of_batch`), and
-        clients train fastest in turn.
+      description: the description in reports.
+      load: (how examples are dealt, sources) -> the clients and the test examples.
+      make: () -> the model.
+      file: the name of the data set that `data_file` replaces.
+      examples: the number and the shape of the examples of all clients.
+      padding: for text, the label that marks padding; None otherwise.
+      by_batch: whether its module takes a whole mini-batch (`audit.tasks.model.losses_of_batch`). Clients
+        then train fastest one after the other.
     """
 
     description: str

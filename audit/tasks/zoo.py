@@ -35,9 +35,9 @@ def federated_tasks() -> Mapping[str, FederatedTask]:
 
 
 def task(model: str) -> Task:
-    """Returns what the catalogue of `models/` says of a model that trains on examples.
+    """Returns the task of a model of `models/` that trains on examples.
 
-    Raises InputError for an unknown name, a model that trains on clients alone, and where `models/` is
+    Raises InputError for an unknown name, for a model that trains only on clients, and if `models/` is
     missing.
     """
     _require_zoo(model)
@@ -46,9 +46,9 @@ def task(model: str) -> Task:
 
 
 def federated_task(model: str) -> FederatedTask:
-    """Returns what the catalogue of `models/` says of a model that trains on clients.
+    """Returns the task of a model of `models/` that trains on clients.
 
-    Raises InputError for an unknown name, and where `models/` is missing.
+    Raises InputError for an unknown name, and if `models/` is missing.
     """
     _require_zoo(model)
     row: FederatedTask = _catalogue().federated_task(model)
@@ -56,19 +56,19 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _catalogue() -> ModuleType:
-    """Imports the zoo's catalogue, all that the library refers to of it."""
+    """Imports `models.catalogue`, the only module of `models/` to which the library refers."""
     return importlib.import_module(f"{_ZOO}.catalogue")
 
 
 def _require_zoo(model: str) -> None:
-    """Raises InputError where there is no zoo."""
+    """Raises InputError, with the model's name, if `models/` cannot be used."""
     if missing := _missing():
         raise InputError(f"`model={model}` is a model of the repository: {missing}")
 
 
 @cache
 def _missing() -> str:
-    """Returns why `models/` cannot be used, or "" where it can; then it can be imported from now on."""
+    """Returns why `models/` cannot be used, or "" if it can; `models` can then be imported from now on."""
     has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
     if not has_catalogue or not (_ROOT / "run.sh").is_file():
         # A folder of that name beside an installed `audit` is somebody else's.

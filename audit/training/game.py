@@ -46,20 +46,20 @@ class Game(NamedTuple):
     """A training configuration and its adversary; arrays on the device, everything else static.
 
     Attributes:
-      mechanism: what trains.
-      adversary: what attacks it.
-      init: key -> theta_0.
-      data: what the mechanism trains on.
-      hyper: its hyperparameters.
-      schedule: its mini-batches and insertion mask.
-      seed: of all randomness.
-      unknown_initialisation: whether every run draws its own theta_0, and the adversary works with another
-        draw of the same distribution.
+      mechanism: the mechanism that trains.
+      adversary: the adversary that attacks it.
+      init: key -> theta_0 (p,).
+      data: the data that the mechanism trains on.
+      hyper: the mechanism's hyperparameters.
+      schedule: the mini-batches and the insertion mask.
+      seed: the seed of all randomness.
+      unknown_initialisation: whether every run draws its own theta_0, and the adversary assumes yet another
+        draw.
       program: games of an equal `program` must have the same functions (mechanism's, init, adversary's craft,
         score and observer) and then share compiled programs; None: shared with no other.
-      join: draws which canaries that are in join a step, which nobody sees; None where all of them do.
-      sampling_rate: what `join` takes as the presence of a canary that is in.
-      segment_steps: progress and checkpoints come this often, or a little more often.
+      join: the draw, unseen by the adversary, of the canaries that join a step; None: all that are in join.
+      sampling_rate: the presence that `join` gets for a canary that is in.
+      segment_steps: the most steps of a segment, after each of which progress and checkpoints come.
     """
 
     mechanism: Mechanism
@@ -94,14 +94,15 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Adds to scores what an audit needs beside them: which canaries are in, and the law of the others.
+        """Returns scores with what an audit needs beside them: who is in, and the law of those that are out.
 
-        That law follows from the dimension of the directions, or from the number of fresh draws that a canary
-        was ranked among. Both are 0 unless each run draws canaries of its own.
+        The law follows from the dimension p of the directions if scores are their cosines (the adversary's
+        `law_is_known`), or from the number of fresh draws among which a canary was ranked. Otherwise the
+        dimension, or the number of draws, is 0.
 
         Args:
-          first: the index of the first of these runs, which follow each other.
-          scores: (n, K).
+          first: the index of the first of n consecutive runs.
+          scores: (n, K) their scores.
         """
         dimension = 0
         draws = self.adversary.draws
@@ -114,15 +115,15 @@ class Game(NamedTuple):
         """Returns the canaries that a step may insert into a single run.
 
         Args:
-          state: the adversary's state, which runs share.
+          state: the adversary's state, which all runs share.
           theta: the model (p,) before the step.
-          step: its number, from 0.
-          own_keys: the run's own key, where each run draws canaries of its own; else ().
+          step: the number of the step, from 0.
+          own_keys: (key,), the run's own key, if each run draws its own canaries; else ().
         """
         return self.adversary.craft(self.adversary.draw_for_run(state, own_keys), step, theta)
 
     def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
-        """Returns the runs' own keys, ((R,),), where each draws canaries of its own; else ()."""
+        """Returns (keys (R,),), the runs' own keys, if each run draws its own canaries; else ()."""
         if self.adversary.draw is None:
             return ()
         return (_run_keys(root(self.seed, "own"), runs),)
@@ -138,24 +139,24 @@ class Game(NamedTuple):
         """Returns the scores (K,) that the adversary gives a single run.
 
         Args:
-          state: the adversary's state, which runs share.
-          seen: what it remembers of the iterates that it saw.
+          state: the adversary's state, which all runs share.
+          seen: what the adversary remembers of the iterates that it saw.
           theta_t: the model (p,) now, or at the end.
-          assumed_theta_0: the initial model (p,) that it assumes.
-          own_keys: the run's own key, where each run draws canaries of its own; else ().
+          assumed_theta_0: the initial model (p,) that the adversary assumes.
+          own_keys: (key,), the run's own key, if each run draws its own canaries; else ().
         """
         state_of_run = self.adversary.draw_for_run(state, own_keys)
         return self.adversary.score(state_of_run, seen, theta_t, assumed_theta_0)
 
 
 class Midway(NamedTuple):
-    """A chunk between two segments.
+    """A chunk of R runs between two segments.
 
     Attributes:
-      first: its first run.
-      steps: how many steps are done.
-      thetas: its models (R, p).
-      scores: () -> their scores now, (R, K).
+      first: the index of its first run.
+      steps: the number of steps done.
+      thetas: the models (R, p).
+      scores: () -> the models' scores (R, K), as if training ended now.
       craft: () -> the canaries that the next step may insert, with a leading axis (R,).
     """
 
@@ -170,7 +171,10 @@ Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
 class _Attack(NamedTuple):
-    """An adversary's decision, the theta_0 that it assumes, and the runs' common theta_0."""
+    """The adversary's state from before training, the theta_0 (p,) that it assumes, and the runs' theta_0.
+
+    The last is not used if every run draws its own.
+    """
 
     state: Tree
     assumed_theta_0: Array
@@ -178,7 +182,7 @@ class _Attack(NamedTuple):
 
 
 def root(seed: int, name: str) -> Array:
-    """Returns the root of a seed's randomness that has this name, a typed threefry key."""
+    """Returns the named root of a seed's randomness, a typed threefry key (see the module for the names)."""
     key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, zlib.crc32(name.encode()))
 
@@ -186,13 +190,13 @@ def root(seed: int, name: str) -> Array:
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
     """Returns which canary is in in which run, (R, K).
 
-    A lone canary is in in odd runs and out in even runs, as many of each in every even chunk. Several are
-    each in with probability 1/2, independently.
+    A single canary is in in odd runs and out in even runs. Several canaries are each in with probability
+    1/2, independently.
 
     Args:
       runs: the indices of the runs, (R,).
       canaries: K.
-      seed: of all randomness.
+      seed: the seed of all randomness.
     """
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
@@ -205,11 +209,11 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
 
 
 def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
-    """Returns how many runs a chunk has, all chunks equal: as many as the devices' cache or memory holds.
+    """Returns how many runs to train at once, for chunks of about equal size that fit cache or memory.
 
     Args:
-      game: what is played.
-      runs: how many runs there are in all.
+      game: the game to play.
+      runs: the number of runs in all.
       hardware: the devices; by default this process's.
     """
     batch_size = game.schedule.batches.shape[1]
@@ -222,12 +226,12 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
-    """Traces a chunk's first segment as `play` compiles it, for devices that need not be there.
+    """Traces the program that `play` compiles for a chunk's first segment, for devices that need not exist.
 
     Args:
-      game: what is played.
-      placement: the devices, of this machine or described.
-      chunk: runs a chunk.
+      game: the game to play.
+      placement: the devices, of this machine or only described.
+      chunk: the number of runs of a chunk.
     """
     runs = np.arange(placement.round_up(chunk))
     attack = jax.eval_shape(lambda: _prepare_attack(game))
@@ -258,13 +262,14 @@ def play(
     """Trains the runs of every range chunk by chunk and yields each chunk's scores.
 
     Args:
-      game: what is played.
-      ranges: of runs, [start, stop). A range is requested when the scores before it were taken.
-      chunk: runs a chunk.
-      progress: called when all is compiled, and after each segment.
-      checkpoints: with them a chunk goes on from its last checkpoint, to the bit; they are removed when its
-        scores were taken.
-      watch: looks at a chunk after each segment.
+      game: the game to play.
+      ranges: ranges of runs, [start, stop). The next is requested only after the caller took the scores of
+        the one before.
+      chunk: the number of runs of a chunk.
+      progress: called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
+      checkpoints: the place of checkpoints, if any: from its last one, a chunk goes on bit by bit as if it
+        had not been interrupted. They are removed once the caller took the chunk's scores.
+      watch: called with the chunk after each segment.
 
     Raises:
       InputError: a model diverged.
@@ -282,12 +287,12 @@ def play(
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores that a game's adversary gives final models, of which it sees nothing else.
+    """Returns the scores that a game's adversary gives to final models; it sees no other iterate.
 
     Args:
-      game: whose adversary scores.
-      thetas: the models (R, p) of runs first, first + 1, ...
-      first: the first of these runs.
+      game: the game whose adversary scores.
+      thetas: the final models (R, p) of runs first, ..., first + R - 1.
+      first: the index of the first run.
 
     Raises:
       InputError: a model diverged.
@@ -302,13 +307,16 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
 
 
 class _ChunkPlayer:
-    """Plays a game's chunks, with its compiled programs and the arrays that runs share on the devices.
+    """Plays a game's chunks; it holds the compiled programs, and the arrays that runs share, on the devices.
 
-    Chunks are padded to the same width, so that one program serves all, on all devices.
+    Chunks are padded with further runs to one width, so that the same programs serve all of them.
     """
 
     def __init__(self, game: Game, chunk: int) -> None:
-        """Compiles all programs for chunks of `chunk` runs."""
+        """Puts shared arrays on the devices, and compiles the segments' programs for chunks of `chunk` runs.
+
+        The programs that score and craft are compiled when they are first called.
+        """
         self._game = game
         spreads = game.mechanism.spreads
         self._placement = Placement.spread(chunk) if spreads else Placement.local()
@@ -333,11 +341,11 @@ class _ChunkPlayer:
         """Trains runs first, ..., first + size - 1 and returns their scores (size, K).
 
         Args:
-          first: the chunk's first run.
-          size: how many runs count; the chunk is padded to the width that programs are compiled for.
-          progress: called after each segment with the chunk's runs and the segment's steps.
+          first: the index of the chunk's first run.
+          size: the number of runs that count; the chunk is padded to the width of the compiled programs.
+          progress: called after each segment with (size, the segment's steps).
           checkpoints: where states are stored between segments, and looked for before the first.
-          watch: looks at the chunk after each segment.
+          watch: called with the chunk after each segment.
         """
         runs = np.arange(first, first + self._width)
         name = self.checkpoint_name(first)
@@ -372,21 +380,21 @@ class _ChunkPlayer:
         return np.asarray(score(states), np.float64)
 
     def checkpoint_name(self, first: int) -> str:
-        """Returns the name of a chunk's checkpoint: its first run, the padded width, the segments."""
+        """Returns a checkpoint's name: the chunk's first run, the padded width, the number of segments."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
 
     def _map_over_runs(
         self, name: str, function: Callable[..., Tree], axes: tuple[int | None, ...]
     ) -> Wrapped:
-        """Maps a function of one run over a chunk's, compiled once for games that share programs.
+        """Maps a function of one run over a chunk's runs, compiled once for games that share programs.
 
         Args:
-          name: tells the functions of a game from each other.
-          function: of one run.
-          axes: 0 for each argument with a leading axis of runs, None for each that all runs share.
+          name: a name that tells the functions of a game from each other.
+          function: a function of one run.
+          axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
         """
         game = self._game
-        # Alone in the lambda, so that programs do not hold the shared arrays.
+        # A local of its own: a lambda with `self` in it would keep the shared arrays alive in the cache.
         placement = self._placement
         key = None
         if game.program is not None:
@@ -394,7 +402,7 @@ class _ChunkPlayer:
         return _MAPPED.get(key, lambda: placement.over_runs(function, axes))
 
     def _compile_segments(self) -> dict[int, Compiled]:
-        """Returns a compiled program for each length of a segment, in steps."""
+        """Returns the compiled program of a segment, for each length in steps that a segment has."""
         game = self._game
         runs = np.arange(self._width)
         states = self._first_states(runs)
@@ -421,7 +429,7 @@ class _ChunkPlayer:
     def _arguments(
         self, runs: NDArray[np.int64], states: State, segment: Schedule
     ) -> tuple[Tree, ...]:
-        """Returns the arguments of a segment's program: hyperparameters, states, data and so on.
+        """Returns the arguments of the program of `ensemble.compile_segment`, in order, on the devices.
 
         Args:
           runs: the chunk's runs, indices (R,).
@@ -429,7 +437,7 @@ class _ChunkPlayer:
           segment: the steps to take.
         """
         game = self._game
-        # Where canaries are sampled, the probability with which each joins a step.
+        # If canaries are sampled, this is the probability with which each joins a step.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
         by_run = self._placement.by_run((present, keys))
@@ -438,17 +446,18 @@ class _ChunkPlayer:
     def _resume(
         self, checkpoints: Checkpoints | None, name: str, states: State
     ) -> tuple[int, State]:
-        """Returns (segments that are done, states after them), from a chunk's checkpoint if it has any.
+        """Returns (the number of segments done, the states after them), from a chunk's checkpoint if any.
 
         Args:
           checkpoints: where to look; None: nowhere.
-          name: the checkpoint's.
-          states: the runs before the first step, returned where no checkpoint fits.
+          name: the checkpoint's name.
+          states: the runs before the first step, which are returned if no checkpoint fits.
         """
         if checkpoints is None:
             return 0, states
 
         def fits(done: int, checkpoint: State) -> bool:
+            """Returns whether a checkpoint is of a chunk that has done so many segments, but not all."""
             steps = sum(len(segment.mask) for segment in self._segments[:done])
             return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
@@ -465,9 +474,9 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> _Attack:
-    """Returns what the adversary decides before training, and the initialisations.
+    """Returns what the adversary decides before training, and the initial models.
 
-    Raises InputError where the adversary's functions do not keep its contract.
+    Raises InputError if the adversary's functions break its contract.
     """
     theta_0 = game.init(root(game.seed, "theta"))
     assumed = theta_0
@@ -484,9 +493,10 @@ def _prepare_attack(game: Game) -> _Attack:
 
 
 def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
-    """Returns (run key, theta_0 (p,), adversary's state, theta_0 that it assumes) -> a run's first state.
+    """Returns the function that makes a run's state before the first step.
 
-    The run key is read where each run draws a theta_0 of its own.
+    It is (run key, theta_0 (p,), adversary's state, the theta_0 that it assumes) -> the state. The run key is
+    read only if each run draws its own theta_0.
     """
     draws_own = game.unknown_initialisation
     observer = game.adversary.observer
@@ -501,16 +511,16 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
-    """Returns a key for each run, (R,), by its index."""
+    """Returns a key for each run, (R,), folding its index into a root key."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(runs, jnp.uint32))
 
 
 def _require_finite(scores: NDArray[np.float64], first: int) -> None:
-    """Raises InputError for scores (n, K) that are not finite: a model diverged.
+    """Raises InputError for scores that are not finite, as those of a diverged model.
 
     Args:
-      scores: of consecutive runs.
-      first: the index of the first.
+      scores: (n, K) the scores of consecutive runs.
+      first: the index of the first run.
     """
     diverged = np.flatnonzero(~np.isfinite(scores).all(axis=1))
     if diverged.size:

@@ -29,11 +29,11 @@ from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# Of each run so many steps are measured that these times the parameters are a constant, within limits.
+# The number of measured steps of a run is this over the number of parameters, within the limits below.
 _PARAMETERS_TIMES_STEPS = 1_250_000
 _MOST_MEASURED = 1250
 _FEWEST_MEASURED = 20
-_LEAST_SHARE = 0.01  # of the largest distance: processes that are nearer are together
+_LEAST_SHARE = 0.01  # of the largest distance; processes that are nearer count as together
 _LARGE = 10_000  # parameters from which on measuring a step takes seconds
 
 
@@ -41,13 +41,13 @@ class Effort(NamedTuple):
     """How much is measured.
 
     Attributes:
-      runs: Half of them with the canary.
-      steps: Measured of each run, at most.
-      walked: Steps of each run from whose models secants go along lines, at most.
-      reach: How many secants a line has to either side.
-      searched: Steps of each run at which secants are searched.
-      starts: How many directions each search climbs from.
-      rounds: In which a search climbs from each start.
+      runs: The number of runs; every other run has the canary.
+      steps: The most steps of each run that are measured.
+      walked: The most steps of each run at whose models secants are measured along lines.
+      reach: The number of secants of a line to either side of the model.
+      searched: About the number of steps of each run at which secants are searched.
+      starts: The number of directions from which each search climbs.
+      rounds: The number of steps of each climb.
     """
 
     runs: int
@@ -65,7 +65,7 @@ class Moment(NamedTuple):
     Attributes:
       step: The step's number from 0.
       theta: (p,) the model before it.
-      expansion: What the derivative says there.
+      expansion: The largest stretch there by the step's derivative, and its direction.
     """
 
     step: int
@@ -74,11 +74,11 @@ class Moment(NamedTuple):
 
 
 class Secant(NamedTuple):
-    """How much a step of a run stretches displacements of a length.
+    """The worst secant at a step of a run: the one that most exceeds what derivatives explain.
 
     Attributes:
-      step: Its number from 0.
-      stretch: The one furthest beyond what derivatives say.
+      step: The step's number from 0.
+      stretch: The secant's stretch, and the largest stretch by derivatives along it.
     """
 
     step: int
@@ -86,19 +86,19 @@ class Secant(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """By how much it stretches more than a smooth step would; 0 or less: no more."""
+        """By how much it stretches more than a smooth step would; 0 or less means no more."""
         return float(expansion.compute_excess(*self.stretch))
 
 
 class Rehearsal(NamedTuple):
-    """What runs show of how much steps stretch distances.
+    """How much the steps of T-step runs stretch distances, as measured.
 
     Attributes:
-      constants: (T,) for each step the largest singular value of its Jacobian, over runs and neighbours on
-        the grid.
+      constants: (T,) for each step the largest singular value of its Jacobian, over all runs. A step that was
+        not measured takes the larger value of the two measured steps beside it.
       secants: The worst secant on lines of each run, at the steps at which there were lines.
-      runs: How many runs were measured.
-      moments: Where secants can be searched.
+      runs: The number of runs that were measured.
+      moments: The runs' models at which secants can be searched.
     """
 
     constants: NDArray[np.float64]
@@ -108,12 +108,12 @@ class Rehearsal(NamedTuple):
 
 
 class _Recorder:
-    """Measures the runs of a chunk at the start and whenever it stops between two segments.
+    """Measures the runs of a chunk before their first step, and after each segment.
 
     Attributes:
-      values: The largest singular value over runs, by the step's number from 0.
+      values: The largest singular value of a step's Jacobian over runs, by the step's number from 0.
       secants: The worst secant on lines of each run, at the steps at which there are lines.
-      moments: The runs at every few of the measured steps.
+      moments: The runs' models at every few of the measured steps.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class _Recorder:
         """Makes a recorder that has measured nothing.
 
         Args:
-          game: That is rehearsed.
-          clipped_sum: Its clipping strategy.
-          distances: (T,) as in `search_secants`, how long secants on lines are.
+          game: The game that is rehearsed.
+          clipped_sum: The game's clipping strategy.
+          distances: (T,) the lengths of secants on lines, in units of eta C / B (as in `search_secants`).
           effort: How much to measure.
           progress: Called with 1.0 after each measured step.
         """
@@ -142,25 +142,25 @@ class _Recorder:
         self._progress = progress
         count = count_measured(len(game.schedule.mask), effort)
         self._search_interval = max(count // effort.searched, 1)
-        # By the run's place in the chunk: what its last measured step stretched most.
+        # By the run's place in the chunk: the direction that its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
         self.secants: list[Secant] = []
         self.moments: list[Moment] = []
 
     def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures a step.
+        """Measures how much a step stretches distances at each run's model, and secants there, if due.
 
-        A run's search starts from the direction of its step before, which is close.
+        A run's Lanczos iterations start from the direction found at its last measured step, which is close.
 
         Args:
-          step: From 0.
+          step: The step's number from 0.
           thetas: The models (R, p) before it.
           inserted: (R, p) what a canary adds to the step of each run.
         """
         batch = _take_batch(self._game, step)
         number = len(self.values)
-        # The middle one of each interval.
+        # Moments are kept at the middle one of every `_search_interval` measured steps.
         is_kept = number % self._search_interval == self._search_interval // 2
         measurements = []
         models = np.asarray(thetas)
@@ -184,14 +184,15 @@ class _Recorder:
         models: NDArray[np.float32],
         towards: NDArray[np.float64],
     ) -> None:
-        """Finds the worst secant on lines through the models before a step.
+        """Finds the worst secant of a step on lines through each run's model.
 
-        They go along given directions, to the model of another world, along the gradient and at random.
+        The lines go along given directions, towards the next run's model (of the other world), along the
+        clipped gradient, and in a random direction.
 
         Args:
-          step: From 0.
+          step: The step's number from 0.
           batch: The step's mini-batch.
-          models: (R, p) before it.
+          models: (R, p) the models before the step.
           towards: (R, n, p) the given directions.
         """
         line = expansion.Line(
@@ -210,22 +211,23 @@ class _Recorder:
             self.secants.append(Secant(step, stretch))
 
     def watch(self, midway: Midway) -> None:
-        """Measures the next step, if any."""
+        """Measures the step that comes next, if any, at a chunk's models between two segments."""
         if midway.steps < len(self._game.schedule.mask):
             inserted = np.asarray(self._insert(midway.craft(), midway.thetas, midway.steps))
             self.measure(midway.steps, midway.thetas, inserted)
 
 
 def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
-    """Returns the function that computes what a canary adds to a step of each run.
+    """Returns the function that computes what one canary adds to a step of each run, (R, p).
 
     It takes the canaries that the step may insert, with a leading axis (R,), the models (R, p) before it and
-    the step's number from 0, and returns (R, p). Of several canaries it takes each in turn, step by step.
+    the step's number from 0. Of K canaries, step t takes canary t modulo K.
     """
     canaries = game.adversary.canaries
     norm = jnp.float32(game.hyper.clipping_norm)
 
     def insert(crafted: Tree, theta: Array, step: Array) -> Array:
+        """Returns what the chosen one of a run's canaries adds to the step, (p,), clipped."""
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
         inserted = base.Canaries(lambda step, theta: crafted, chosen)
         return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
@@ -235,14 +237,14 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
 
 
 def _take_batch(game: Game, step: int) -> Batch:
-    """Returns the mini-batch of a step, from 0."""
+    """Returns the mini-batch (features, labels) of a step, counted from 0."""
     features, labels = game.data
     indices = game.schedule.batches[step]
     return features[indices], labels[indices]
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns how much of the rehearsals is measured: what takes a minute or two on two cores.
+    """Returns the usual effort of measuring a model, which takes a minute or two on two cores.
 
     Args:
       parameters: The number of the model's parameters.
@@ -254,12 +256,12 @@ def usual_effort(parameters: int) -> Effort:
 
 
 def count_measured(steps: int, effort: Effort) -> int:
-    """Returns how many of a run's steps are measured: the first, and every so many steps after it."""
+    """Returns how many of a run's steps are measured: the first, and then one in each interval."""
     return math.ceil(steps / _choose_interval(steps, effort))
 
 
 def _choose_interval(steps: int, effort: Effort) -> int:
-    """Returns after how many steps the next is measured."""
+    """Returns the interval between measured steps, so that at most `effort.steps` are measured."""
     return math.ceil(steps / effort.steps)
 
 
@@ -270,13 +272,13 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
-    """Trains runs of a game that are in no audit, and measures their steps on the way.
+    """Trains runs of a game that no audit uses, and measures how much their steps stretch distances.
 
     Args:
-      game: What is audited, by plain SGD.
+      game: The audited game, which trains by plain SGD.
       clipped_sum: The game's clipping strategy.
       effort: How much to measure; at least 2 runs, of which every other run has the canary.
-      distances: (T,) how long the secants on lines are, as in `search_secants`.
+      distances: (T,) the lengths of secants on lines, in units of eta C / B (as in `search_secants`).
       progress: Called with 1.0 after each measured step.
     """
     runs = effort.runs
@@ -287,7 +289,7 @@ def rehearse(
     recorder = _Recorder(game, clipped_sum, distances, effort, progress)
 
     thetas = games.initial_models(game, np.arange(first, first + runs))
-    # Nothing is inserted before the first step, and what it inserts matters to later ones alone.
+    # No canary's direction at the first step: what it inserts matters only to later steps.
     recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
         pass
@@ -299,7 +301,10 @@ def rehearse(
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
-    """Returns the measured steps from whose models secants go along lines: where processes are apart."""
+    """Returns the measured steps at whose models secants are measured along lines, at most `effort.walked`.
+
+    They are taken evenly from the measured steps at which the coupled processes are apart, if there are any.
+    """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
     apart = measured[_are_apart(distances)[measured]]
@@ -308,9 +313,10 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns (T,) how long secants are, of distances in units of eta C / B.
+    """Returns the lengths of secants at each step, (T,), from distances (T,) in units of eta C / B.
 
-    Where processes are together, the largest distance counts: so short a secant would show rounding alone.
+    Where the coupled processes are together, the largest distance is taken: a secant as short as their
+    distance would show only rounding.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -318,7 +324,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
 
 def _are_apart(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Returns (T,) whether distances are more than a small share of the largest."""
+    """Returns at which steps the coupled processes are apart: by over _LEAST_SHARE of the largest, (T,)."""
     apart: NDArray[np.bool_] = distances > _LEAST_SHARE * distances.max()
     return apart
 
@@ -326,7 +332,15 @@ def _are_apart(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
 def _spread(
     measured: NDArray[np.int64], values: NDArray[np.float64], steps: int
 ) -> NDArray[np.float64]:
-    """Returns (T,) values, of each step the largest of the measured steps beside it, or its own."""
+    """Spreads the values of measured steps over all steps, (T,).
+
+    A measured step keeps its value; any other takes the larger of those of the measured steps beside it.
+
+    Args:
+      measured: The numbers of the measured steps, rising from 0.
+      values: Their values.
+      steps: T.
+    """
     numbers = np.arange(steps)
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
@@ -340,16 +354,19 @@ def search_secants(
     distances: NDArray[np.float64],
     effort: Effort,
 ) -> list[Secant]:
-    """Returns the secant on which a search ends, at each of the rehearsed moments.
+    """Searches for the displacement that a step stretches most, at each moment of a rehearsal.
 
     Args:
-      game: That was rehearsed.
-      clipped_sum: Its clipping strategy.
-      rehearsal: Of the game.
-      distances: (T,) how far apart the two processes are that the bound on the last model couples, before
-        each step, in units of eta C / B (`audit.conclusions.lipschitz`); where they are together, the
-        largest distance is searched.
+      game: The game that was rehearsed.
+      clipped_sum: The game's clipping strategy.
+      rehearsal: The rehearsal of the game.
+      distances: (T,) the distance, before each step, of the two processes that the bound on the last model
+        couples, in units of eta C / B (`audit.conclusions.lipschitz`). It is the length of the displacements;
+        where the processes are together, the largest distance is.
       effort: How much to search.
+
+    Returns:
+      For each moment, the worst secant on the line through its model along the displacement that was found.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
     lengths = _choose_lengths(game, distances)

@@ -18,14 +18,14 @@ from audit.training.game import Game, Watch
 
 
 class Trained(NamedTuple):
-    """The scores, and what training them took in this process.
+    """The scores of an audit, and what training them took in this process.
 
     Attributes:
-      scores: of all runs, whichever process trained them.
-      trained_runs: how many runs this process trained.
-      seconds: of training, without compilation and simulation.
-      chunk: runs a chunk.
-      model_steps: those that took this time; what a checkpoint held is not among them.
+      scores: the scores of all runs, whichever process trained them.
+      trained_runs: the number of runs that this process trained.
+      seconds: the seconds of training, without compilation and simulation.
+      chunk: the number of runs of a chunk.
+      model_steps: the steps of all models in these seconds; steps that a checkpoint held do not count.
     """
 
     scores: Scores
@@ -44,21 +44,21 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the runs that the store misses, chunk by chunk, and reads the scores of all runs back.
+    """Trains the runs that the store lacks, chunk by chunk, and returns the scores of all runs.
 
-    Processes that call this on a store share the chunks, may begin and end at any moment, and each return
-    when all runs are there (`audit.storage.shares`). Where memory runs out the chunk is halved, with a line
-    on stderr, and training goes on.
+    Several processes may call this on one store. They share the chunks, may begin and end at any moment, and
+    each return when all runs are there (`audit.storage.shares`). If memory runs out, chunks are halved, with
+    a line on stderr, and training goes on.
 
     Args:
-      played: the game.
-      store: where scores and checkpoints lie.
-      runs: how many runs to have in all.
-      chunk: runs a chunk; 0: chosen by size.
-      checkpoint_seconds: a chunk's states are stored between two segments, at most this often (0: after
-        each), and whichever process trains the chunk next goes on from there.
-      progress: called with runs as they are trained, parts of runs too.
-      watch: looks at a chunk after each segment.
+      played: the game to train.
+      store: the store of scores and checkpoints.
+      runs: the number of runs to have in all.
+      chunk: the number of runs of a chunk; 0: as many as this machine's memory or cache holds.
+      checkpoint_seconds: the least time between two checkpoints of a chunk's states, from which whichever
+        process trains the chunk next goes on; 0: one after each segment.
+      progress: called with the number of runs that were trained since the last call, parts of runs too.
+      watch: called with a chunk after each segment.
 
     Raises:
       InputError: memory runs out with one run at a time, or a run diverged.
@@ -72,12 +72,13 @@ def train(
     steps = len(played.schedule.mask)
 
     def advance(finished_runs: int, finished_steps: int) -> None:
+        """Counts a segment of so many steps that so many runs finished."""
         model_steps = finished_runs * finished_steps
         clock.advance(model_steps)
         progress(model_steps / steps)
 
     def train_missing(size: int) -> int:
-        """Trains in chunks of so many runs; returns that number, or half of it where memory ran out."""
+        """Trains in chunks of `size` runs; returns `size`, or half of it if memory ran out."""
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
                 for scores in game.play(played, chunks, size, advance, checkpoints, watch):
@@ -100,9 +101,9 @@ def train(
 
 
 def merge(parts: Sequence[Trained]) -> Trained:
-    """Merges what consecutive calls of `train` on a store returned: sums what they spent.
+    """Merges the results of consecutive calls of `train` on one store, adding up what they spent.
 
-    The last call's scores include those of all earlier calls.
+    The scores are the last call's, which include those of all earlier calls.
     """
     return Trained(
         parts[-1].scores,
@@ -114,36 +115,36 @@ def merge(parts: Sequence[Trained]) -> Trained:
 
 
 def count_missing(store: Store, runs: int) -> int:
-    """Counts the runs that the store misses."""
+    """Counts the runs, of this many in all, that the store lacks."""
     return shares.count_runs(store.missing(runs))
 
 
 def chunk_size(played: Game, runs: int, chunk: int) -> int:
-    """Returns how many runs a chunk has: `chunk` at most, or where that is 0 what this machine holds."""
+    """Returns the number of runs of a chunk: min(chunk, runs), or, if chunk is 0, what this machine holds."""
     if chunk:
         return min(chunk, runs)
     return game.chunk_size(played, runs)
 
 
 class ChunkTrainer:
-    """Trains chunks of a game on request; its program and data stay on the devices."""
+    """Trains chunks of a game on request; its programs and data stay on the devices between requests."""
 
     def __init__(self, played: Game, size: int) -> None:
-        """Takes a game, and how many runs the largest chunk has, for which the program is compiled."""
+        """Takes a game, and the number of runs of the largest chunk, for which programs are compiled."""
         self._game = played
         self._size = size
         self._requested: list[shares.Range] = []
         self._scores: Iterator[Scores] | None = None
 
     def train(self, chunk: shares.Range) -> Scores | None:
-        """Returns the scores of the runs [start, stop) of a chunk, or None where memory ran out.
+        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
 
         Raises InputError if a run diverged.
         """
         self._requested.append(chunk)
         try:
             if self._scores is None:
-                # `play` takes a range for each `next`: the chunk that was just appended.
+                # `play` pops one range at each `next`: that of the chunk that was just appended.
                 ranges = iter(self._requested.pop, None)
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)
@@ -156,12 +157,18 @@ class ChunkTrainer:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
+    """Returns whether an error is JAX's for a device that ran out of memory."""
     is_from_jax = isinstance(error, jax.errors.JaxRuntimeError)
     return is_from_jax and "RESOURCE_EXHAUSTED" in str(error)
 
 
 class _Clock:
-    """Times training from the moment when all is compiled to the end of the last segment."""
+    """Times training, from the moment when all is compiled to the end of the last segment.
+
+    Attributes:
+      model_steps: the steps of all models since the last restart.
+      runs: the number of runs that were trained, which the caller counts.
+    """
 
     def __init__(self) -> None:
         self._begin = 0.0
@@ -170,7 +177,7 @@ class _Clock:
         self.runs = 0
 
     def advance(self, model_steps: int) -> None:
-        """Counts the model-steps of a segment that ended; 0, before the first segment, restarts the clock."""
+        """Counts the model-steps of a segment that ended; 0 restarts the clock, before the first segment."""
         self._end = time.perf_counter()
         if model_steps:
             self.model_steps += model_steps

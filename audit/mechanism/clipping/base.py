@@ -35,7 +35,10 @@ _TINY = 1e-30
 
 @jax.custom_jvp
 def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
-    """Returns min(1, C / norm), elementwise, of squared norms of any shape; 1 for a norm of 0."""
+    """Returns min(1, C / norm) for squared norms of any shape; 1 for a norm of 0.
+
+    This is the factor by which clipping to C multiplies a gradient.
+    """
     inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
@@ -44,9 +47,14 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 def _differentiate_scale(
     values: tuple[Array, Array], changes: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Returns (the scale, its change) for changes of the squared norm and of C; 0 where nothing is clipped.
+    """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    Written by hand since the derivative of `rsqrt` at 0 is infinite, and 0 times it no number.
+    The derivative is 0 where nothing is clipped. It is written by hand, since that of `rsqrt` is infinite at
+    0 and would make it NaN.
+
+    Args:
+      values: (squared norms, C).
+      changes: the changes of both.
     """
     squared_norm, clipping_norm = values
     norm_change, clipping_change = changes
@@ -84,9 +92,9 @@ def per_example(loss: Loss) -> ClippedSum:
 
 
 def per_example_dots(loss: Loss) -> ClippedDots:
-    """Returns (theta, batch, C, direction v (p,)) -> (B,), every clipped gradient's dot product with v.
+    """Returns a function (theta, batch, C, v (p,)) -> the dot product of each clipped gradient with v, (B,).
 
-    Takes each example's gradient by vmap, for any loss(theta, example).
+    It takes each example's gradient by vmap, for any loss(theta, example).
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
@@ -105,6 +113,6 @@ def separate(theta: Array, batch: Batch) -> Batch:
     and themselves by an entry of theta does nothing but make them batched as theta is; XLA removes it.
     """
     features, labels = batch
-    # True, or False where theta is NaN: either way the features below are chosen.
+    # True, or False where theta is NaN; either way the selection below gives the features.
     depends_on_theta = theta[0] == theta[0]
     return jnp.where(depends_on_theta, features, features), labels

@@ -98,13 +98,15 @@ def _require_separate_examples(
     size: tuple[int, ...],
     shape: tuple[int, ...],
 ) -> None:
-    """Raises TypeError unless columns go through the module as one example after the other does.
+    """Raises TypeError if a module's logits for a batch of columns differ from those example by example.
+
+    Both are computed on random parameters and random features.
 
     Args:
-      module: of dense layers.
-      unravel: theta (p,) -> its parameters.
-      size: theta's shape (p,); random parameters of it are the probe.
-      shape: of a batch of features, (B, inputs), likewise.
+      module: a module of dense layers.
+      unravel: theta (p,) -> the module's parameters.
+      size: the shape of theta, (p,).
+      shape: the shape of a batch of features, (B, inputs).
     """
     rng = np.random.default_rng(0)
 
@@ -132,9 +134,13 @@ def _require_separate_examples(
 
 
 def _make_taps(params: Any, count: int) -> dict[str, Array]:
-    """Returns each dense layer's path -> zeros (outputs, B) that are added to its output.
+    """Returns zeros (outputs, B) for each dense layer, by its path, to be added to the layer's output.
 
     The gradient of the loss at these zeros is the gradient at the layer's output.
+
+    Args:
+      params: the module's parameters.
+      count: B, the number of examples.
     """
     taps = {}
     for path, kernel in _dense_kernels(params).items():
@@ -143,7 +149,7 @@ def _make_taps(params: Any, count: int) -> dict[str, Array]:
 
 
 def _dense_kernels(params: Any) -> dict[str, Array]:
-    """Returns each dense layer's path -> its kernel (inputs, outputs).
+    """Returns the kernel (inputs, outputs) of each dense layer, by the layer's path.
 
     Raises TypeError for parameters of other layers, and for dense layers without a bias.
     """
@@ -167,13 +173,16 @@ def _dense_kernels(params: Any) -> dict[str, Array]:
 def _forward(
     module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
 ) -> tuple[Array, dict[str, Array]]:
-    """Returns (logits (outputs, B), every dense layer's path -> its input (inputs, B)).
+    """Applies a module to columns; returns (logits (outputs, B), each dense layer's input by its path).
 
     Args:
-      module: of dense layers and elementwise functions.
+      module: a module of dense layers and elementwise functions.
       params: its parameters.
-      features: (inputs, B), an example in a column.
-      taps: each dense layer's path -> what is added to its output (outputs, B).
+      features: (inputs, B), an example in each column.
+      taps: each dense layer's path -> an array (outputs, B) that is added to its output.
+
+    Raises:
+      TypeError: a dense layer is called twice or never.
     """
     inputs: dict[str, Array] = {}
 
@@ -198,9 +207,9 @@ def _forward(
 
 
 def _multiply(kernel: Array, columns: Array) -> Array:
-    """Returns kernel.T (outputs, inputs) @ columns (inputs, B), written out as sums for a small kernel."""
+    """Returns kernel.T (outputs, inputs) @ columns (inputs, B); as written-out sums for a small kernel."""
     if kernel.size <= _UNROLLED:
-        # Sums fuse with what follows, which no GEMM call does.
+        # XLA fuses sums with what follows, but no GEMM call.
         return _small_product(kernel, columns)
     return kernel.T @ columns
 
@@ -212,12 +221,15 @@ def _small_product(kernel: Array, columns: Array) -> Array:
 
 
 def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[Array, Array]]:
-    """Returns the product and what its gradient needs."""
+    """Returns kernel.T @ columns, and what `_small_product_backward` needs: (kernel, columns)."""
     return _small_product(kernel, columns), (kernel, columns)
 
 
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
-    """Returns the gradients of the written-out form; differentiating the slices would pad each of them."""
+    """Returns the gradients at kernel and columns, from those at the product (outputs, B).
+
+    Written by hand, since JAX's derivative of each slice of the written-out form would pad it.
+    """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
 
@@ -226,9 +238,9 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 
 
 def _row_sum(rows: Array) -> Array:
-    """Sums rows (n, B) over the first axis; up to _UNROLLED rows the sum is written out, row + row + ...
+    """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
 
-    Written out, XLA keeps the examples of the last axis in vector lanes.
+    XLA then keeps the examples of the last axis in vector lanes.
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)
@@ -237,13 +249,13 @@ def _row_sum(rows: Array) -> Array:
 
 
 def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]:
-    """Returns a dense layer's clipped sum, "kernel" (inputs, outputs) and "bias" (outputs,).
+    """Returns a dense layer's clipped sums, "kernel" (inputs, outputs) and "bias" (outputs,).
 
     Args:
-      inputs: (inputs, B).
+      inputs: the layer's inputs (inputs, B).
       gradients: the scaled output gradients (outputs, B).
-      shared: whether models share the inputs. Then a single product gives both, with 1 as the bias's input;
-        inputs of a model's own would be copied for that.
+      shared: whether all models share the inputs. If so, a single product gives both sums, with a row of 1 as
+        the bias's input. Otherwise that row would cost a copy of every model's inputs.
     """
     if shared:
         bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)

@@ -34,29 +34,29 @@ from jax import Array
 
 
 class Factors(NamedTuple):
-    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output's gradient.
+    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output gradient.
 
-    Held as its factors, so that a batch's blocks can leave them for one product.
+    It is held as its factors, so that those of all blocks of a batch can be multiplied at once.
 
     Attributes:
-      inputs: (..., K).
-      gradients: scaled output gradients (..., O).
+      inputs: the layer's inputs (..., K).
+      gradients: the scaled output gradients (..., O).
     """
 
     inputs: Array
     gradients: Array
 
     def sum(self) -> Array:
-        """Returns the sum (K, O), over all other axes."""
+        """Returns the sum (K, O) of the outer products, over all leading axes."""
         return jnp.einsum("...k,...o->ko", self.inputs, self.gradients)
 
 
 class Measure(NamedTuple):
-    """What is measured of the gradients of one of a layer's parameters.
+    """What is measured of the per-example gradients of one parameter of a layer.
 
     Attributes:
-      squares: squared norms (B,).
-      contract: scales (B,) -> the sum of scaled gradients.
+      squares: the gradients' squared norms (B,).
+      contract: scales (B,) -> the sum of the scaled gradients.
     """
 
     squares: Array
@@ -65,11 +65,14 @@ class Measure(NamedTuple):
 
 @runtime_checkable
 class Unfolds(Protocol):
-    """A Flax module whose output is a matrix product of its kernel with pieces of its input.
+    """A Flax module whose output is a product of its kernel with pieces of its input, as a convolution's.
 
-    Its output output_shape(x), channels first, is its kernel (..., O), reshaped to (K, O), transposed, times
-    unfold(x) (K, L), plus its bias (O,) for each of the L places; fold is the gradient at x (..., C, H, W) of
-    that product, from the gradient (..., O, L) at it.
+    Its parameters are a kernel (..., O), here reshaped to (K, O), and a bias (O,). Each of the L columns of
+    unfold(x) (K, L) is the piece of x that one place of the output sees. The output is
+
+        kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
+
+    fold(kernel, gradient, x) is the gradient at x (..., C, H, W), from that at the product, (..., O, L).
     """
 
     def unfold(self, x: Array) -> Array: ...
@@ -89,9 +92,9 @@ class Call:
     """One example's pass through a layer.
 
     Attributes:
-      output: channels last or first.
-      saved: what `measure` needs, a linear layer's patches or a normalisation's normalised inputs: (L, K) or,
-        channels first, (K, L).
+      output: the layer's output, with channels last or first.
+      saved: what `measure` needs, a linear layer's patches or a normalisation's normalised inputs: (L, K), or
+        (K, L) where channels are first.
       channels_last: whether the layer's channels are last.
     """
 
@@ -109,19 +112,19 @@ class Call:
         return self.output.size // length, length
 
     def add(self, tap: Array) -> Array:
-        """Returns the output plus a tap: a matrix of that shape, added to see the gradient at the output."""
+        """Returns the output plus a tap, a matrix of `shape`; a gradient at the tap is that at the output."""
         return self.output + tap.reshape(self.output.shape)
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes one example x through a layer of one of the kinds that this file can measure.
+    """Passes one example x through a layer, if it is of a kind whose gradients `measure` can measure.
 
     Args:
       layer: a bound Flax module, with its parameters.
       x: its input, without a batch axis.
 
     Returns:
-      Output and what `measure` needs; None for a module without parameters or of another kind.
+      The output and what `measure` needs; None for a module without parameters or of another kind.
     """
     params: Any = layer.variables.get("params", {})
     if not params:
@@ -159,12 +162,12 @@ def call(layer: Any, x: Array) -> Call | None:
 
 
 def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]:
-    """Measures the gradients of each of a layer's parameters, by the parameter's name.
+    """Measures the per-example gradients of a layer's parameters; returns a Measure by parameter name.
 
     Args:
-      names: of the parameters, among "bias", "scale" and "kernel".
-      made: the layer's pass over each of B examples: `call`, mapped.
-      gradients: of the loss at the layer's output, (B, L, O) or (B, O, L).
+      names: the names of the parameters, among "bias", "scale" and "kernel".
+      made: the layer's passes over B examples: what `call` returns, mapped.
+      gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
     places = 1 if made.channels_last else 2  # the axis of the L places
     parts: dict[str, Measure] = {}
@@ -178,18 +181,25 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), whose derivative is taken with respect to kernel and x.
+    """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x.
 
     The columns are unfolded from x, so that they have no derivative of their own. Book-keeping measures the
-    kernel's gradient by itself; what is computed here serves those who differentiate the clipped sum.
+    kernel's gradient by itself; the derivative at the kernel serves those who differentiate the clipped sum.
 
-    Mapped over examples, without which it has no gradient, it is a batched product: one large product would
-    have the columns of few channels copied into another order. Each of its factors' rows are whole pieces of
-    memory.
+    The product can be differentiated only when it is mapped over examples. It is then a batched product,
+    whose factors' rows are contiguous in memory: one large product would need the columns of few channels
+    copied into another order.
+
+    Args:
+      layer: the module that unfolded the columns.
+      kernel: (K, O).
+      x: the layer's input.
+      columns: layer.unfold(x), (K, L).
     """
 
     @jax.custom_vjp
     def batched(kernel: Array, x: Array, columns: Array) -> Array:
+        """Returns kernel.T @ columns for columns (..., K, L), as a batched product; x serves the gradient."""
         rows = jnp.broadcast_to(kernel.T, (*columns.shape[:-2], *kernel.T.shape))
         product: Array = rows @ columns
         return product
@@ -212,7 +222,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         """Computes the product of several examples, and of several models where the kernel is batched too.
 
         Args:
-          size: of the new leading axis.
+          size: the length of the mapped axis, which comes first.
           are_batched: for kernel, x and columns, whether each has that axis.
           *factors: kernel, x and columns.
         """
@@ -234,8 +244,8 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
-      gradients: at its output, (B, L, O) or (B, O, L).
-      rows: whether both are rows.
+      gradients: the gradients at its output, (B, L, O) or (B, O, L).
+      rows: whether places are rows of both.
     """
     if rows:
         _, length, k = saved.shape
@@ -258,14 +268,14 @@ def _measure_factors(inputs: Array, gradients: Array) -> Measure:
 
 
 def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures by forming each example's gradient, (B, K, O).
+    """Measures a kernel's gradients by forming that of each example, (B, K, O).
 
-    If places are rows, its transpose (B, O, K) is formed instead, which copies less memory.
+    If places are rows, the transpose (B, O, K) is formed instead, which copies less memory.
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
-      gradients: at its output, (B, L, O) or (B, O, L).
-      rows: whether the places L are rows of both.
+      gradients: the gradients at its output, (B, L, O) or (B, O, L).
+      rows: whether places are rows of both.
     """
     if not rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
@@ -277,14 +287,14 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
 
 
 def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures by the Gram form, sum over places l, m of (a_l . a_m)(g_l . g_m).
+    """Measures a kernel's gradients by the Gram form, without forming that of any example.
 
-    No example's gradient is formed.
+    The squared norm of sum_l a_l g_l' is the sum over places l, m of (a_l . a_m)(g_l . g_m).
 
     Args:
       saved: the layer's inputs a, rows (B, L, K) or columns (B, K, L).
-      gradients: at its output, g, (B, L, O) or (B, O, L).
-      rows: whether both are rows.
+      gradients: the gradients g at its output, (B, L, O) or (B, O, L).
+      rows: whether places are rows of both.
     """
     squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
     product = "blk,blo->ko" if rows else "bkl,bol->ko"
@@ -297,7 +307,7 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
 
 
 def _measure_vectors(by_example: Array) -> Measure:
-    """Measures gradients of a bias or a scale (B, n), which are small enough to hold."""
+    """Measures per-example gradients (B, n) of a bias or a scale, which are small enough to hold."""
     return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
@@ -312,8 +322,8 @@ def _add_bias(output: Array, params: Any) -> Array:
 def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns whether a layer computes in float32 just what Flax's class `kind` does.
 
-    False for an instance of a subclass, which may compute something else, for a layer of another dtype, and
-    for a layer with a matrix product or a convolution of its own (`dot_general`, `conv_general_dilated`).
+    It is False for an instance of a subclass, which may compute something else, for a layer of another dtype,
+    and for a layer whose matrix product or convolution was replaced (`dot_general`, `conv_general_dilated`).
     """
     if type(layer) is not kind or layer.dtype not in (None, jnp.float32):
         return False
@@ -338,7 +348,7 @@ def _is_plain(layer: nn.Conv, x: Array) -> bool:
 
 
 def _is_by_channel(layer: Any) -> bool:
-    """Returns whether a normalisation has parameters along the last axis, and statistics of this device."""
+    """Returns whether a normalisation has parameters along the last axis, and averages over no devices."""
     is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
     return is_last and layer.axis_name is None
 
@@ -346,7 +356,7 @@ def _is_by_channel(layer: Any) -> bool:
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:
     """Returns the patches (H', W', K) of an image (H, W, C) that a convolution multiplies with its kernel.
 
-    K counts the window's rows, its columns and the channels, in the order of the kernel's axes.
+    K is the window's rows times its columns times the channels C, in the order of the kernel's axes.
     """
     window = _make_pair(layer.kernel_size)
     strides = _make_pair(layer.strides)

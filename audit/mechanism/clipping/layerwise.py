@@ -40,7 +40,7 @@ class UnknownLayer(TypeError):
 
 
 _Shapes = dict[str, tuple[int, int]]
-_Pass = tuple[Array, dict[str, layers.Call]]  # logits or losses; every layer's call
+_Pass = tuple[Array, dict[str, layers.Call]]  # logits or losses; each layer's call, by its path
 
 
 class _Block(NamedTuple):
@@ -76,28 +76,30 @@ def unfolded_book_keeping(
         params = unravel(theta)
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
-        # Parameters whose sums are Factors are left out of the running total; their factors are stacked
-        # instead, a block after the other, and multiplied at the end.
-        def add_unless_late(total: Array, summed: Any) -> Array:
-            if _is_late(summed):
+        # Parameters whose sums are Factors are left out of the running total. Their factors are stacked
+        # instead, one block after the other, and multiplied at the end.
+        def add_unless_factored(total: Array, summed: Any) -> Array:
+            if _is_factored(summed):
                 return total
             added: Array = total + summed.reshape(total.shape)
             return added
 
-        def only_late(summed: Any) -> layers.Factors | None:
-            return summed if _is_late(summed) else None
+        def only_factored(summed: Any) -> layers.Factors | None:
+            return summed if _is_factored(summed) else None
 
         def add_block(total: Any, block: _Block) -> tuple[Any, Any]:
+            """Adds a block's sums to the total, and returns the factors that are left out of it."""
             sums = _block_sum(module, params, criterion, shapes, block, clipping_norm)
-            total = jax.tree.map(add_unless_late, total, sums)
-            return total, jax.tree.map(only_late, sums, is_leaf=_is_late)
+            total = jax.tree.map(add_unless_factored, total, sums)
+            return total, jax.tree.map(only_factored, sums, is_leaf=_is_factored)
 
-        def complete(total: Array, late: layers.Factors | None) -> Array:
-            return total if late is None else late.sum().reshape(total.shape)
+        def complete(total: Array, factors: layers.Factors | None) -> Array:
+            """Returns a parameter's sum: its total, or the product of the factors of all blocks."""
+            return total if factors is None else factors.sum().reshape(total.shape)
 
         zeros = jax.tree.map(jnp.zeros_like, params)
-        total, late = jax.lax.scan(add_block, zeros, _cut_into_blocks(batch, size))
-        return ravel_pytree(jax.tree.map(complete, total, late))[0]
+        total, factors = jax.lax.scan(add_block, zeros, _cut_into_blocks(batch, size))
+        return ravel_pytree(jax.tree.map(complete, total, factors))[0]
 
     return clipped_sum
 
@@ -108,10 +110,11 @@ def unfolded_dots(
     criterion: Criterion,
     block_bytes: int,
 ) -> ClippedDots:
-    """Returns every clipped gradient's dot product with a direction, for modules of `unfolded_book_keeping`.
+    """Returns a function (theta, batch, C, v (p,)) -> the dot product of each clipped gradient with v, (B,).
 
-    No gradient an example is formed: the clipped sum is linear in the examples' weights, and the slopes of
-    its own dot product with the direction are the examples' dot products.
+    No per-example gradient is formed. If example i has the weight w_i in the clipped sum, the derivative of
+    the sum's dot product with v at w_i is the dot product of example i. The modules are those that
+    `unfolded_book_keeping` takes.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
@@ -127,13 +130,14 @@ def unfolded_dots(
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         def dots_of_block(block: _Block) -> Array:
-            """Returns the dot products (b,) of a block's examples, as slopes at their weights."""
+            """Returns the dot products (b,) of a block's examples, as derivatives at their weights."""
 
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
-                leaf = summed.sum() if _is_late(summed) else summed
+                leaf = summed.sum() if _is_factored(summed) else summed
                 return jnp.vdot(leaf, along_leaf)
 
             def dot_of_sum(weights: Array) -> Array:
+                """Returns the dot product of the block's clipped sum, of examples so weighted, with v."""
                 weighted = block._replace(weights=weights)
                 sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
                 products = jax.tree.map(dot_of_leaf, along, sums)
@@ -149,7 +153,7 @@ def unfolded_dots(
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
-    """Returns how many bytes a block of a model's examples should take: stored inputs and gradients.
+    """Returns how many bytes the stored inputs and gradients of one model's block of examples should take.
 
     Args:
       hardware: the devices that compute; by default this process's.
@@ -161,13 +165,14 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 def _plan_blocks(
     module: nn.Module, params: Any, batch: Batch, block_bytes: int
 ) -> tuple[_Shapes, int]:
-    """Returns (every layer's path -> the shape of its output as a matrix, the most examples of a block).
+    """Returns (the shape of each layer's output as a matrix, by its path; the most examples of a block).
 
     Args:
       module: the network.
       params: its parameters.
       batch: features (B, ...) and labels; only the shape of the features is read.
-      block_bytes: what the layers of a block may store, or four times the parameters where that is more.
+      block_bytes: how many bytes the layers may store of a block. A block may always store
+        _BLOCK_BY_PARAMETERS times the bytes of the parameters.
     """
     features, _ = batch
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
@@ -177,6 +182,7 @@ def _plan_blocks(
 
 
 def _count_bytes(tree: Any) -> int:
+    """Returns the bytes of all arrays in a pytree."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -188,6 +194,7 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
     size = math.ceil(count / blocks)
 
     def cut(part: Array) -> Array:
+        """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
         no_padding = ((0, 0),) * (part.ndim - 1)
         padded = jnp.pad(part, ((0, blocks * size - count), *no_padding))
         return padded.reshape(blocks, size, *part.shape[1:])
@@ -203,7 +210,9 @@ def _block_sum(
     block: _Block,
     clipping_norm: Array,
 ) -> Any:
-    """Returns a block's clipped sum: at the parameters' places, arrays of their sizes or `layers.Factors`.
+    """Returns a block's clipped sum in the parameters' tree: an array or `layers.Factors` for each.
+
+    An array has the parameter's size, not necessarily its shape.
 
     Args:
       module: the network.
@@ -236,27 +245,29 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     def contract(path: Any, _: Array) -> Array | layers.Factors:
+        """Returns the clipped sum of the parameter at this path."""
         return measures[_module_of(path)][path[-1].key].contract(scales)
 
     return jax.tree_util.tree_map_with_path(contract, params)
 
 
-def _is_late(summed: Any) -> bool:
-    """Returns whether a block's sum is `layers.Factors`, to be multiplied for the whole batch at once.
+def _is_factored(summed: Any) -> bool:
+    """Returns whether a parameter's sum over a block is held as `layers.Factors`.
 
-    Multiplied block by block, the kernel's sum would be read and written with each.
+    These are multiplied for the whole batch at once: block by block, the kernel's sum would be read and
+    written with each.
     """
     return isinstance(summed, layers.Factors)
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
-    """Returns one example's logits, and every layer's path -> its call.
+    """Returns one example's logits, and the call of each layer by the layer's path.
 
     Args:
       module: the network.
       params: its parameters.
       x: the example's features.
-      taps: every layer's path -> a matrix that is added to its output; empty: nothing is added.
+      taps: each layer's path -> a matrix that is added to its output; empty: nothing is added.
 
     Raises:
       UnknownLayer: a parameter belongs to no layer that can be measured, or a layer is called twice.
@@ -287,7 +298,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
 
 def _parameters_by_module(params: Any) -> dict[str, list[str]]:
-    """Returns each module's path -> the names of its own parameters."""
+    """Returns the names of each module's own parameters, by the module's path."""
     names: dict[str, list[str]] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         names.setdefault(_module_of(path), []).append(path[-1].key)
