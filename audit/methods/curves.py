@@ -146,9 +146,10 @@ def true_positive_rate(
 ) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
-    A point of the ROC curve: the share of scores in (n_in,) above a threshold, the least that no larger share
-    of scores out (n_out,) than `false_positive_rate` exceeds. It is no bound, since the threshold is chosen
-    on these scores. A rate below 1 / n_out allows no false positive.
+    It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
+    least score out that no larger share of the scores out (n_out,) than `false_positive_rate` exceeds. It is
+    chosen on the scores that it is used on, so that the share is no bound. A rate below 1 / n_out allows no
+    false positive.
 
     Raises:
       InputError: A rate out of range, or scores that no estimator can use.
@@ -301,7 +302,7 @@ def compute_limits(trials: int, error: float) -> Limits:
 
 
 def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
-    """Returns the level of each rank's own limits at which the limits of some rank miss with probability `error`.
+    """Returns the level of each rank's limits at which some rank's limits miss with probability `error`.
 
     It is right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error
     above 0.99 is taken for 0.99.
