@@ -256,7 +256,7 @@ def has_law(design: Fresh) -> bool:
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
-    """Returns the share of each run's canaries that exceeds each threshold of `claimed_curve`, and exact rates.
+    """Returns which share of each run's canaries exceeds each threshold of `claimed_curve`.
 
     Only canaries that are in count; runs without any are skipped.
     """
@@ -333,7 +333,7 @@ def _test_out(design: Fresh) -> float:
 def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
     """Returns the threshold on the scale of the scores.
 
-    For cosines that is the threshold itself. For ranks it is the largest rank that exceeds it: the
+    For cosines that is the threshold itself. For ranks it is the largest rank placed above it: the
     threshold's rate times M + 1, with M fresh draws.
 
     Args:
@@ -529,8 +529,8 @@ class _Growth:
 
         There is a component for each pair of a threshold t and a bet c, and one for each ramp. Component j
         starts with a share s_j of the capital (`_split_capital`). The part w = `first.split.whole` of it is
-        bet whole on run 0, where a capital of 1 becomes won(epsilon); in all other bets run i multiplies it
-        by f_j(i) (`log_factors`). After runs 0, ..., n - 1 the component has
+        bet whole on run 0, where a capital of 1 becomes won(epsilon). The rest in run 0, and all of it in
+        each later run i, is multiplied by f_j(i) (`log_factors`). After runs 0, ..., n - 1 the component has
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
 
@@ -554,17 +554,17 @@ class _Growth:
 
         # Thresholds and bets: log f_j once for each distinct share, times the number of runs that have it.
         # Every threshold has an entry for each of its distinct shares; these are summed by threshold.
-        most = self._compute_most(epsilon)
-        gains = (self._distinct_shares[places] / most[thresholds] - 1)[:, None]
+        largest_means = self._compute_most(epsilon)
+        gains = (self._distinct_shares[places] / largest_means[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
-        starts = np.searchsorted(thresholds, np.arange(len(most)))
+        starts = np.searchsorted(thresholds, np.arange(len(largest_means)))
         bets = np.add.reduceat(log_bets, starts)
 
         # Ramps: log f_j once for each distinct run, a row of shares (T,), times the number of such runs.
-        steps = self._make_ramps(epsilon)
+        rises = self._make_ramps(epsilon)
         added = self._run_counts > 0
-        log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._compute_expected(
-            steps, most
+        log_ramps = np.log1p(self._distinct_runs[added] @ rises.T) - self._compute_expected(
+            rises, largest_means
         )
         ramps = self._run_counts[added] @ log_ramps
         return np.asarray(after_first + np.append(bets, ramps))
@@ -586,16 +586,16 @@ class _Growth:
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
         return np.diff(heights, axis=1, prepend=1.0)
 
-    def _compute_expected(self, steps: Array, most: Array) -> Array:
+    def _compute_expected(self, rises: Array, largest_means: Array) -> Array:
         """Returns the log of the most that each ramp's mean can be, log(1 + sum_t b_t min(m(t), 1)), (V,).
 
         A share is never above 1, which is why m(t) is cut there.
 
         Args:
-          steps: b_t, (V, T).
-          most: m(t), (T,).
+          rises: b_t, (V, T).
+          largest_means: m(t), (T,).
         """
-        return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
+        return np.asarray(np.log1p(rises @ np.minimum(largest_means, 1.0)))
 
 
 def _find_path(growth: _Growth, runs: int, target: float) -> Array:
