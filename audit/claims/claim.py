@@ -161,7 +161,7 @@ class EpsilonDelta:
 
 @dataclasses.dataclass(frozen=True)
 class DpSgd:
-    """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums of gradients clipped to C.
+    """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
 
     Args:
       noise_multiplier: sigma; 0 guarantees nothing.
@@ -229,7 +229,7 @@ class DpSgd:
 
     @property
     def gaussian_mu(self) -> float | None:
-        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled, since the curve is not Gaussian."""
+        """Returns sqrt(insertions) / sigma, infinite without noise; None if sampled: another curve."""
         if self.sampling_rate < 1:
             return None
         return accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
@@ -265,9 +265,10 @@ class DpSgd:
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation:
-    """The claim of DP-SGD where an example is in one random step of each epoch, which nobody sees (balls in bins).
+    """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
 
-    Neighbouring relation: replace the example by an example of gradient zero.
+    The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient
+    zero.
 
     Args:
       noise_multiplier: sigma.
@@ -325,12 +326,12 @@ def _sampled_deltas(steps: Composition) -> Array:
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the largest power, at false-positive rates, that several (epsilon, delta) guarantees allow together.
+    """Returns the largest power that several (epsilon, delta) guarantees together allow.
 
     Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts.
 
     Args:
-      rates: alpha, any shape, which the result has.
+      rates: alpha, the tests' false-positive rates, any shape, which the result has.
       epsilons: (P,) the guarantees' epsilons.
       deltas: (P,) their deltas.
     """
