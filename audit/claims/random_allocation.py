@@ -66,8 +66,8 @@ def account_allocation(
       above: Whether delta is bounded from above; else it is bounded from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
-    # X is the mean of b terms. Means of 1, 2, 4, ... terms are found by doubling, and those at b's binary
-    # digits are combined.
+    # X is the mean of b terms. Means of 1, 2, 4, ... terms are found by doubling, and those for the 1s
+    # among b's binary digits are combined.
     power = _discretise_term(noise_multiplier, above, cells)  # of `power_terms` terms
     power_terms = 1
     law = None

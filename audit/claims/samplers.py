@@ -90,7 +90,7 @@ class StepWeights(NamedTuple):
       log_w: (T,) the log of W_t.
       log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
       log_after: (T + 1,) the log of the sum of W^2 over step t and those after it.
-      first: The first step that no later step forgets, by a Lipschitz constant of 0.
+      first: The first step whose shift no later step erases by a Lipschitz constant of 0.
     """
 
     log_w: Array
@@ -232,8 +232,8 @@ def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -
 def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
     """Returns the log of the sum of W^2 from each participation's step to the next participation (N, K).
 
-    That sum is a difference of sums over all earlier steps, and one of sums over all later steps. The
-    difference of the smaller terms is used, which is more precise. It is at least the W^2 of the first step.
+    The sum is a difference of two sums over earlier steps, and also of two sums over later steps. It is
+    computed from the smaller sums, which is more precise. It contains at least the W^2 of its first step.
 
     Args:
       weights: How the steps count in the last model.
@@ -263,7 +263,13 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns epsilon at delta of a mixture of mu-GDP mechanisms, of mus (N,) with probabilities `shares` (N,)."""
+    """Returns epsilon at delta of a mixture of mu-GDP mechanisms.
+
+    Args:
+      mus: (N,) mu of each mechanism.
+      shares: (N,) their probabilities.
+      delta: The delta of epsilon.
+    """
 
     def exceeds(epsilons: Array) -> NDArray[np.bool_]:
         """Returns (1,) whether the mixture's delta at epsilons (1,) is above the given delta."""
@@ -383,7 +389,7 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     """Returns a bound (S,) on mu of each stratum's orders: the mu of an order that is at least as bad.
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
-    sum of x_t W_t s_t over sequences x that increase and have length 1. So it rises with every W_t s_t, and
+    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with every W_t s_t, and
     when a participation moves to a later step with the same W_t s_t. The bad order has, in each epoch, the
     last place that the stratum allows, with the largest W of all places up to it.
 
