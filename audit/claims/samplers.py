@@ -528,7 +528,7 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
     It is the lower of two limits. Each is below the mean with a probability of at most
-    exp(-log_inverse_error), so that the result is with at most twice that.
+    exp(-log_inverse_error), so that the result is below it with a probability of at most twice that.
 
     The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
     relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m at which

@@ -160,7 +160,7 @@ def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: flo
 def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
-    The basis is the orthonormal one of Gram and Schmidt. In it, vector i (from 0) is the direction of a normal
+    The basis is the orthonormal one of Gram and Schmidt. In it, row i (from 0) is the direction of a normal
     vector with i normal coordinates in the span of the vectors before it. What is left of that vector has a
     length that is chi with d - i degrees of freedom (Bartlett's decomposition).
 

@@ -240,7 +240,7 @@ def assumption_free(
 ) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve. With n scores a world it is at most about log(2 n / 3). The
+    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2). The
     threshold's rank is chosen on a pilot of an eighth of the scores; the others are counted.
 
     Args:

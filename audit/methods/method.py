@@ -38,8 +38,8 @@ class Assumption(NamedTuple):
       word: The word in the last column of a table.
       sentence: The words on a page.
       note: The line below a table that says what the word means; empty where it needs none.
-      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian. The test of the curve
-        is then shown with the bound.
+      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian, so that the test of
+        the curve concerns it.
       proviso: The words in a verdict, after "with 95% confidence, and"; empty where nothing is assumed.
     """
 
