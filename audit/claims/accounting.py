@@ -24,12 +24,12 @@ _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
 class Composition(NamedTuple):
-    """Gaussian steps of sensitivity C.
+    """A composition of Gaussian steps of sensitivity C.
 
     Attributes:
-      noise_multiplier: The noise has standard deviation noise_multiplier * C.
+      noise_multiplier: The standard deviation of the noise over C.
       insertions: The number of steps in which the canary is inserted.
-      sampling_rate: The probability with which each of them takes it; 1 where each does.
+      sampling_rate: The probability with which each of these steps takes it; 1 where each does.
     """
 
     noise_multiplier: float
@@ -40,9 +40,9 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of `insertions` Gaussian steps; infinite without noise, 0 without insertions.
 
-    The steps have sensitivity C and noise of deviation noise_multiplier * C. Their composition is a Gaussian
-    mechanism with a noise multiplier smaller by sqrt(insertions), for which dp-accounting has the exact value
-    (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
+    The steps have sensitivity C and noise of standard deviation noise_multiplier * C. Their composition is
+    one Gaussian mechanism whose noise multiplier is smaller by sqrt(insertions). For this dp-accounting has
+    the exact value (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
 
     Raises:
       InputError: Values out of range.
@@ -64,18 +64,18 @@ def sampled_upper_bound(
 ) -> float:
     """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
 
-    It is the smaller of the bound without sampling and dp-accounting's by privacy loss distributions, and
-    holds as long as the adversary doesn't know the batches. Privacy losses are rounded up to a grid whose
-    steps are about 1e-5 of epsilon, estimated on a coarser grid, but at least 1e-4.
+    It is the smaller of two bounds: without sampling, and by dp-accounting's privacy loss distributions. It
+    holds as long as the adversary does not know the batches. Privacy losses are rounded up to a grid whose
+    spacing is about 1e-5 of epsilon, estimated on a coarser grid, but at least 1e-4.
 
     Args:
-      noise_multiplier: the noise's standard deviation over the clipping norm.
-      insertions: the number of steps.
-      delta: of epsilon.
-      sampling_rate: the probability with which each step takes the example.
+      noise_multiplier: The standard deviation of the noise over the clipping norm.
+      insertions: The number of steps.
+      delta: The delta of epsilon.
+      sampling_rate: The probability with which each step takes the example.
 
     Raises:
-      InputError: Values out of range, or so extreme that the privacy loss has no grid.
+      InputError: Values out of range, or so extreme that no grid fits the privacy losses.
     """
     unsampled = epsilon_upper_bound(noise_multiplier, insertions, delta)
     require(
@@ -85,7 +85,7 @@ def sampled_upper_bound(
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled
     _require_grid(noise_multiplier, insertions, delta)
-    # A grid in proportion to the bound without sampling; where that gives less, a finer one.
+    # First a grid in proportion to the bound without sampling, then a finer one if epsilon is smaller.
     steps = Composition(noise_multiplier, insertions, sampling_rate)
     coarse_grid = max(_GRID, 1e-7 * unsampled)
     epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
@@ -98,9 +98,13 @@ def sampled_upper_bound(
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns epsilon at delta of a participant in Gaussian steps, for any noise multiplier.
 
-    It is `sampled_upper_bound` from a noise multiplier of 0.3 on. Below, the grid of privacy losses grows
-    with them, so that seconds suffice for losses of thousands; below 0.05 sampling is not counted, which
-    only makes the bound larger.
+    From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, the spacing of the grid of
+    privacy losses grows with the losses, so that losses of thousands take seconds. Below 0.05 sampling is
+    left out of account, which only makes the bound larger.
+
+    Args:
+      composition: The steps, their noise and sampling rate.
+      delta: The delta of epsilon.
     """
     sigma, insertions, rate = composition
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
@@ -116,18 +120,18 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """Returns the noise multiplier z' of a federated round's sum where it also releases a noisy count.
+    """Returns the noise multiplier z' of a federated round's sum if the round also releases a noisy count.
 
-    The count is of clipped updates. With z', sum and count together cost as much as a sum with
-    `noise_multiplier` z alone (Andrew et al., 2021, Theorem 1). A client moves the count, of bits -1/2 and
-    1/2, by 1/2: z'^-2 = z^-2 - (2 count_noise)^-2.
+    The count is that of clipped updates. With z', sum and count together cost as much privacy as a sum with
+    noise multiplier z alone (Andrew et al., 2021, Theorem 1): z'^-2 = z^-2 - (2 count_noise)^-2, since a
+    client moves the count, a sum of values -1/2 and 1/2, by 1/2.
 
     Args:
       noise_multiplier: z, of the round as a whole.
-      count_noise: the standard deviation of the count's noise, in clients.
+      count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
-      InputError: The count alone costs more.
+      InputError: Noise on the count that is so small that the count alone costs as much as allowed, or more.
     """
     if noise_multiplier == 0:
         return 0.0
@@ -141,11 +145,11 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
 
 
 def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
-    """Returns dp-accounting's accountant of Poisson sampled steps, by privacy loss distributions.
+    """Returns dp-accounting's accountant of Poisson-sampled steps, by privacy loss distributions.
 
     Args:
-      steps: noise multiplier, number and sampling rate of the steps.
-      grid: the distance of neighbouring privacy losses, to which losses are rounded up.
+      steps: The noise multiplier, number and sampling rate of the steps.
+      grid: The spacing of the privacy losses, which are rounded up to it.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -157,14 +161,17 @@ def account_sampled(steps: Composition, grid: float = _GRID) -> "PLDAccountant":
 
 
 def _compute_pld_epsilon(steps: Composition, delta: float, grid: float) -> float:
-    """Returns epsilon at delta of Poisson sampled steps, from privacy losses rounded up to a grid."""
+    """Returns epsilon at delta of Poisson-sampled steps, with privacy losses rounded up to a grid."""
     return float(account_sampled(steps, grid).get_epsilon(delta))
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
-    """Returns mu of a composition of Gaussian steps, sqrt(insertions) / noise_multiplier.
+    """Returns mu of a composition of Gaussian steps: sqrt(insertions) / noise_multiplier.
 
-    Source: Dong, Roth and Su (2022), Corollary 3.3. Infinite without noise, 0 without insertions.
+    Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
+
+    Raises:
+      InputError: Values out of range.
     """
     _require_steps(noise_multiplier, insertions, 0.5)  # any delta: mu needs none
     if insertions == 0:
@@ -175,7 +182,7 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values so extreme that privacy losses of sampled steps fit no grid."""
+    """Raises InputError for values so extreme that no grid fits the privacy losses of sampled steps."""
     least, most = SAMPLED_NOISE
     require(
         least <= noise_multiplier <= most,
@@ -193,7 +200,7 @@ def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> Non
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for steps that no upper bound takes: each of the values has a range."""
+    """Raises InputError for a noise multiplier, number of insertions or delta out of its range."""
     require(
         noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",

@@ -11,12 +11,12 @@ LEAST_ALLOCATION_NOISE = 0.1  # noise multiplier from which on random allocation
 
 
 class EveryModel(NamedTuple):
-    """The bracket of epsilon where an adversary sees every model.
+    """The bracket of epsilon where an adversary sees every model of a training run.
 
     Attributes:
-      lower: what is leaked at least in the worst case; None where only an upper bound is computed.
-      upper: what is leaked at most.
-      accountant: what computed both.
+      lower: The least that is leaked in the worst case; None where only an upper bound is computed.
+      upper: The most that is leaked.
+      accountant: What computed the bounds, in words.
     """
 
     lower: float | None
@@ -25,7 +25,7 @@ class EveryModel(NamedTuple):
 
 
 def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
-    """Returns dp-accounting's epsilon of Poisson batches."""
+    """Returns the bracket for Poisson-sampled batches: dp-accounting's epsilon as `upper`, and no `lower`."""
     epsilon = accounting.participant_upper_bound(composition, delta)
     return EveryModel(None, epsilon, "dp-accounting (PLD)")
 
@@ -33,7 +33,14 @@ def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the bracket of a random step of so many in every epoch, as balls in bins have it."""
+    """Returns the bracket where an example takes part in one random step of each epoch (balls in bins).
+
+    Args:
+      noise_multiplier: sigma; below 0.1 only the composition of epochs is computed, as an upper bound.
+      batches: The number of steps in an epoch.
+      epochs: The number of epochs.
+      delta: The delta of epsilon.
+    """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
@@ -50,15 +57,27 @@ def bracket_allocation(
 def bracket_shuffled(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns what shuffled batches leak at least (Chua et al., 2024), and the composition of epochs."""
+    """Returns the bracket where examples are shuffled in each epoch and cut into batches.
+
+    The lower end is that of Chua et al. (2024), the upper end the composition of epochs.
+
+    Args:
+      noise_multiplier: sigma.
+      batches: The number of batches in an epoch.
+      epochs: The number of epochs.
+      delta: The delta of epsilon.
+    """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     accountant = "at least Chua et al. (2024), at most composition of epochs"
-    # As in `bracket_allocation`, the lower one is above the other by rounding alone.
+    # As in `bracket_allocation`, only rounding puts the lower one above the upper.
     return EveryModel(min(lower, upper), upper, accountant)
 
 
 def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:
-    """Returns the composition of epochs, which is exact where the adversary knows the order."""
+    """Returns the bracket for batches in a fixed order, in which an example takes part once in each epoch.
+
+    Both ends are the composition of epochs, which is exact where the adversary knows the order.
+    """
     epsilon = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")

@@ -39,7 +39,7 @@ from audit.methods.method import ACCOUNTED, GIVEN, Assumption
 from audit.values import number, plain
 
 Array = NDArray[np.float64]
-# At which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.
+# The epsilons at which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 
 
@@ -59,7 +59,7 @@ class Claim(Protocol):
         """Returns mu where the claimed curve is Gaussian; else None."""
 
     def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta, infinite where the claim says nothing of this delta."""
+        """Returns epsilon at delta; infinite where the claim says nothing of this delta."""
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest true-positive rate that a test of false-positive rate alpha may have."""
@@ -73,7 +73,7 @@ class Gdp:
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
     Args:
-      mu: at least 0.
+      mu: The distance of the two normal laws, at least 0.
 
     Raises InputError for a mu below 0.
 
@@ -126,7 +126,7 @@ class EpsilonDelta:
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Checks and keeps both; raises InputError for an epsilon below 0, or a delta not in [0, 1)."""
+        """Checks and keeps both; raises InputError for an epsilon below 0, or a delta outside [0, 1)."""
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
         # The dataclass is frozen, so that its own assignment is refused.
@@ -136,7 +136,7 @@ class EpsilonDelta:
         object.__setattr__(self, "stated_delta", stated)
 
     def __repr__(self) -> str:
-        """Returns the call that makes it."""
+        """Returns the call that makes this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
     assumes = GIVEN
@@ -165,12 +165,14 @@ class DpSgd:
 
     Args:
       noise_multiplier: sigma; 0 guarantees nothing.
-      insertions: how many steps take the canary.
-      sampling_rate: with which each of these takes it (Poisson), 1 if the adversary knows the batches.
-      k: the canary comes in one of each k steps; with `lipschitz`.
-      insert: at which of them: "last", "first", or a number from 1 to k; with `lipschitz`.
-      lipschitz: the constant, or one a step, of the map from a model to the next without canary and noise;
-        the last model alone then leaks less than all of them (`hidden_state`).
+      insertions: The number of steps that may take the canary.
+      sampling_rate: The probability with which each of these takes it (Poisson); 1 if the adversary knows the
+        batches.
+      k: The number of steps in a period; the canary comes in one of them. Needs `lipschitz`.
+      insert: The step of a period with the canary: "last", "first", or a number from 1 to k. Needs
+        `lipschitz`.
+      lipschitz: The Lipschitz constant of the map from a model to the next without canary and noise, for all
+        steps or for each. The last model alone then leaks less than all of them (`hidden_state`).
 
     Raises InputError for values out of range.
 
@@ -187,7 +189,10 @@ class DpSgd:
     lipschitz: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Checks types and ranges, and that k and insert come with lipschitz."""
+        """Checks types and ranges, and keeps the checked values; `insert` becomes the number of a step.
+
+        Raises InputError for values out of range, and for k or insert without lipschitz.
+        """
         sigma = number("noise_multiplier", self.noise_multiplier, float)
         insertions = number("insertions", self.insertions, int)
         rate = number("sampling_rate", self.sampling_rate, float)
@@ -219,7 +224,7 @@ class DpSgd:
 
     @property
     def composition(self) -> Composition:
-        """Returns the steps with the canary."""
+        """Returns the steps that may take the canary."""
         return Composition(self.noise_multiplier, self.insertions, self.sampling_rate)
 
     @property
@@ -236,8 +241,8 @@ class DpSgd:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is that of the Gaussian curve. For sampled steps it is the least that the privacy profile by
-        dp-accounting allows at a grid of epsilon, which is the curve's or above it.
+        Without sampling it is that of the Gaussian curve. For sampled steps it is the least that
+        dp-accounting's privacy profile allows at a grid of epsilons, which is on the true curve or above it.
         """
         rates = _check_rates(alpha)
         mu = self.gaussian_mu
@@ -246,12 +251,13 @@ class DpSgd:
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model alone, if the constants of its steps are given."""
+        """Returns the upper bound on the last model alone; None where `lipschitz` is not given."""
         if self.lipschitz is None:
             return None
         periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
 
         def compute(lipschitz: ArrayLike) -> HiddenStateBound:
+            """Returns the bound for other Lipschitz constants of the same schedule."""
             return bound_periods(self.composition, periods._replace(lipschitz=lipschitz), delta)
 
         return make_hidden_state(compute, periods)
@@ -259,14 +265,15 @@ class DpSgd:
 
 @dataclasses.dataclass(frozen=True)
 class RandomAllocation:
-    """The claim of DP-SGD in which each epoch has the example in one random step, which nobody sees.
+    """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
 
-    So do balls in bins. Neighbours: the example replaced by an example of gradient zero.
+    The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient
+    zero.
 
     Args:
       noise_multiplier: sigma.
-      batches: the steps of an epoch.
-      epochs: of training.
+      batches: The number of steps in an epoch.
+      epochs: The number of epochs.
     """
 
     noise_multiplier: float
@@ -278,16 +285,20 @@ class RandomAllocation:
 
     @property
     def assumes(self) -> Assumption:
-        """That sums are clipped to C, noise is Gaussian, and batches are secret."""
+        """Returns what the claim assumes: sums clipped to C, Gaussian noise, and secret batches."""
         secret = f"{ACCOUNTED.sentence} and batches that the adversary does not know"
         return ACCOUNTED._replace(sentence=secret)
 
     def epsilon(self, delta: float) -> float:
-        """Returns epsilon at delta of all models."""
+        """Returns an upper bound on epsilon at delta, where all models are seen."""
         return bracket_allocation(self.noise_multiplier, self.batches, self.epochs, delta).upper
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns the least power that the privacy loss, or composition, allows at a grid of epsilon."""
+        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+
+        It is the least that the composition of epochs allows and, from a noise multiplier of 0.1 on, the
+        privacy profile at a grid of epsilons.
+        """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
         if self.noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -302,35 +313,35 @@ class RandomAllocation:
 
 @functools.lru_cache(maxsize=16)
 def _allocation_deltas(claim: RandomAllocation) -> Array:
-    """Returns delta at each of _EPSILONS of a random step in each epoch."""
+    """Returns delta (401,) at each of _EPSILONS of one random step in each epoch."""
     loss = account_allocation(claim.noise_multiplier, claim.batches, claim.epochs, above=True)
     return np.asarray(loss.get_delta_for_epsilon(_EPSILONS.tolist()), np.float64)
 
 
 @functools.lru_cache(maxsize=16)
 def _sampled_deltas(steps: Composition) -> Array:
-    """Returns delta (401,) at each of _EPSILONS of Poisson sampled steps, by dp-accounting."""
+    """Returns delta (401,) at each of _EPSILONS of Poisson-sampled steps, by dp-accounting."""
     accountant = accounting.account_sampled(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
-    """Returns the largest power, at false-positive rates, that several (epsilon, delta) guarantees allow.
+    """Returns the largest power that several (epsilon, delta) guarantees together allow.
 
-    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least counts.
+    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts.
 
     Args:
-      rates: alpha, any shape, which the result has.
-      epsilons: (P,).
-      deltas: (P,).
+      rates: alpha, the tests' false-positive rates, any shape, which the result has.
+      epsilons: (P,) the guarantees' epsilons.
+      deltas: (P,) their deltas.
     """
     alpha = rates[..., None]
     with np.errstate(over="ignore", invalid="ignore"):
-        below = np.exp(epsilons) * alpha + deltas
-        above = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
+        steep = np.exp(epsilons) * alpha + deltas
+        flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
     # An infinite epsilon times a rate of 0 is NaN: it limits nothing.
-    below = np.where(np.isnan(below), 1.0, below)
-    return np.asarray(np.clip(np.minimum(below, above), 0.0, 1.0).min(axis=-1))
+    steep = np.where(np.isnan(steep), 1.0, steep)
+    return np.asarray(np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1))
 
 
 def _check_rates(alpha: ArrayLike) -> Array:
@@ -344,15 +355,15 @@ def _check_rates(alpha: ArrayLike) -> Array:
 
 
 def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
-    """Returns a caller's number as a float, at least 0.
+    """Returns a caller's number as a float.
 
     Args:
-      name: of the parameter, for the message.
-      value: what the caller gave.
-      or_infinite: whether infinity is allowed.
+      name: The parameter's name, for the message.
+      value: What the caller gave.
+      or_infinite: Whether infinity is allowed.
 
     Raises:
-      InputError: anything else.
+      InputError: What is no number, a number below 0, or infinity where that is not allowed.
     """
     checked = number(name, value, float)
     fits = checked >= 0 and (or_infinite or math.isfinite(checked))

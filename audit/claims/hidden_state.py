@@ -37,13 +37,14 @@ _TIMES = {2: "twice", 10: "ten times"}  # how much larger the constants of margi
 class HiddenStateBound(NamedTuple):
     """The bound on the last of T iterates, and a certificate by which mu can be checked from both sides.
 
-    The certificate follows z_t, a bound on the distance of both worlds' trajectories after step t, in the
-    units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts s_t
-    and payments a_t. No z_t is negative, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, n_t the noise.
+    The certificate follows z_t, a bound on the distance between both worlds' trajectories after step t, in
+    the units of the shifts: z_0 = 0 and z_t = c_t z_(t-1) + s_t - a_t, for Lipschitz constants c_t, shifts
+    s_t and payments a_t. No z_t is negative, z_T is 0, and mu^2 is the sum of (a_t / n_t)^2, with n_t the
+    noise.
 
     Attributes:
-      mu: Of Gaussian differential privacy.
-      epsilon: At the delta that the caller gave.
+      mu: The last iterate is mu-GDP.
+      epsilon: The epsilon of mu-GDP at the delta that the caller gave.
       paid: (T,) a_t, the part of the distance that step t's noise pays for.
       attained_by: (T,) slopes from 0 to c_t, of linear maps in one dimension that leak exactly mu.
     """
@@ -59,8 +60,8 @@ class Periods(NamedTuple):
 
     Attributes:
       lipschitz: The Lipschitz constant of a step (the update without canary and noise): a number for all
-        steps, or for each.
-      k: The number of steps in a period, in which the canary is inserted once.
+        steps, or one for each.
+      k: The number of steps in a period; the canary is inserted in one of them.
       insert: The step of the period, 1 to k, in which it is inserted.
     """
 
@@ -74,13 +75,13 @@ class HiddenState(NamedTuple):
 
     Attributes:
       bound: The bound.
-      periods: The schedule, and how Lipschitz its steps are.
-      margins: The bounds were the constants' excess over 1 so many times as large, by these numbers.
-      reason: Why the steps are that Lipschitz.
-      constant: mu where the adversary inserts along a direction in which nothing else happens; None where it
-        was not computed.
-      runs: How many training runs the constants were measured along, in both worlds, which is an assumption
-        and no proof; 0 where they are proven or vouched for.
+      periods: The schedule, and the Lipschitz constants of its steps.
+      margins: Maps a factor to the bound for constants whose excess over 1 is that many times as large.
+      reason: Why the steps have these constants.
+      constant: The mu of an adversary that inserts along a direction in which nothing else happens; None
+        where it was not computed.
+      runs: The number of training runs along which the constants were measured, in both worlds. Measured
+        constants are an assumption, no proof. 0 where they are proven or vouched for.
     """
 
     bound: HiddenStateBound
@@ -92,7 +93,7 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """The bound's assumption, in the words of tables and pages."""
+        """Returns the bound's assumption, in the words of tables and pages."""
         least, most = (f"{end:.6g}" for end in self.range)
         constants = f"{least} to {most}"
         if least == most:
@@ -121,19 +122,19 @@ class HiddenState(NamedTuple):
         )
 
     def describe_margin(self, factor: int) -> str:
-        """Returns what epsilon would be if steps stretched distances so many times as much."""
+        """Returns words for what epsilon would be if steps expanded distances by `factor` times as much."""
         epsilon = self.margins[factor].epsilon
         rounded_up = math.ceil(10 * epsilon) / 10 if math.isfinite(epsilon) else epsilon
         return f"{rounded_up:.3g} if steps expand {_TIMES[factor]} as much"
 
     @property
     def mean_constant(self) -> float:
-        """The mean Lipschitz constant of a step."""
+        """Returns the mean Lipschitz constant of the steps."""
         return float(np.mean(np.asarray(self.periods.lipschitz, np.float64)))
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the largest Lipschitz constant."""
+        """Returns the least and the largest Lipschitz constant."""
         constants = np.asarray(self.periods.lipschitz)
         return float(constants.min()), float(constants.max())
 
@@ -143,13 +144,13 @@ def hidden_state_bound(
 ) -> HiddenStateBound:
     """Returns the bound on the last iterate of theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I).
 
-    Here |g_t| <= 1 in the world with the canary and g_t = 0 in the other; the maps phi_t, of Lipschitz
+    Here |g_t| <= 1 in the world with the canary, and g_t = 0 in the other. The maps phi_t, of Lipschitz
     constants c_t, are the same in both.
 
-    mu^2 is the least sum of (a_t / n_t)^2 over all payments that meet the conditions of `HiddenStateBound`.
-    With W_t the product of all c_j after t, the best a_t / (W_t n_t^2) are the slopes of the greatest convex
-    minorant of the sums of W_t s_t over those of (W_t n_t)^2. The bound is attained by a linear process, and
-    is never above composition, which is a_t = s_t.
+    mu^2 is the least sum of (a_t / n_t)^2 over all payments a_t that meet the conditions of
+    `HiddenStateBound`. With W_t the product of all c_j after t, the best a_t / (W_t n_t^2) are the slopes of
+    the greatest convex minorant of the sums of W_t s_t over those of (W_t n_t)^2. The bound is attained by a
+    linear process. It is never above composition, which has a_t = s_t.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -191,10 +192,10 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns `hidden_state_bound` of insertions * k steps of DP-SGD; infinite without noise.
 
-    It also holds where insertions are sampled, but takes no advantage of that.
+    It also holds where insertions are sampled, but is no smaller then.
 
     Args:
-      composition: The noise multiplier, and how often the canary is inserted.
+      composition: The noise multiplier, and the number of insertions.
       periods: The schedule, and the Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, a number or one for each step; only their ratios count.
@@ -226,13 +227,13 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins.
+    """Returns the bound on the last model with its margins: bounds for constants further above 1.
 
     Args:
-      compute: Lipschitz constants, a number or one for each step -> the bound.
+      compute: Maps Lipschitz constants, a number or one for each step, to the bound.
       periods: The schedule, and its constants.
-      reason: Why steps have them.
-      runs: How many training runs they were measured along; 0 where they were not measured.
+      reason: Why the steps have these constants.
+      runs: The number of training runs along which they were measured; 0 where they were not measured.
     """
     bound = compute(periods.lipschitz)
     constants = np.asarray(periods.lipschitz, np.float64)
@@ -245,16 +246,16 @@ def make_hidden_state(
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns constants whose excess over 1 is so many times as large; those up to 1 remain."""
+    """Returns Lipschitz constants whose excess over 1 is multiplied by `factor`; those up to 1 stay."""
     excess = np.maximum(constants - 1, 0)
     return np.minimum(constants + (factor - 1) * excess, MOST)
 
 
 def insert_step(insert: str | int, k: int) -> int:
-    """Returns the step of a period, 1 to k, that is meant by "first", "last" or a number.
+    """Returns the number of a step in a period, 1 to k, from "first", "last" or a number.
 
     Raises:
-      InputError: Anything else.
+      InputError: A k below 1, another word, or a number out of range.
     """
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
@@ -270,7 +271,10 @@ def insert_step(insert: str | int, k: int) -> int:
 
 
 def _is_whole_number(value: str | int) -> bool:
-    """Returns whether a value is an int (True and False are not) or the digits of a number of steps."""
+    """Returns whether a value is an int, or a string of at most 19 digits.
+
+    True and False are no int here, nor are NumPy's integers.
+    """
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 20
     return type(value) is int
@@ -309,21 +313,24 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments a_t / n_t in units of the noise, and the shares of c_t that attain the bound.
+    """Returns the payments in units of the noise, a_t / n_t, and the shares of c_t that attain the bound.
 
-    With W_t the product of all c_j after t, slopes x_t = a_t / (W_t n_t^2) are the isotonic regression of
+    With W_t the product of all c_j after t, the slopes x_t = a_t / (W_t n_t^2) are the isotonic regression of
     W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, in which
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x,
 
-    and the linear maps of slope c_t x_(t-1) / x_t attain it (audit/methods/README.md). Since W_t goes over
+    and the linear maps of slope c_t x_(t-1) / x_t attain it (audit/methods/README.md). Since W_t spans
     thousands of orders of magnitude, blocks are sought in logarithms, and within a block W_t n_t is divided
     by its largest value.
 
     Args:
-      s: (T,) shifts, the first above 0.
-      c: (T,) Lipschitz constants, above 0 but for the first, which does not matter.
-      n: (T,) noise, above 0 where the shift is.
+      s: (T,) the shifts s_t, the first above 0.
+      c: (T,) the Lipschitz constants c_t, above 0 but for the first, which does not matter.
+      n: (T,) the noise n_t, above 0 where the shift is.
+
+    Returns:
+      (a_t / n_t, (T,); x_(t-1) / x_t, (T,), with 0 for the first step)
     """
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
@@ -343,6 +350,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     slopes = np.add.reduceat(wn * s_over_n, starts) / np.add.reduceat(wn**2, starts)
     in_noise = wn * np.repeat(slopes, sizes)
 
+    # x_(t-1) / x_t is 1 within a block.
     shares = np.ones(len(s))
     shares[0] = 0.0  # both worlds are the same before the first shift
     with np.errstate(divide="ignore"):  # of slopes below the least float
@@ -352,11 +360,15 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 
 
 def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
-    """Returns where the blocks of an isotonic regression start, as indices of its points.
+    """Returns the indices of the points at which the blocks of an isotonic regression start.
 
-    The regression is of sums / weights with these weights, in logarithms: sums and weights themselves would
-    overflow, for which reason `scipy.optimize.isotonic_regression` cannot take them. Adjacent points that do
-    not rise are pooled, many at a time while that at least halves their number, then in sequence.
+    The regression is of sums / weights with these weights, given as logarithms. Sums and weights themselves
+    would overflow, so that `scipy.optimize.isotonic_regression` cannot take them. Neighbouring points that do
+    not rise are pooled: many at a time while that at least halves their number, then one after another.
+
+    Args:
+      log_sums: (n,) the log of each point's sum.
+      log_weights: (n,) the log of each point's weight.
     """
     starts = np.arange(len(log_sums))
     before = math.inf
@@ -371,10 +383,14 @@ def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
 
 
 def _pool_adjacent_violators(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns where blocks start, by the pool-adjacent-violators algorithm on logarithms.
+    """Returns where the blocks of an isotonic regression start, by pool-adjacent-violators on logarithms.
 
-    Each point begins a block, which absorbs the blocks before it as long as their ratio sum / weight is not
-    below its own.
+    Each point begins a block. It absorbs the blocks before it, one after another, as long as their ratio
+    sum / weight is not below its own.
+
+    Args:
+      log_sums: The log of each point's sum.
+      log_weights: The log of each point's weight.
     """
     starts: list[int] = []
     block_sums: list[float] = []

@@ -33,15 +33,14 @@ _FAR = 40.0  # standard deviations of the noise, beyond which no threshold is se
 
 
 def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
-    """Returns epsilon at delta between the noise N(0, k n sigma^2) and the same plus Binomial(n, q).
+    """Returns the epsilon at delta that the last of k n models would leak of a canary if losses were linear.
 
-    That is what the last of k n models would leak of a canary if losses were linear (Steinke et al., 2024).
-
-    It is the larger of both directions; infinite without noise.
+    It is epsilon between the noise N(0, k n sigma^2) and the same noise plus Binomial(n, q), the larger of
+    both directions (Steinke et al., 2024). Infinite without noise.
 
     Args:
-      composition: sigma, n and q.
-      k: Steps for each insertion.
+      composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
+      k: The number of steps for each insertion.
       delta: The delta of epsilon.
 
     Raises:
@@ -71,49 +70,49 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    What is seen is x: noise alone (Q), or noise plus a number of insertions (P). The ratio of both densities
-    rises in x, so that the best event is x on a side of a threshold, and e^epsilon is the ratio at the
-    threshold where the event's excess P(event) - e^epsilon Q(event) is delta.
+    The adversary sees x: noise alone (law Q), or noise plus a number of insertions (law P). The ratio of
+    their densities P / Q rises in x, so that the best event is x above a threshold (sign 1) or below it (sign
+    -1). e^epsilon is the ratio of densities at the threshold where the likelier world's probability of the
+    event exceeds e^epsilon times the other world's by delta.
 
     Args:
       counts: (n,) numbers of insertions.
       log_law: (n,) their log probabilities.
-      deviation: Of the noise.
+      deviation: The standard deviation of the noise.
       delta: The delta of epsilon.
-      sign: 1 for inserted against not, with the event x above; -1 for the reverse, with x below.
+      sign: 1 or -1.
     """
 
     def compute_log_ratio(x: float) -> float:
-        """Returns the log ratio of the density with insertions to that without."""
+        """Returns the log ratio at x of the density with insertions to the density without."""
         return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
 
     def compute_log_excess(x: float) -> float:
-        """Returns the log of what the better world's probability of an event exceeds by.
+        """Returns the log of the excess P(event) - r Q(event) at the threshold x, or of its reverse.
 
-        P is the law with the canary, Q that without, and r the ratio of their densities at x. With sign 1 it
-        is log(P(above x) - r Q(above x)), with sign -1 log(Q(below x) - P(below x) / r); -inf where nothing
-        is exceeded.
+        With r the ratio of densities at x, it is log(P(above x) - r Q(above x)) for sign 1 and
+        log(Q(below x) - P(below x) / r) for sign -1; -inf where there is no excess.
         """
         log_ratio = compute_log_ratio(x)
         log_inserted = float(
             special.logsumexp(log_law + special.log_ndtr(sign * (counts - x) / deviation))
         )
         log_plain = float(special.log_ndtr(-sign * x / deviation))
-        more = log_inserted
-        less = log_plain + log_ratio
+        minuend = log_inserted
+        subtrahend = log_plain + log_ratio
         if sign == -1:
-            more = log_plain
-            less = log_inserted - log_ratio
-        if less >= more:
+            minuend = log_plain
+            subtrahend = log_inserted - log_ratio
+        if subtrahend >= minuend:
             return -math.inf
-        return more + math.log(-math.expm1(less - more))
+        return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
-        # Finite, for the search of the root.
+        # By how much the log of the excess is above log delta; finite, for the search of the root.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
-    # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2),
-    # is at most 1 at the first end and at least 1 at the last.
+    # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2)
+    # of a count c, is at most 1 at the first end of the search and at least 1 at the last.
     equal = scipy.optimize.brentq(
         compute_log_ratio, counts[0] / 2 - deviation, counts[-1] / 2 + deviation
     )

@@ -40,12 +40,12 @@ _COARSEST = 1e-3  # the widest grid of losses
 
 
 class _Law(NamedTuple):
-    """A law of the ratio X, as atoms.
+    """A law of the ratio X of the densities with and without the example, as atoms.
 
     Attributes:
-      values: (n,) ascending, at least 0.
+      values: (n,) values of X, ascending, at least 0.
       masses: (n,) their probabilities without the example.
-      beyond: the mean of what exceeds the last value, which no atom holds.
+      beyond: The mean of what exceeds the last value, which no atom holds; 0 in a lower bound.
     """
 
     values: Array
@@ -57,16 +57,17 @@ class _Law(NamedTuple):
 def account_allocation(
     noise_multiplier: float, batches: int, epochs: int, above: bool, cells: int = _CELLS
 ) -> "PrivacyLossDistribution":
-    """Returns a bound on the privacy loss of all models of training.
+    """Returns a bound on the privacy loss of all models of training with random allocation.
 
     Args:
       noise_multiplier: sigma.
-      batches: b, the steps of an epoch.
-      epochs: of training.
-      above: whether it bounds delta from above, or else from below.
-      cells: of the grid; more of them are slower and tighter.
+      batches: b, the number of steps in an epoch.
+      epochs: The number of epochs.
+      above: Whether delta is bounded from above; else it is bounded from below.
+      cells: The number of cells of each grid; more are slower and tighter.
     """
-    # Means of 1, 2, 4, ... terms are found by doubling; b's binary digits say which of them make up b.
+    # X is the mean of b terms. Means of 1, 2, 4, ... terms are found by doubling, and those for the 1s
+    # among b's binary digits are combined.
     power = _discretise_term(noise_multiplier, above, cells)  # of `power_terms` terms
     power_terms = 1
     law = None
@@ -84,7 +85,14 @@ def account_allocation(
 
 
 def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
-    """Returns the law of one term, exp of N(-1 / (2 sigma^2), 1 / sigma^2), on a grid."""
+    """Returns the law of one term of X, exp of N(-1 / (2 sigma^2), 1 / sigma^2), on a grid.
+
+    Args:
+      sigma: The noise multiplier.
+      above: Whether the grid raises delta, by spreading each cell's mass to its ends; else it lowers delta,
+        by drawing the mass together at the cell's mean.
+      cells: The number of cells.
+    """
     mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
     reach = mean + _FAR / sigma
     logs = np.linspace(-reach, reach, cells + 1)
@@ -95,18 +103,19 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     if not above:
         is_possible = (masses > 0) & (means > 0)
         return _Law(means[is_possible] / masses[is_possible], masses[is_possible], 0.0)
-    # Each cell's mass goes to its two ends, so that its mean stays; that beyond the grid to the last point.
+    # Each cell's mass goes to its two ends, so that its mean stays. The mass beyond the grid goes to the
+    # last point.
     lower = np.append(0.0, edges)
     widths = np.diff(lower)
-    shares = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
-    atoms = np.append(masses[:-1] - shares, 0.0)
-    atoms[1:] += shares
+    to_upper = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
+    atoms = np.append(masses[:-1] - to_upper, 0.0)
+    atoms[1:] += to_upper
     atoms[-1] += masses[-1]
     return _Law(lower, atoms, float(means[-1] - masses[-1] * edges[-1]))
 
 
 def _find_normal_masses(ends: Array) -> Array:
-    """Returns the probabilities of N(0, 1) between ends (n,), as exact in both tails (n - 1,)."""
+    """Returns the probabilities (n - 1,) of N(0, 1) between neighbouring ends (n,), precise in both tails."""
     from_below = np.diff(special.ndtr(ends))
     from_above = -np.diff(special.ndtr(-ends))
     return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
@@ -115,7 +124,16 @@ def _find_normal_masses(ends: Array) -> Array:
 def _add(
     first: _Law, first_terms: int, second: _Law, second_terms: int, above: bool, cells: int
 ) -> _Law:
-    """Returns the law of the mean of all terms of two independent means of so many terms each, on a grid."""
+    """Returns the law of the mean of all terms of two independent means, on a grid.
+
+    Args:
+      first: The law of the first mean.
+      first_terms: The number of its terms.
+      second: The law of the second mean.
+      second_terms: The number of its terms.
+      above: Whether the grid raises delta; else it lowers it (`_discretise_term`).
+      cells: The number of cells of the grid.
+    """
     share = first_terms / (first_terms + second_terms)
     values = (share * first.values)[:, None] + (1 - share) * second.values
     masses = first.masses[:, None] * second.masses
@@ -140,21 +158,24 @@ def _add(
 def _spread(
     values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
 ) -> _Law:
-    """Returns the law of atoms (n,) on a grid: each is split between the points next to it, at the same mean.
+    """Returns the law of atoms on a grid: each is split between the points next to it, at the same mean.
+
+    Atoms above the grid go to its last point, and what they exceed it by is added to `beyond`.
 
     Args:
-      values, masses: (n,) the atoms.
-      places: (n,) the index of the point below each, which rounding may miss by 1.
-      grid: (m,) ascending from 0.
-      beyond: the mean of what exceeds all atoms.
+      values: (n,) the atoms' values.
+      masses: (n,) the atoms' masses.
+      places: (n,) the index of the grid point below each atom, which rounding may miss by 1.
+      grid: (m,) points, ascending from 0.
+      beyond: The mean of what exceeds all atoms.
     """
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
     below -= values < grid[below]
     below = np.clip(below, 0, last - 1)
     below += (values >= grid[below + 1]) & (below < last - 1)
-    shares = (values - grid[below]) / (grid[below + 1] - grid[below])
-    upper = masses * np.clip(shares, 0.0, 1.0)
+    upper_shares = (values - grid[below]) / (grid[below + 1] - grid[below])
+    upper = masses * np.clip(upper_shares, 0.0, 1.0)
     atoms = _sum_by_place(below, masses - upper, last + 1)
     atoms += _sum_by_place(below + 1, upper, last + 1)
     excess = float(np.maximum(values - grid[-1], 0.0) @ masses)
@@ -162,19 +183,19 @@ def _spread(
 
 
 def _sum_by_place(places: NDArray[np.intp], weights: Array, size: int) -> Array:
-    """Returns the sums (size,) of the weights (n,) at each place."""
+    """Returns, for each place from 0 to size - 1, the sum of the weights (n,) there."""
     return np.asarray(np.bincount(places, weights, size), np.float64)
 
 
 def _find_low(law: _Law) -> float:
-    """Returns a value above 0 below which the law has next to no mass."""
+    """Returns a positive value below which the law has next to no mass: the lower end of a grid."""
     place = int(np.searchsorted(np.cumsum(law.masses), _LEAST_MASS))
     first_positive = int(np.flatnonzero(law.values > 0)[0])
     return float(law.values[max(min(place, len(law.values) - 1), first_positive)])
 
 
 def _find_high(law: _Law) -> float:
-    """Returns a value above which the law has next to nothing of its mean."""
+    """Returns a value above which the law has next to nothing of its mean: the upper end of a grid."""
     means_from_above = np.cumsum((law.values * law.masses)[::-1])
     place = int(np.searchsorted(means_from_above, _LEAST_MASS**2))
     return float(law.values[::-1][min(place, len(law.values) - 1)])
@@ -183,8 +204,14 @@ def _find_high(law: _Law) -> float:
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
     """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose.
 
-    The loss is log X where the example joins, by X's law with the example, which is X times that without; it
-    is -log X where the example leaves, by the law without. Rounding down either loss makes a lower bound.
+    Where the example joins, the loss is log X under X's law with the example, which is X times the law
+    without. Where it leaves, the loss is -log X under the law without. A lower bound rounds both losses down.
+    An upper bound splits each atom between the losses next to it, at the same mean of X.
+
+    Args:
+      law: The law of an epoch's ratio X.
+      epochs: The number of epochs, on which the spacing of the grid depends.
+      above: Whether delta is bounded from above; else from below.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -202,8 +229,8 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
         surely_in = surely_out = 0.0
     else:
         points = np.exp(grid * (first + np.arange(size)))
-        shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
-        upper = masses * np.clip(shares, 0.0, 1.0)
+        upper_shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
+        upper = masses * np.clip(upper_shares, 0.0, 1.0)
         masses_out = _sum_by_place(below, masses - upper, size)
         masses_out += _sum_by_place(below + 1, upper, size)
         masses_in = masses_out * points

@@ -42,14 +42,14 @@ _HALVINGS = 60
 
 
 class ShuffledSteps(NamedTuple):
-    """The steps of a training run.
+    """The steps of a training run whose batches a sampler draws.
 
     Attributes:
       noise_multiplier: sigma.
-      batches: of an epoch, a step each.
-      epochs: of training.
-      lipschitz: (T,) constants of the steps, those of the tail among them.
-      tail: steps at the end that add noise and no gradient.
+      batches: The number of batches in an epoch, a step each.
+      epochs: The number of epochs.
+      lipschitz: (T,) the Lipschitz constants of all steps, those of the tail among them.
+      tail: The number of steps at the end that add noise and no gradient.
     """
 
     noise_multiplier: float
@@ -60,18 +60,18 @@ class ShuffledSteps(NamedTuple):
 
     @property
     def insertable(self) -> int:
-        """How many steps may take the example."""
+        """Returns how many steps may take the example."""
         return self.batches * self.epochs
 
 
 class MixtureLimit(NamedTuple):
-    """An upper bound on epsilon of the last model.
+    """An upper bound on epsilon of the last model, where orders are unknown.
 
     Attributes:
-      epsilon: at the delta that was given.
-      error: the probability with which simulation made it too low; 0 where it is exact.
-      orders: how many were enumerated or simulated.
-      mu: a bound on mu of every order, so that the last model is mu-GDP too.
+      epsilon: The bound at the delta that was given.
+      error: The probability with which simulation made it too low; 0 where it is exact.
+      orders: The number of orders that were enumerated or simulated.
+      mu: A bound on mu of every order, so that the last model is mu-GDP too.
     """
 
     epsilon: float
@@ -81,15 +81,16 @@ class MixtureLimit(NamedTuple):
 
 
 class StepWeights(NamedTuple):
-    """How steps count in the last model, in logarithms.
+    """How T steps count in the last model, in logarithms.
 
-    W_t is the product of all Lipschitz constants after step t; noise is 1.
+    W_t is the product of all Lipschitz constants after step t: what a shift in step t is multiplied by in the
+    last model, at most. Noise has the standard deviation 1 in each step.
 
     Attributes:
-      log_w: (T,) of W_t.
-      log_before: (T + 1,) of the sum of W^2 over the steps before t.
-      log_after: (T + 1,) of the sum of W^2 over step t and those after it.
-      first: the first step that no later step forgets.
+      log_w: (T,) the log of W_t.
+      log_before: (T + 1,) the log of the sum of W^2 over the steps before t.
+      log_after: (T + 1,) the log of the sum of W^2 over step t and those after it.
+      first: The first step whose shift no later step erases by a Lipschitz constant of 0.
     """
 
     log_w: Array
@@ -101,7 +102,14 @@ class StepWeights(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> ShuffledSteps:
-    """Returns a schedule with noise-only steps after all epochs, which are Lipschitz with constant 1.
+    """Returns the steps of a training run, with noise-only steps of Lipschitz constant 1 after all epochs.
+
+    Args:
+      noise_multiplier: sigma.
+      batches: The number of batches in an epoch, a step each.
+      epochs: The number of epochs.
+      lipschitz: The Lipschitz constant of the epochs' steps, a number or one for each step.
+      tail: The number of noise-only steps.
 
     Raises:
       InputError: Constants out of range, or neither a number nor one for each step of the epochs.
@@ -113,12 +121,12 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns how steps of these constants (T,) count in the last model."""
+    """Returns how steps of Lipschitz constants (T,) count in the last model."""
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # nothing before `first` counts
     log_constants = np.log(constants)
-    log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
+    log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)  # sums over all later steps
     log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
     log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
     return StepWeights(log_w, log_before, log_after, first)
@@ -127,15 +135,19 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns mu (N,) of orders with noise of 1, by pooling the slopes of all of them side by side.
+    """Returns mu (N,) of orders, where the noise of each step is 1: the last model is mu-GDP given the order.
 
-    A step without the example has the slope of the step before it (`hidden_state`), so that a point is a
-    participation with the noise from its step to the next participation's.
+    An order is a list of steps: those in which the example takes part, its participations. W_t is the product
+    of all Lipschitz constants after step t, and s_t = 1 the shift of a participation at step t. The bound is
+    that of `hidden_state`: blocks of neighbouring participations are pooled until their slopes, sum of W s
+    over sum of W^2, rise from block to block. A step without the example has the slope of the step before it,
+    so that a participation counts the noise from its step to the next participation. All orders are pooled
+    side by side.
 
     Args:
-      weights: of the steps.
-      orders: (N, K) the steps of participations, ascending; T and more where there is none.
-      log_shifts: (N, K) log of W_t times the shift, in place of a shift of 1.
+      weights: How the steps count in the last model.
+      orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
+      log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
     """
     mus = []
     for start in range(0, len(orders), _CHUNK):
@@ -148,9 +160,9 @@ def compute_order_mus(
 def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
     """Returns mu (N,) of a chunk of the orders of `compute_order_mus`, whose arguments it takes.
 
-    A participation at step t counts W_t s_t, of its shift s_t, and has the noise sum of W^2 from t to the
-    next participation. Participations are pooled into blocks until the slopes of an order's blocks,
-    sum of W s / sum of W^2, grow from each to the next (`_pool`). Then mu^2 is the sum over blocks of
+    A participation at step t, with shift s_t, counts W_t s_t. Its noise is the sum of W^2 from step t to the
+    next participation. Participations are pooled into blocks until the slopes of an order's blocks, sum of
+    W s / sum of W^2, grow from each to the next (`_pool`). Then mu^2 is the sum over blocks of
     (sum of W s)^2 / sum of W^2.
     """
     steps = len(weights.log_w)
@@ -158,7 +170,8 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
     reaches_last_model = (ends < steps) & (ends >= weights.first)
     log_shifted = log_shifts
     if log_shifted is None:
-        indices = np.minimum(ends, steps - 1)  # what is read where there is none is left out below
+        # Where there is no participation, `reaches_last_model` leaves out below what is read here.
+        indices = np.minimum(ends, steps - 1)
         log_shifted = weights.log_w[indices]
     blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
     is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
@@ -182,15 +195,15 @@ class _Blocks(NamedTuple):
 
 
 def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -> _Blocks:
-    """Returns the blocks of orders by pooling adjacent violators, of all orders at once.
+    """Returns the blocks of N orders by pooling adjacent violators, in all orders at once.
 
-    Each participation begins a block on top of its order's stack. The top absorbs the block below it as long
-    as that has at least its slope.
+    Each participation begins a block on top of its order's stack of blocks. The top absorbs the block below
+    it as long as that block's slope, sum of W s / sum of W^2, is at least its own.
 
     Args:
-      log_shifted: (N, K) log of W s of each participation.
-      log_noises: (N, K) log of the sum of W^2 from it to the next.
-      counts_in: (N, K) whether it takes part.
+      log_shifted: (N, K) the log of W s of each participation.
+      log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
+      counts_in: (N, K) whether there is such a participation, and the last model shows it.
     """
     size, participations = log_shifted.shape
     counts = np.zeros(size, np.intp)
@@ -217,10 +230,14 @@ def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -
 
 
 def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
-    """Returns log of the sum of W^2 from each participation's step to the next one's (N, K).
+    """Returns the log of the sum of W^2 from each participation's step to the next participation (N, K).
 
-    Two differences give that sum, of which the difference of the smaller terms is exact. A gap contains at
-    least its first step.
+    The sum is a difference of two sums over earlier steps, and also of two sums over later steps. It is
+    computed from the smaller sums, which is more precise. It contains at least the W^2 of its first step.
+
+    Args:
+      weights: How the steps count in the last model.
+      ends: (N, K) the steps of participations, ascending; T where there is none.
     """
     steps = len(weights.log_w)
     following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
@@ -237,7 +254,7 @@ def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns log delta at epsilon of mu-GDP for mus of any shape."""
+    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf where mu is 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
         log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
@@ -246,9 +263,16 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns epsilon at delta of a mixture of mu-GDP mechanisms, of mus (N,) with probabilities (N,)."""
+    """Returns epsilon at delta of a mixture of mu-GDP mechanisms.
+
+    Args:
+      mus: (N,) mu of each mechanism.
+      shares: (N,) their probabilities.
+      delta: The delta of epsilon.
+    """
 
     def exceeds(epsilons: Array) -> NDArray[np.bool_]:
+        """Returns (1,) whether the mixture's delta at epsilons (1,) is above the given delta."""
         log_deltas = compute_log_deltas(mus, float(epsilons[0]))
         return np.array([np.exp(log_deltas) @ shares > delta])
 
@@ -261,7 +285,10 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
-    """Returns the bound for batches in a fixed order, the same in every epoch: that of its worst place."""
+    """Returns the bound for batches in a fixed order, the same in every epoch.
+
+    It is the bound for the worst place that an example may have in that order.
+    """
     weights = weigh_steps(schedule.lipschitz)
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
@@ -276,16 +303,18 @@ def bound_one_of_each_epoch(
     most_enumerated: int = MOST_ENUMERATED,
     simulated: int = SIMULATED,
 ) -> MixtureLimit:
-    """Returns the bound where each epoch has the example in one step, each of them with equal probability.
+    """Returns the bound where each epoch has the example in one of its steps, all with equal probability.
 
-    So do shuffled batches, balls in bins and random allocation.
+    That is so for shuffled batches, balls in bins and random allocation. If orders are few they are
+    enumerated. Otherwise they are simulated: the places in the last epochs, which matter most, are cut into
+    strata, and the same number of orders is drawn in each stratum.
 
     Args:
-      schedule: of training.
-      delta: of epsilon.
-      seed: of the simulation.
-      most_enumerated: how many orders may be enumerated; of more, they are simulated.
-      simulated: about how many orders are simulated.
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+      seed: The seed of the simulation.
+      most_enumerated: The largest number of orders that is enumerated.
+      simulated: About how many orders are simulated.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -301,9 +330,9 @@ def bound_one_of_each_epoch(
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
     rng = np.random.default_rng(seed)
     mus = np.empty((draws, len(strata.shares)))
-    together = max(_CHUNK // len(strata.shares), 1)
-    for start in range(0, draws, together):
-        rows = mus[start : start + together]
+    rows_at_once = max(_CHUNK // len(strata.shares), 1)
+    for start in range(0, draws, rows_at_once):
+        rows = mus[start : start + rows_at_once]
         places = rng.integers(0, batches, (*rows.shape, epochs))
         last_epochs = strata.lows.shape[1]
         last_shape = (*rows.shape, last_epochs)
@@ -319,10 +348,10 @@ def bound_one_of_each_epoch(
 
 
 class _Strata(NamedTuple):
-    """Intervals of the places of an example in the last epochs' batches.
+    """S strata of orders: combinations of intervals of the example's place in each of the last L epochs.
 
     Attributes:
-      lows, highs: (S, L) each interval's first place, and the place after its last, of the last L epochs.
+      lows, highs: (S, L) each interval's first place, and the place after its last.
       shares: (S,) the probability of each stratum.
     """
 
@@ -332,9 +361,14 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
-    """Cuts the places in the last epochs into at most `most` strata, finest near the end of an epoch.
+    """Cuts the example's places in the last epochs into strata, finest near the end of an epoch.
 
     Places near the end matter most: fewer steps come after them.
+
+    Args:
+      batches: The number of places in an epoch.
+      epochs: The number of epochs.
+      most: The largest number of strata.
     """
     cells = min(batches, _POSITIONS, most)
     # The number of last epochs that are cut into cells: as many as `most` strata allow, up to rounding.
@@ -352,10 +386,17 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
 
 
 def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _Strata) -> Array:
-    """Returns mu of each stratum's worst order, or more (S,).
+    """Returns a bound (S,) on mu of each stratum's orders: the mu of an order that is at least as bad.
 
-    mu is the largest sum of x_t W_t s_t over increasing x of length 1, so that it rises with every W_t s_t,
-    and with every step that comes later. An epoch's last place with its largest W is the worst of it.
+    W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
+    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with every W_t s_t, and
+    when a participation moves to a later step with the same W_t s_t. The bad order has, in each epoch, the
+    last place that the stratum allows, with the largest W of all places up to it.
+
+    Args:
+      schedule: The steps of training.
+      weights: How they count in the last model.
+      strata: The strata.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -378,17 +419,18 @@ def bound_poisson(
     simulated: int = SIMULATED,
     rate: float | None = None,
 ) -> MixtureLimit:
-    """Returns the bound where each step has the example with a probability.
+    """Returns the bound where each step has the example with a probability, independently.
 
-    Orders are bounded by the worst of those that hold at most so many participations among the last 1, 2, 4,
-    ... steps; others cost a thousandth of delta. Where steps are too few to matter all orders are enumerated.
+    With few steps all orders are enumerated. Otherwise orders are simulated, and each mu is cut at that of a
+    worst order: one with as many participations among the last 1, 2, 4, ... steps as nearly all orders have
+    at most. Orders with more participations cost a thousandth of delta.
 
     Args:
-      schedule: of training.
-      delta: of epsilon.
-      seed: of the simulation.
-      simulated: how many orders are simulated.
-      rate: the probability, by default 1 / batches.
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+      seed: The seed of the simulation.
+      simulated: The number of orders that are simulated, rounded up to 100,000s.
+      rate: The probability, by default 1 / batches.
     """
     if rate is None:
         rate = 1 / schedule.batches
@@ -410,7 +452,7 @@ def bound_poisson(
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # Orders with more participations are left out; _DROPPED * delta pays for them.
+        # Orders with more participations are cut short; _DROPPED * delta pays for them.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         beyond = len(schedule.lipschitz)
@@ -425,15 +467,16 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns steps of participations, ascending, that come no earlier than those of nearly all orders.
 
-    Among the last 1, 2, 4, ... of all steps an order has at most so many participations, except with
-    probability `dropped` in all; the steps are the latest that keep within these limits.
+    Except with probability `dropped` in all, an order has at most certain numbers of participations among the
+    last 1, 2, 4, ... and among all steps. The steps returned are the latest that keep within these limits.
 
     Args:
-      steps: of training.
-      rate: the probability with which each has the example.
-      dropped: the probability of the orders that are left out.
+      steps: The number of steps of training.
+      rate: The probability with which each step has the example.
+      dropped: The probability of the orders that are left out.
     """
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
+    # The most participations among so many last steps: each limit fails with an equal share.
     most = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
     distances: list[int] = []  # from the last step
     taken = 0
@@ -446,26 +489,29 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
-    """Returns epsilon at which the mean over orders of delta is at most `delta`, but with probability ERROR.
+    """Returns an epsilon at which the mean over orders of their delta is at most `delta`.
 
-    Each row of simulated orders is a draw of the mean over strata. Their mean is bounded at each of a grid of
-    epsilons.
+    It fails with at most the probability ERROR. A row of simulated orders has one of every stratum, so that
+    its weighted sum of deltas is a draw whose mean is that over all orders. The mean is bounded at each of a
+    grid of epsilons (`limit_mean`), and bisection finds the least epsilon of the grid whose bound is low
+    enough.
 
     Args:
-      mus: (R, S) of the orders, a row for each draw of an order from every stratum.
+      mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
       worst: (S,) bounds on mu in each stratum.
       shares: (S,) the probabilities of strata.
-      delta: of epsilon.
+      delta: The delta of epsilon.
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # Both of its limits (`limit_mean`) at each of the epsilons may err: an equal share of the error each.
-    log_error = math.log(2 * _EPSILONS / ERROR)
+    # Both limits of `limit_mean` at each of the epsilons may fail: an equal share of the error each.
+    log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
+        """Returns whether the limit of the mean delta at an epsilon is at most `delta`."""
         means = np.exp(compute_log_deltas(mus, epsilon)) @ shares
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
-        return limit_mean(means, most, log_error) <= delta
+        return limit_mean(means, most, log_inverse_error) <= delta
 
     low = -1
     high = _EPSILONS  # where even the worst order leaks no more
@@ -478,31 +524,41 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     return float(grid[high])
 
 
-def limit_mean(values: Array, most: float, log_error: float) -> float:
+def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
-    It is the lower of two limits, each below the mean with a probability of at most e^-log_error: empirical
-    Bernstein (Maurer and Pontil, 2009, Theorem 11), and Hoeffding's (1963).
+    It is the lower of two limits. Each is below the mean with a probability of at most
+    exp(-log_inverse_error), so that the result is below it with a probability of at most twice that.
+
+    The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
+    relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m at which
+    R * KL(mean / most || m / most) >= log_inverse_error, where KL is between two coins; bisection finds it.
+
+    Args:
+      values: (R,) the values.
+      most: The largest possible value.
+      log_inverse_error: log(1 / error), for an error of each limit.
     """
     if most == 0:
         return 0.0
     draws = len(values)
     mean = float(values.mean())
-    bernstein_log = log_error + math.log(2)
+    bernstein_log = log_inverse_error + math.log(2)  # the theorem has log(2 / error)
     spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
     bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
 
     share = min(mean / most, 1.0)
 
-    def is_refuted(limit: float) -> bool:
-        entropy = special.rel_entr(share, limit) + special.rel_entr(1 - share, 1 - limit)
-        return bool(draws * entropy >= log_error)
+    def is_excluded(mean_share: float) -> bool:
+        """Returns whether the values exclude that their mean is this share of `most`."""
+        entropy = special.rel_entr(share, mean_share) + special.rel_entr(1 - share, 1 - mean_share)
+        return bool(draws * entropy >= log_inverse_error)
 
     low = share
     high = 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if is_refuted(middle):
+        if is_excluded(middle):
             high = middle
         else:
             low = middle

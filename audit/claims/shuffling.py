@@ -14,26 +14,28 @@ def compute_shuffled_epsilon(
     epochs: int,
     delta: float,
 ) -> float:
-    """Returns a lower bound on epsilon where the examples are shuffled once an epoch and cut into batches.
+    """Returns a lower bound on epsilon where examples are shuffled in each epoch and cut into batches.
 
-    Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): all others' gradients are -C and
-    the example's is C, so that the sum of its batch lies 2 C above the rest, or 1 C where it is zeroed out;
-    the adversary looks at the largest sum. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
-    arXiv 2411.04205). The largest sum is sorted into buckets, and an optimistic grid keeps it a lower bound.
+    All models are seen. By Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): the
+    gradients of all others are -C and the example's is C. So the sum of its batch lies 2 C above the other
+    sums, or 1 C above them where the example is zeroed out. The adversary looks at the largest sum of the
+    epoch, which is sorted into buckets. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
+    arXiv 2411.04205). An optimistic grid of privacy losses keeps the result a lower bound.
 
     Args:
       noise_multiplier: sigma.
-      batches: of an epoch.
-      epochs: of training.
-      delta: at which epsilon is bounded.
+      batches: The number of batches in an epoch.
+      epochs: The number of epochs.
+      delta: The delta of epsilon.
     """
-    # In units of C, above the rest: the largest noise of b sums is about sigma sqrt(2 log b).
+    # Sums are in units of C, above those of the other batches. The largest noise of b sums is about
+    # sigma sqrt(2 log b).
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket, where a single sum is shifted."""
+        """Returns the log probability of each bucket of the largest sum, where one sum is shifted."""
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
@@ -50,16 +52,17 @@ def compute_least_epsilon(
     delta: float,
     grid: float = LEAST_GRID,
 ) -> float:
-    """Returns a lower bound on epsilon of a mechanism, composed with itself, whose output is a bucket.
+    """Returns a lower bound on epsilon of compositions of a mechanism whose output is a bucket.
 
-    An optimistic grid of privacy losses makes it a lower bound. So do leaving out buckets that only one world
-    has, and looking only along the direction in which the example is added.
+    An optimistic grid of privacy losses makes it a lower bound. So does leaving out buckets that only one
+    world has, and looking only in the direction in which the example is added.
 
     Args:
-      inside, outside: (buckets,) log probabilities of each bucket with the example and without it.
-      compositions: how often the mechanism runs.
-      delta: at which epsilon is bounded.
-      grid: of privacy losses.
+      inside: (buckets,) the log probability of each bucket with the example.
+      outside: (buckets,) the log probability of each bucket without it.
+      compositions: The number of times that the mechanism runs.
+      delta: The delta of epsilon.
+      grid: The spacing of privacy losses.
     """
     from dp_accounting.pld import privacy_loss_distribution
 

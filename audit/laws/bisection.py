@@ -10,19 +10,19 @@ Array = NDArray[np.float64]
 
 
 class Bracket(NamedTuple):
-    """Ends between which a condition stops to hold: it holds at `low` and not at `high`."""
+    """The ends of an interval in which a condition ceases to hold: it holds at `low` and not at `high`."""
 
     low: float
     high: float
 
 
 def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Bracket:
-    """Brackets the parameter at which a condition ceases to hold, by doubling.
+    """Returns an interval in which a condition on a parameter ceases to hold, by doubling.
 
     Args:
-      holds: whether the condition holds at a parameter; it fails at all that are large enough.
-      low: a parameter at which it holds.
-      first: the first parameter that is tried, above 0; it is doubled until the condition fails.
+      holds: Whether the condition holds at a parameter; it fails at all that are large enough.
+      low: A parameter at which it holds.
+      first: The first parameter that is tried, above 0; it is doubled until the condition fails.
     """
     high = first
     while holds(high):
@@ -69,13 +69,13 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
 def bisect_all(
     hold: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike, halvings: int
 ) -> tuple[Array, Array]:
-    """Bisects many intervals at once; returns both ends, (low, high), of what is left of each.
+    """Bisects many intervals at once, and returns both ends (low, high) of what is left of each.
 
     Args:
-      hold: maps parameters, an array, to whether the condition of each entry holds there.
-      low: parameters at which it holds, an array of the same shape.
-      high: larger parameters at which it does not.
-      halvings: how often the intervals are halved.
+      hold: Maps parameters, an array, to whether the condition of each entry holds there.
+      low: Parameters at which it holds, an array of the same shape.
+      high: Larger parameters, at which it does not hold.
+      halvings: The number of times that the intervals are halved.
     """
     low = np.asarray(low, np.float64)
     high = np.asarray(high, np.float64)

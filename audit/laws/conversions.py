@@ -25,16 +25,17 @@ _MOST_ITERATIONS = 2000  # to a root as near to 0 as 1e-300
 
 
 def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
-    """Returns log delta(epsilon) of a mu-GDP mechanism: its privacy profile, for epsilon of either sign.
+    """Returns log delta(epsilon) of a mu-GDP mechanism, its privacy profile, for epsilon of either sign.
 
     delta = Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (hidden-state paper, Equation
-    9), computed as log(first term) + log(1 - second / first). Of epsilon's shape; -inf where delta is 0.
+    9). It is computed as log(first term) + log(1 - second term / first term). The result has epsilon's shape;
+    it is -inf where delta is 0.
     """
     eps = np.asarray(epsilon, np.float64)
     require(mu >= 0, f"mu is {mu}: it must be at least 0")
     if mu == 0:
         with np.errstate(divide="ignore"):
-            return np.log(-np.expm1(np.minimum(eps, 0.0)))
+            return np.log(-np.expm1(np.minimum(eps, 0.0)))  # delta is 1 - e^epsilon below 0, else 0
     if np.isinf(mu):
         return np.zeros_like(eps)
     if mu < _SMALL_MU and np.all(eps >= 0):
@@ -42,7 +43,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
-        # What share of the first term is left after the second is subtracted.
+        # The log of the share of the first term that is left after the second is subtracted.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
@@ -50,14 +51,14 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism to first order in a tiny mu, for epsilon at least 0.
 
-    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), x = epsilon / mu, phi the normal density: the two terms of
-    the exact formula are too near each other to be subtracted.
+    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu and phi the normal density. The two
+    terms of the exact formula are too near each other to be subtracted.
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = epsilon / mu
         mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
         log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2
-        # 1 - x Phi(-x) / phi(x), which is 1 / x^2 for large x.
+        # The log of 1 - x Phi(-x) / phi(x), which is 1 / x^2 for large x.
         log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
         return np.asarray(np.log(mu) + log_density + log_share)
 
@@ -92,10 +93,10 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
 
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
-    """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP: inverts `epsilon_from_mu`.
+    """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP, inverting `epsilon_from_mu`.
 
-    The root lies between delta / 1000, where delta(0) is about 0.4 mu and hence too small, and a mu that is
-    bracketed by doubling.
+    The root is sought from delta / 1000, where delta(0) is about 0.4 mu and hence too small, up to a mu that
+    is found by doubling.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -106,7 +107,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # The log of delta at mu, less that of the requested delta; finite, for the search.
+        # The log of delta at mu, less the log of the requested delta; finite, for the search.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
@@ -119,8 +120,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
 
-    Arrays broadcast. Negative where both rates sum to more than 1 (hidden-state paper, Equation 8). A rate of
-    0 gives +inf, a rate of 1 gives -inf.
+    Arrays broadcast. mu is negative where both rates sum to more than 1 (hidden-state paper, Equation 8). A
+    rate of 0 gives +inf, a rate of 1 gives -inf.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
@@ -133,7 +134,7 @@ def epsilon_from_rates(
 ) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    It is the larger of log((1 - delta - fnr) / fpr) and the same with both rates exchanged (Errata H6). It is
+    It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr) (Errata H6). It is
     negative for rates that a mechanism with epsilon 0 could have. Arrays broadcast.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
@@ -141,7 +142,7 @@ def epsilon_from_rates(
     with np.errstate(divide="ignore", invalid="ignore"):
         steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    # fmax skips a rate pair of 0 / 0, which is NaN; where both are, -inf is left.
+    # fmax skips a NaN, the log of 0 / 0; where both are NaN, -inf is left.
     larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)
     return larger
 

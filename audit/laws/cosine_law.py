@@ -77,10 +77,10 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws independent cosines, of this shape, between a fixed direction and uniform directions in R^d.
+    """Draws independent cosines of a given shape, between a fixed direction and uniform directions in R^d.
 
-    Each is a normal vector's coordinate along the fixed direction over the vector's length, whose other
-    d - 1 coordinates have a chi-squared sum of squares.
+    A uniform direction is that of a normal vector. The cosine is the vector's coordinate along the fixed
+    direction over its length; the squares of its other d - 1 coordinates have a chi-squared sum.
     """
     require_dimension(dimension)
     along = rng.standard_normal(shape)
@@ -101,8 +101,8 @@ class AndersonDarling(NamedTuple):
 
     Attributes:
       statistic: A^2.
-      critical: Its critical values at LEVELS.
-      rejected_at: The least of LEVELS that rejects, or None.
+      critical: The critical values of A^2 at LEVELS.
+      rejected_at: The least of LEVELS at which the test rejects; None where it does at none.
     """
 
     statistic: float
@@ -143,25 +143,26 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
 
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
-    """Draws the cosines (k,) of k uniform canaries with their noisy sum, which is an audit without data.
+    """Draws the cosines (k,) of k uniform canaries with their noisy sum: a simulated audit without data.
 
-    That is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024), exact, without any vector of R^d.
+    It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024), exact, without any vector of R^d.
 
     Args:
-      rng: the randomness.
-      canaries: k, unit vectors of R^d that are summed.
-      dimension: d > k.
-      sigma: the standard deviation of the noise in each coordinate of the sum.
+      rng: The randomness.
+      canaries: k, the number of unit vectors of R^d that are summed.
+      dimension: d, above k.
+      sigma: The standard deviation of the noise in each coordinate of the sum.
     """
     canaries_in_span = draw_canaries(rng, canaries, dimension)
     return draw_cosines(rng, canaries_in_span, dimension, sigma)
 
 
 def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Array:
-    """Draws k uniform unit vectors of R^d, as rows (k, k) of their coordinates in an orthonormal basis.
+    """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
-    The basis is that of Gram and Schmidt, in which row i has i normal coordinates from those before it, and
-    what is left of it, of length chi with d - i degrees of freedom (Bartlett's decomposition).
+    The basis is the orthonormal one of Gram and Schmidt. In it, row i (from 0) is the direction of a normal
+    vector with i normal coordinates in the span of the vectors before it. What is left of that vector has a
+    length that is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.

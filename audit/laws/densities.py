@@ -25,10 +25,10 @@ class DensityPair(NamedTuple):
     """The densities of an observation in both worlds.
 
     Attributes:
-      points: (n,) evenly spaced.
+      points: (n,) evenly spaced points.
       p: (n,) the density out.
       q: (n,) the density in.
-      error: A bound on the probability that the grid cannot see.
+      error: A bound on the probability that the grid misses.
     """
 
     points: Array
@@ -38,20 +38,20 @@ class DensityPair(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """The distance of neighbouring points."""
+        """Returns the distance of neighbouring points."""
         return float(self.points[-1] - self.points[0]) / (len(self.points) - 1)
 
 
 def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
-    """Returns the integral of max(q - e^epsilon p, 0), by trapezoids cut where the sign changes.
+    """Returns the integral of max(q - e^epsilon p, 0), by trapezoids that are cut where the sign changes.
 
     That is the hockey-stick divergence of q from p (Balle and Wang, 2018): the least delta at epsilon, for
     events that are likelier under q.
 
     Args:
       p, q: (n,) densities at evenly spaced points.
-      spacing: the distance of neighbouring points.
-      epsilon: of either sign.
+      spacing: The distance of neighbouring points.
+      epsilon: Of either sign.
     """
     excess = q - np.exp(epsilon) * p
     left = excess[:-1]
@@ -67,7 +67,7 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns the observation's exact privacy profile delta(epsilon), of removing or adding, the larger."""
+    """Returns the observation's exact delta(epsilon), the larger of adding and removing the canary."""
     spacing = pair.spacing
     added = hockey_stick(pair.p, pair.q, spacing, epsilon)
     removed = hockey_stick(pair.q, pair.p, spacing, epsilon)
@@ -77,10 +77,11 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
 
-    It is the root of the decreasing privacy profile, bracketed by doubling from 1, then by Brent's method.
+    It is the root of the privacy profile, which decreases. The root is bracketed by doubling from 1, and
+    found by Brent's method.
 
     Raises:
-      InputError: A delta out of range, or too small for the grid's error bound; an epsilon above 512.
+      InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
     """
     conversions.require_delta(delta)
     require(
@@ -97,6 +98,10 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
         return 0.0
 
     def is_too_low(epsilon: float) -> bool:
+        """Returns whether delta at an epsilon exceeds the requested delta.
+
+        Raises InputError for an epsilon above 700: the doubling search has passed 512.
+        """
         below = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
         require(epsilon < _LARGEST_EPSILON, below)
         return compute_excess(epsilon) > 0
@@ -106,7 +111,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
 
 class ErrorRates(NamedTuple):
-    """Rates of the tests "in above the threshold", an entry for each threshold."""
+    """The error rates of guessing "in" above each of several thresholds: an entry for each threshold."""
 
     false_positive: Array
     false_negative: Array
@@ -115,7 +120,8 @@ class ErrorRates(NamedTuple):
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     """Returns the error rates of guessing "in" above thresholds, each of the thresholds' shape.
 
-    Both tails are summed up at the edges of the grid's cells; between edges their logarithms are linear.
+    Both tails are summed at the edges of the grid's cells. Between edges their logarithms are interpolated
+    linearly.
     """
     at = np.asarray(thresholds, np.float64)
     # Each point represents the cell around it, of its spacing. At the cell's upper edge p's tail
@@ -131,14 +137,17 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
 
 
 def trade_off_curve(pair: DensityPair) -> ErrorRates:
-    """Returns the exact trade-off curve where the likelihood ratio increases, at every cell's edge."""
+    """Returns the exact trade-off curve, as error rates of the thresholds at every cell's edge.
+
+    It is exact where the likelihood ratio increases with the observation: threshold tests are optimal then.
+    """
     return error_rates(pair, pair.points + pair.spacing / 2)
 
 
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    An audit that assumes a Gaussian curve converges to it as runs grow.
+    An audit at such a threshold that assumes a Gaussian curve converges to this mu as runs grow in number.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

@@ -28,7 +28,7 @@ _MOST_DOUBLINGS = 1100  # from 1 to beyond the largest float64, 2^1024
 
 
 class Gaussian(NamedTuple):
-    """N(mean, deviation^2); both may be arrays, which broadcast."""
+    """The normal law N(mean, deviation^2); both may be arrays, which broadcast."""
 
     mean: Array | float
     deviation: Array | float
@@ -37,7 +37,7 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Of the shape to which means, deviations and epsilon broadcast; -inf where delta is 0.
+    The result has the shape to which means, deviations and epsilon broadcast; it is -inf where delta is 0.
 
     Raises:
       InputError: A negative epsilon, deviations that are not positive, or values that are not finite.
@@ -54,8 +54,8 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
 def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    Of the shape to which their means and deviations broadcast. Right to about 1e-12 relative, for delta down
-    to 1e-200. Where epsilon rounds, it rounds up.
+    The result has the shape to which means and deviations broadcast. It is right to about 1e-12 relative, for
+    delta down to 1e-200. Rounding is upwards.
 
     Raises:
       InputError: As `log_delta`, and unless 0 < delta < 1.
@@ -65,6 +65,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     log_delta_at_0 = log_delta(first, second, 0.0)
 
     def is_too_low(epsilons: Array) -> NDArray[np.bool_]:
+        """Returns, for each entry, whether delta at its epsilon exceeds the given delta."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
     # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected.
@@ -97,14 +98,15 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
     """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2).
 
-    The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. The roots of
-    a x^2 + b x + c - epsilon are its ends: it lies outside them where the parabola opens upwards (a > 0), and
-    between them where it opens downwards (a < 0). Where a = 0 a root is infinite, and it lies outside.
+    The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the
+    roots of a x^2 + b x + c - epsilon. It lies outside of them where the parabola opens upwards (a > 0), and
+    between them where it opens downwards (a < 0). Where a = 0, one root is infinite, and the event counts as
+    outside.
 
     Args:
-      m: the mean of Q, any shape.
-      s: the standard deviation of Q; broadcasts.
-      eps: epsilon >= 0; broadcasts.
+      m: The mean of Q, any shape.
+      s: The standard deviation of Q; broadcasts.
+      eps: Epsilon, at least 0; broadcasts.
 
     Returns:
       The logs; -inf where the event has no probability, or no root exists.
@@ -132,12 +134,12 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
-    """Returns log probabilities that x ~ N(0, 1) lies outside of [low, high], or inside, entry by entry.
+    """Returns the log probability that x ~ N(0, 1) lies outside of [low, high], or inside, entry by entry.
 
     Args:
-      is_outside: where true, the probability outside of the interval is returned; else that inside.
-      low: the lower ends of the intervals, in the shape of the result.
-      high: their upper ends.
+      is_outside: Where true, the probability outside of the interval is returned; else the one inside.
+      low: The lower ends of the intervals, in the shape of the result.
+      high: Their upper ends.
     """
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
 

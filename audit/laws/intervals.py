@@ -15,11 +15,11 @@ Array = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """Two-sided limits of a rate.
+    """Two-sided limits of rates.
 
     Attributes:
-      lower: An array of the counts' shape.
-      upper: An array of the counts' shape.
+      lower: The lower limits, an array of the counts' shape.
+      upper: The upper limits, an array of the counts' shape.
     """
 
     lower: Array
@@ -30,12 +30,12 @@ def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
-      count: how many of the trials succeeded; any shape, which is that of the limits.
-      trials: how many trials there were.
-      error: the probability, at most, with which the success probability exceeds its limit.
+      count: The number of successes, any shape, which is that of the limits.
+      trials: The number of trials.
+      error: The probability, at most, with which the success probability exceeds its limit.
     """
     k = np.asarray(count, np.float64)
-    # With no failures the limit is 1, and the quantile below is undefined: any positive number does.
+    # With no failures the limit is 1. The quantile is undefined then: any positive number avoids a NaN.
     failures = np.maximum(trials - k, 0.5)
     return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
@@ -44,9 +44,10 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     """Returns two-sided limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
-      count: how many of the trials succeeded; any shape, which is that of the limits.
-      trials: how many trials there were.
-      confidence: of both limits together; each misses with probability at most (1 - confidence) / 2.
+      count: The number of successes, any shape, which is that of the limits.
+      trials: The number of trials.
+      confidence: The confidence of both limits together; each misses with probability at most
+        (1 - confidence) / 2.
     """
     k = np.asarray(count, np.float64)
     error = (1 - confidence) / 2
@@ -59,7 +60,7 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
 def upper_limits(trials: int, error: float) -> Array:
     """Returns `clopper_pearson_upper` of every count from 0 to trials, (trials + 1,).
 
-    It is cached, since thousands of thresholds share it, and read-only, since its callers share it.
+    The result is cached, since thousands of thresholds use it, and read-only, since its callers share it.
     """
     limits = clopper_pearson_upper(np.arange(trials + 1), trials, error)
     limits.setflags(write=False)

@@ -20,13 +20,13 @@ Array = NDArray[np.float64]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
-_LARGEST_EPSILON = 512.0  # where the search stops: a larger epsilon counts as infinite
+_LARGEST_EPSILON = 512.0  # where doubling stops: an epsilon above half of it counts as infinite
 _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
 
 class Sampler(Protocol):
-    """Draws n scores of a world under a law's parameter."""
+    """Draws n scores of the world with the canary (inserted) or without it, under a law's parameter."""
 
     def __call__(
         self, rng: np.random.Generator, parameter: float, inserted: bool, n: int, /
@@ -34,14 +34,20 @@ class Sampler(Protocol):
 
 
 class Kernel(NamedTuple):
-    """A standard distribution: its density and its distribution function, of x (n,)."""
+    """A standard distribution: its density and its distribution function, both maps of x (n,)."""
 
     density: Callable[[Array], Array]
     distribution: Callable[[Array], Array]
 
 
 class MixturePart(NamedTuple):
-    """A part of a world's mixture: its weight, and its kernel's centre and spread."""
+    """A part of a mixture: a kernel with a weight, a centre and a spread.
+
+    Attributes:
+      weight: The probability of the part.
+      centre: What is added to the kernel's values.
+      spread: What the kernel's values are multiplied by.
+    """
 
     weight: float
     centre: float
@@ -49,15 +55,15 @@ class MixturePart(NamedTuple):
 
 
 class ScoreFamily(NamedTuple):
-    """A family of pairs of distributions.
+    """A family of pairs of distributions of scores, with and without the canary.
 
     Attributes:
-      name: its name.
-      parameters: those at which methods are calibrated.
-      sample: draws the scores of a world.
-      kernel: of all parts of the mixture that a world's scores are drawn from.
-      parts: (parameter, inserted) -> the mixture of a world.
-      known_epsilon: (parameter, delta) -> epsilon, where a function gives it without quadrature.
+      name: The family's name.
+      parameters: The parameters at which methods are calibrated.
+      sample: Draws the scores of a world.
+      kernel: The distribution of which all parts of a world's mixture are shifted and scaled copies.
+      parts: Maps (parameter, inserted) to the mixture of a world.
+      known_epsilon: Maps (parameter, delta) to epsilon; None where only quadrature gives it.
     """
 
     name: str
@@ -85,7 +91,7 @@ class ScoreFamily(NamedTuple):
 
 
 class KnownLaw(NamedTuple):
-    """A law at one parameter."""
+    """A pair of distributions of scores: a family at one parameter."""
 
     law: ScoreFamily
     parameter: float
@@ -102,10 +108,10 @@ class KnownLaw(NamedTuple):
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-close, either way round.
 
-        The quadrature is right to 1e-6 for the parameters listed and delta from 1e-9 to 0.5.
+        By quadrature it is right to 1e-6 for the parameters listed and delta from 1e-9 to 0.5.
 
         Raises:
-          InputError: unless 0 < delta < 1.
+          InputError: Unless 0 < delta < 1.
         """
         conversions.require_delta(delta)
         if self.law.known_epsilon is not None:
@@ -130,15 +136,15 @@ class KnownLaw(NamedTuple):
 def quadrature(known_law: KnownLaw, delta: float) -> float:
     """Returns the least epsilon >= 0 at which a law's scores in and out are (epsilon, delta)-close.
 
-    It is the root of the privacy profile, whose integrals are trapezoids over a fine grid of scores; infinite
-    where even epsilon 512 is too small.
+    It is the root of the privacy profile, whose integrals are trapezoid sums over a fine grid of scores. It
+    is infinite where even epsilon 256 is too small.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
     density_out = known_law.law.density(x, known_law.parameter, inserted=False)
 
     def excess(epsilon: float) -> float:
-        """Returns by how much the least delta at an epsilon, of either direction, exceeds the given delta."""
+        """Returns the least delta at an epsilon, the larger of both directions, less the given delta."""
         odds = np.exp(epsilon)
         delta_add = float(
             scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
@@ -159,53 +165,66 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
 
 
 def _normal_density(z: Array) -> Array:
+    """Returns the density of N(0, 1) at z."""
     return np.asarray(np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
 
 
 def _laplace_density(z: Array) -> Array:
+    """Returns the density at z of the Laplace law of scale 1."""
     return np.asarray(np.exp(-np.abs(z)) / 2)
 
 
 def _laplace_distribution(z: Array) -> Array:
+    """Returns the probability below z under the Laplace law of scale 1."""
     far = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, far, 1 - far)
 
 
 def _t3_density(z: Array) -> Array:
+    """Returns the density at z of Student's t law with 3 degrees of freedom."""
     return np.asarray(2 / (np.pi * np.sqrt(3) * (1 + z**2 / 3) ** 2))
 
 
 def _t3_distribution(z: Array) -> Array:
+    """Returns the probability below z under Student's t law with 3 degrees of freedom."""
     return np.asarray(special.stdtr(3, z))
 
 
 def _logistic_density(z: Array) -> Array:
+    """Returns the density at z of the logistic law of scale 1."""
     return np.asarray(special.expit(z) * special.expit(-z))
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns a single part, the kernel itself, shifted in the world with the canary."""
+    """Returns a mixture of a single part: the kernel, shifted by `shift` in the world with the canary."""
     return [MixturePart(1.0, shift * inserted)]
 
 
 def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
+    """Draws n scores of N(0, 1), shifted by mu in the world with the canary."""
     return rng.normal(mu * inserted, 1, n)
 
 
 def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
+    """Draws n scores of the Laplace law of scale 1, shifted by epsilon in the world with the canary."""
     return rng.laplace(epsilon * inserted, 1, n)
 
 
 def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
+    """Draws n scores of Student's t law with 3 degrees of freedom, shifted in the world with the canary."""
     return rng.standard_t(3, n) + shift * inserted
 
 
 def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
+    """Draws n scores of the logistic law of scale 1, shifted in the world with the canary."""
     return rng.logistic(shift * inserted, 1, n)
 
 
 def _response_rate(epsilon: float, inserted: bool) -> float:
-    """Returns the probability of the upper value of randomised response's bit."""
+    """Returns the probability with which randomised response's bit takes its upper value.
+
+    Its log odds are epsilon in the world with the canary, and minus epsilon in the other.
+    """
     log_odds = epsilon if inserted else -epsilon
     return float(special.expit(log_odds))
 
@@ -218,27 +237,34 @@ def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) 
 
 
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
+    """Returns the mixture of randomised response's noisy bit: a normal law about each of its two values."""
     rate = _response_rate(epsilon, inserted)
     return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
-    """Draws n noisy sums, which hold a canary of length 1 with the sampling rate, if at all."""
+    """Draws n noisy sums: normal noise of standard deviation `spread`, plus at times a canary of length 1.
+
+    In the world with the canary, each sum holds it with the sampling rate.
+    """
     present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
     return rng.normal(present.astype(float), spread)
 
 
 def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
+    """Returns the mixture of noisy sums: with the canary (at the sampling rate, if at all) and without it."""
     rate = _SUBSAMPLED_RATE * inserted
     return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
 def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
+    """Draws n scores of N(1, spread^2) in the world with the canary, or of N(0, 1) in the other."""
     (part,) = _unequal_parts(spread, inserted)
     return rng.normal(part.centre, part.spread, n)
 
 
 def _unequal_parts(spread: float, inserted: bool) -> list[MixturePart]:
+    """Returns a mixture of a single part: N(1, spread^2) with the canary, N(0, 1) without it."""
     if inserted:
         return [MixturePart(1.0, 1.0, spread)]
     return [MixturePart(1.0, 0.0)]

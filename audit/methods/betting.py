@@ -60,32 +60,34 @@ _COARSE_HALVINGS = 12  # for the choice of bets
 
 
 def compute_log_growth(values: Array, means: Array, stakes: Array, most: float = 1.0) -> Array:
-    """Returns log C(m), the growth of a gambler's capital, for each stake and hypothetical mean.
+    """Returns the log capital of a gambler who bets that the mean is below m, for each stake and each m.
 
-    C(m) = prod_i (1 + lambda (m - x_i)) (Waudby-Smith and Ramdas, 2023). Equal values are counted once.
+    From 1 the capital grows to C(m) = prod_i (1 + lambda (m - x_i)) (Waudby-Smith and Ramdas, 2023). Its
+    expectation is at most 1 if the mean is at least m.
 
     Args:
-      values: (n,) independent values in [0, most].
+      values: (n,) independent values x_i in [0, most].
       means: (G,) hypothetical means m.
-      stakes: (L,) lambda.
+      stakes: (L,) stakes lambda, at least 0.
       most: The largest possible value.
 
     Returns:
-      (L, G) log capital, which grows with the mean; -inf for a mean so low that the stake would risk more
-      than the capital.
+      (L, G) log capital, which grows with m; -inf where m is so low that the stake might lose more than the
+      capital.
     """
+    # Equal values are computed once, and count as often as they occur.
     distinct, counts = np.unique(values, return_counts=True)
     gains = means[:, None] - distinct
     growth = np.full((len(stakes), len(means)), -np.inf)
     for row, stake in zip(growth, stakes, strict=True):
-        allowed = stake * (most - means) <= 1
+        allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
             row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
     return growth
 
 
 def mix_bets(growth: Array, shares: Array) -> Array:
-    """Returns the log capital (G,) of a capital split by shares (L,) over bets with log growth (L, G)."""
+    """Returns the log capital (G,) of a capital of 1 split by shares (L,) over bets of log growth (L, G)."""
     with np.errstate(divide="ignore"):
         return np.asarray(special.logsumexp(growth, axis=0, b=shares[:, None]))
 
@@ -93,12 +95,13 @@ def mix_bets(growth: Array, shares: Array) -> Array:
 def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
-    It is the largest parameter t such that the capital reaches 1 / error everywhere on the curve f_t. The
-    search starts at the parameter of the curve through the observed error rates.
+    It is the largest parameter t at which the betting capital reaches 1 / error everywhere on the trade-off
+    curve f_t. The search starts at the parameter of the curve through the observed error rates; where that
+    is not above 0, neither is the limit.
 
     Args:
       family: The trade-off functions f_t.
-      counted: The errors of a threshold, of the pilot's runs and of the runs that are counted.
+      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       error: The probability with which the limit may exceed the truth.
     """
     target = float(-np.log(error))
@@ -119,29 +122,30 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 
 
 def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
-    """Returns the least log capital, over the points of a curve, of a mixture of bets; the target at most.
+    """Returns a mixture's least log capital over the points of a curve, or the target if that is less.
 
-    A mixture has at least the capital of any of its bets, so that it is computed only at points where no bet
-    alone reaches the target.
+    A mixture has at least the capital of each of its bets. So it is computed only at points where no bet
+    reaches the target alone.
 
     Args:
       growth: (L, G) log growth of each bet at each point.
-      shares: (L,) of the capital.
+      shares: (L,) the bets' shares of the capital.
       target: The log capital that is needed.
     """
     best_alone = (growth + np.log(shares)[:, None]).max(0)
-    short = best_alone < target  # the points at which no bet suffices alone
-    least = float(mix_bets(growth[:, short], shares).min(initial=target))
+    undecided = best_alone < target  # the points at which no bet suffices alone
+    least = float(mix_bets(growth[:, undecided], shares).min(initial=target))
     return min(least, target)
 
 
 def _split_capital(alone: int) -> Array:
-    """Returns the capital's shares (1 + neighbours + 2 * alone,), which sum to 1.
+    """Returns the bets' shares of the capital (1 + neighbours + 2 * alone,), which sum to 1.
 
-    The best bet of the pilot gets 0.7, its neighbours 0.2 together, and bets on a single error rate 0.1.
+    The pilot's best bet comes first with 0.7, then its neighbours with 0.2 together, then the bets on a
+    single error rate with 0.1 together.
 
     Args:
-      alone: How many bets there are on each of both error rates alone.
+      alone: The number of bets on each of the two error rates alone.
     """
     neighbours = len(_NEIGHBOURS)
     neighbour_share = (1 - _BEST_SHARE - _ALONE_SHARE) / neighbours
@@ -150,31 +154,33 @@ def _split_capital(alone: int) -> Array:
 
 
 def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns a function: parameter -> the least log capital on its curve, where runs are of two sets.
+    """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
-    A bet is a pair of stakes, on the runs with canaries and on those without; the capital is the
-    product. What the pilot's growth, times the ratio of runs, predicts decides on the pairs.
+    Runs with canaries give misses, other runs without them give false alarms. A bet is a pair of stakes, one
+    on each set, and its capital is the product of what both stakes make. Pairs are chosen by the growth that
+    the pilot predicts: its own log growth, times the number of counted runs for each of its runs.
 
     Args:
       family: The trade-off functions.
-      counted: The errors of a threshold, in the pilot's runs and in the others.
+      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
-    # The growth (stakes, rates) that the pilot predicts for the other runs.
-    promised_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
+    # The log growth (stakes, rates) that the pilot predicts for the counted runs.
+    predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
         len(rates_out) / len(pilot_out)
     )
-    promised_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (
+    predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (
         len(rates_in) / len(pilot_in)
     )
-    pairs = _choose_pairs(family, promised_out, promised_in, target)
+    pairs = _choose_pairs(family, predicted_out, predicted_in, target)
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        # The growth of each pair of stakes (L, cells) at the corner of each cell of the curve.
+        # The log growth of each pair of stakes (L, cells) at the corner of each cell of the curve.
+        """Returns the least log capital on the curve of a parameter, cut to the target."""
         corners = _find_corners(family, parameter, _LEVELS)
         growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
         return _find_least_mixture(growth, pairs.shares, target)
@@ -188,7 +194,7 @@ class _Pairs(NamedTuple):
     Attributes:
       stakes_out: (L,) stakes on false-positive rates, as indices into STAKES.
       stakes_in: (L,) stakes on false-negative rates, as indices into STAKES.
-      shares: (L,) of the capital.
+      shares: (L,) shares of the capital.
     """
 
     stakes_out: NDArray[np.int64]
@@ -197,10 +203,10 @@ class _Pairs(NamedTuple):
 
 
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
-    """Returns the pair of stakes that should reject the largest parameter, with others in case it does not.
+    """Returns the pair of stakes that should reject the largest parameter, and others in case it does not.
 
-    The others are pairs that are larger and smaller by a common factor, and bets on a single set. What is
-    predicted is the growth in the pilot, scaled to the number of runs.
+    The others are pairs of stakes that are larger or smaller by a common factor, and bets on a single set of
+    runs. What a bet should reject is judged by the pilot's log growth, scaled to the number of counted runs.
 
     Args:
       family: The trade-off functions.
@@ -213,7 +219,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
-        """Returns which pairs (S, S) reach the target in all cells where no bet on a single set does."""
+        """Returns which pairs (S, S) reach the target in each cell in which no bet on a single set does."""
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
@@ -221,12 +227,15 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         sums = at_corners_out[:, None, ~covered] + at_corners_in[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
-    def is_promised(parameter: float) -> bool:
+    def should_be_rejected(parameter: float) -> bool:
+        """Returns whether some pair should reject the parameter."""
         return bool(find_sufficient(parameter).any())
 
-    promised = bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     # The first pair that suffices; where none does, not even at 0, the pair of stakes 0.
-    best_out, best_in = np.unravel_index(int(find_sufficient(promised).argmax()), (size, size))
+    best_out, best_in = np.unravel_index(
+        int(find_sufficient(largest_rejected).argmax()), (size, size)
+    )
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
     no_stake = np.zeros_like(alone)
@@ -236,27 +245,31 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
-    """Returns, for each cell of false-positive rates, the index in `levels` of a rate below its curve.
+    """Returns, for each cell of false-positive rates, the index of a false-negative rate below its curve.
 
-    The capital grows with both rates. In a cell it is least at its lower end and at the false-negative
-    rate of its upper end; that rate is rounded down to one of the levels.
+    The capital grows with both rates. In a cell it is least at the lowest false-positive rate together with
+    the lowest false-negative rate, which the curve has at the cell's upper end. That rate is rounded down to
+    one of the levels, so that the capital at this corner is not above the capital on the curve.
 
     Args:
       family: The trade-off functions.
-      parameter: Of the curve.
+      parameter: The parameter of the curve.
       levels: (cells + 1,) ascending rates, the ends of cells.
+
+    Returns:
+      (cells,) indices into `levels`.
     """
     rates_in = family.trade_off(parameter, levels[1:])
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
 class _CoinBets(NamedTuple):
-    """A mixture of bets on z = part * FN + (1 - part) * FP.
+    """A mixture of bets on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP.
 
     Attributes:
-      parts: (L,) weights of the false negatives.
-      stakes: (L,) lambda.
-      shares: (L,) of the capital.
+      parts: (L,) weights of the false-negative rate FN.
+      stakes: (L,) stakes lambda.
+      shares: (L,) shares of the capital.
     """
 
     parts: Array
@@ -265,14 +278,16 @@ class _CoinBets(NamedTuple):
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
-    """Returns a function: parameter -> the least log capital on its curve, where each run gives both rates.
+    """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    Bets are on z = part * FN + (1 - part) * FP, whose mean at a point of the curve follows. As in
-    `_find_corners`, each cell of the curve is represented by the corner where the capital is least.
+    Each run gives both error rates, FN and FP. Bets are on z = part * FN + (1 - part) * FP. At a point (a, b)
+    of the curve, a false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a.
+    The curve is cut into cells of a, and each cell is represented by the corner where the capital is least:
+    a at its lower end, b at its upper end (see `_find_corners`).
 
     Args:
       family: The trade-off functions.
-      counted: The errors of a threshold, in the pilot's runs and in the others.
+      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
     bets = _choose_coin_bets(family, counted, target)
@@ -285,7 +300,8 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 
     def find_least_capital(parameter: float) -> float:
         # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to one of
-        # _MEANS.
+        # _MEANS. The first of them is 0, below which there is no mean: -inf is a precaution.
+        """Returns the least log capital on the curve of a parameter, cut to the target."""
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -296,52 +312,61 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
 
 
 def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinBets:
-    """Returns the bet that should reject the largest parameter, with others in case it does not.
+    """Returns the bet that should reject the largest parameter, and others in case it does not.
 
-    A bet is a stake on z = part * FN + (1 - part) * FP. The others are larger and smaller stakes on the same
-    z, and bets on a single error rate (part 0 or 1). What is predicted is the growth in the pilot, scaled to
-    the number of runs.
+    A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
+    larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). What a bet should
+    reject is judged by the pilot's log growth, scaled to the number of counted runs.
 
     Args:
       family: The trade-off functions.
-      counted: The errors of a threshold, in the pilot's runs and in the others.
+      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected.
     """
-    stakes = STAKES[1:]
+    stakes = STAKES[1:]  # without the stake 0
     stakes_alone = STAKES[1::3]
     alone_share = _ALONE_SHARE / (2 * len(stakes_alone))
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns, for each tried stake with a share of the capital, the least mean of z it should reject.
+        """Returns the least mean of z that each stake, with a share of the capital, should reject.
 
-        Where it should reject none of _COARSE_MEANS, that is 2, beyond every mean.
+        It is one of _COARSE_MEANS; where the stake should reject none of them it is 2, beyond every mean.
+
+        Args:
+          part: The weight of the false-negative rate in z.
+          tried: (stakes,) stakes lambda.
+          share: The share of the capital that each of them has.
         """
-        promised = runs_per_pilot_run * _compute_coin_growth(
+        predicted = runs_per_pilot_run * _compute_coin_growth(
             counted.pilot, part, _COARSE_MEANS, tried
         )
-        sufficient = promised >= target - np.log(share)
+        sufficient = predicted >= target - np.log(share)
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
 
-    # Points of the curve beyond these rates are left to the bets on a single rate.
+    # Bets on a single rate should reject the points of a curve at these rates or above them.
     critical_rate_out = find_critical_means(0.0, stakes_alone, alone_share).min()
     critical_rate_in = find_critical_means(1.0, stakes_alone, alone_share).min()
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns how far the least mean of z on the curve exceeds the critical mean (parts, stakes)."""
+        """Returns how far the least mean of z on the curve exceeds each bet's critical mean (parts, stakes).
+
+        Points that bets on a single rate should reject do not count.
+        """
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
         means = _PARTS[:, None] * fnr[remaining] + (1 - _PARTS[:, None]) * fpr[remaining]
         return np.asarray(means.min(1, initial=1.0)[:, None] - critical_means)
 
-    def is_promised(parameter: float) -> bool:
+    def should_be_rejected(parameter: float) -> bool:
+        """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    promised = bisect(is_promised, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
     best_part, best_stake = np.unravel_index(
-        int(find_margins(promised).argmax()), critical_means.shape
+        int(find_margins(largest_rejected).argmax()), critical_means.shape
     )
     neighbours = np.clip(best_stake + np.concatenate([[0], _NEIGHBOURS]), 0, len(stakes) - 1)
     alone = len(stakes_alone)
@@ -351,16 +376,16 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
 
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
-    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP of each run.
+    """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
-    Each coin gives one error at most, a miss or a false alarm, so that z is at most the larger of
-    part * scale_in and (1 - part) * scale_out.
+    FN and FP are the run's estimated error rates. Each coin gives one error at most, a miss or a false alarm,
+    so that z is at most the larger of part * scale_in and (1 - part) * scale_out.
 
     Args:
-      errors: of the runs, with the scales that make their rates unbiased.
-      part: the weight of the false-negative rate.
-      means: hypothetical means of z.
-      stakes: lambda.
+      errors: The runs' errors, with the scales that make their rates unbiased.
+      part: The weight of the false-negative rate.
+      means: (means,) hypothetical means of z.
+      stakes: (stakes,) stakes lambda.
     """
     false_positive, false_negative = errors.rates()
     most = max(part * errors.scale_in, (1 - part) * errors.scale_out)

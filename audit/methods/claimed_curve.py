@@ -75,8 +75,8 @@ class Departure(NamedTuple):
     """The smallest departure from a claim that runs would have refuted.
 
     Attributes:
-      noise: as a multiple of the stated noise, below 1.
-      probability: with which runs like these would have refuted it.
+      noise: The departing mechanism's noise as a multiple of the stated noise, below 1.
+      probability: The probability with which runs like these would have refuted it.
     """
 
     noise: float
@@ -84,13 +84,15 @@ class Departure(NamedTuple):
 
 
 class ClaimTest(NamedTuple):
-    """The test of a claim.
+    """The result of the test of a claim.
 
     Attributes:
-      e_value: the evidence against the claim; at most 1 on average if it is true.
-      refuted: whether the e-value has reached 1 / (1 - confidence).
-      runs: after how many runs the claim was refuted, or how many there are.
-      seen: the smallest departure that so many runs would have refuted; None where none tried would be.
+      e_value: The evidence against the claim; at most 1 on average if it is true.
+      refuted: Whether the e-value has reached 1 / (1 - confidence).
+      runs: The number of runs after which the claim was refuted; where it was not, or where the order of runs
+        is unknown, the number of all runs.
+      seen: The smallest departure that so many runs would have refuted; None where none that was tried would
+        have been, or where none was looked for.
     """
 
     e_value: float
@@ -100,7 +102,7 @@ class ClaimTest(NamedTuple):
 
 
 def gaussian_power(mu: float) -> Power:
-    """Returns the power that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
+    """Returns the power Phi(Phi^-1(a) + mu) that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
 
     def power(rates: Array) -> Array:
         return np.asarray(special.ndtr(special.ndtri(rates) + mu))
@@ -109,34 +111,67 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Returns the test of a claim by runs that others may follow, without what it would have seen."""
+    """Tests a claim by betting against it in each run; the test stays valid when more runs follow.
+
+    Args:
+      counted: The exceedances of each run.
+      power: The claimed curve.
+      confidence: The confidence of a refutation.
+
+    Returns:
+      The test's result, in which `seen` is None: no departures are simulated.
+    """
     log_capital = compute_log_capital(counted, power)
     return judge_capital(log_capital, counted.in_order, confidence)
 
 
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (R,) against a claim after each run, of all thresholds and bets together."""
+    """Returns the log capital (R,) against a claim after each run, of all thresholds and bets together.
+
+    The component of a threshold t and a bet c starts with a share of the capital. Run i multiplies it by
+    1 + c (h_i(t) / m(a(t)) - 1), with h_i(t) the share of the run's canaries above t, and m(a(t)) the power
+    that the claim allows at the false-positive rate a(t).
+
+    Args:
+      counted: The exceedances of each run.
+      power: The claimed curve m.
+    """
     gains = _compute_gains(counted, power)
     log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
     log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)  # (R, bets * T)
-    shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))  # at the start
-    # As scipy.special.logsumexp, in a third of its time, which is that of all tests together.
+    start_shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))
+    # As scipy.special.logsumexp, in a third of its time: the tests spend nearly all their time here.
     largest = log_components.max(axis=1)
     relative = np.exp(log_components - largest[:, None])
-    return np.asarray(largest + np.log(relative @ shares))
+    return np.asarray(largest + np.log(relative @ start_shares))
 
 
 def compute_log_capital_of_only_run(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (1,) against a claim after a run that no other follows, all of it staked."""
+    """Returns the log capital (1,) against a claim after the only run, in which all of the capital is staked.
+
+    It is the log of the mean over thresholds t of h(t) / m(a(t)), weighted by the thresholds' shares of the
+    capital: h(t) is the share of the run's canaries above t, and m(a(t)) the power that the claim allows at
+    the false-positive rate a(t).
+
+    Args:
+      counted: The exceedances of the run.
+      power: The claimed curve m.
+    """
     factors = 1 + _compute_gains(counted, power)  # (1, T), h / m
     capital = factors @ _SHARES[: factors.shape[1]]
     return np.asarray(np.log(np.maximum(capital, _LEAST_ALLOWED)))
 
 
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
-    """Returns the test of a claim by the log capital (R,) against it after each run.
+    """Returns the result of the test of a claim, from the log capital against it after each run.
 
-    Where rows are not in the order in which runs were begun, the capital after all of them decides alone.
+    Where rows are in the order in which runs were begun, the largest capital decides (Ville's inequality).
+    Otherwise the capital after all runs decides alone.
+
+    Args:
+      log_capital: (R,) the log capital after each run.
+      in_order: Whether rows are in the order in which runs were begun.
+      confidence: The confidence of a refutation.
     """
     runs = len(log_capital)
     log_capital_needed = -np.log1p(-confidence)
@@ -160,20 +195,28 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns `find_least_mu` of the first n runs (R,), to a 128th of that of all; empty without an order."""
+    """Returns a path (R,): `find_least_mu` of the first 1, 2, ..., R runs, to a 128th of that of all runs.
+
+    It is empty, (0,), where rows are not in the order in which runs were begun.
+
+    Args:
+      counted: The exceedances of each run.
+      least_mu: `find_least_mu` of all runs.
+      confidence: The confidence of a refutation.
+    """
     if not counted.in_order:
         return np.zeros(0)
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
-        # A larger mu is refuted no sooner: from its run on it takes the place of smaller ones.
+        # mus ascend, and a larger mu is refuted no sooner: from its run on it replaces the smaller.
         if test.refuted:
             path[test.runs - 1 :] = mu
     return path
 
 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
-    """Returns the index of the threshold that most capital is on after all runs."""
+    """Returns the index of the threshold that holds most of the capital against a claim after all runs."""
     gains = _compute_gains(counted, power)
     log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
     log_components = log_factors.sum(axis=0)
@@ -182,17 +225,21 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
 
 
 def _compute_gains(counted: Exceedances, power: Power) -> Array:
-    """Returns what a whole bet on each run and threshold gains, h / m - 1, (R, T)."""
+    """Returns h / m - 1 (R, T): what a bet of the whole capital on a threshold gains in a run.
+
+    h is the share of the run's canaries above the threshold, m the power that the claim allows there.
+    """
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
     return counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
 
 
 def _exp(log_value: float) -> float:
+    """Returns e^log_value; e^700 where it is larger, which still fits a float."""
     return float(np.exp(min(log_value, _LARGEST_LOG)))
 
 
 def _split_capital() -> Array:
-    """Returns the share of the capital on each of THRESHOLDS."""
+    """Returns the share of the capital on each of THRESHOLDS (T,): 95% on NEAR and 5% on FAR, evenly."""
     near = np.full(len(NEAR), (1 - _FAR_SHARE) / len(NEAR))
     far = np.full(len(FAR), _FAR_SHARE / len(FAR))
     return np.concatenate([near, far])

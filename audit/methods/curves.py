@@ -39,16 +39,16 @@ _TOLERANCE = 1e-5  # relative, of the local level
 
 
 class TradeOffCurve(NamedTuple):
-    """Error rates at thresholds, from the lowest to the highest, and their limits.
+    """Error rates at k thresholds, from the lowest to the highest, and their confidence limits.
 
-    With probability at least `confidence` all true error rates lie within their limits together.
+    With probability at least `confidence`, all true error rates lie within their limits at once.
 
     Attributes:
-      false_positive_rate: (k,) at each threshold.
-      false_negative_rate: (k,) at each threshold.
-      false_positive_limits: Of the true false-positive rates, (k,) each.
-      false_negative_limits: Of the true false-negative rates, (k,) each.
-      confidence: Of all limits together.
+      false_positive_rate: (k,) the observed rate at each threshold.
+      false_negative_rate: (k,) the observed rate at each threshold.
+      false_positive_limits: The limits of the true false-positive rates, (k,) each.
+      false_negative_limits: The limits of the true false-negative rates, (k,) each.
+      confidence: The confidence of all limits together.
     """
 
     false_positive_rate: Array
@@ -58,15 +58,15 @@ class TradeOffCurve(NamedTuple):
     confidence: float
 
     def band(self, false_positive_rates: ArrayLike) -> Interval:
-        """Returns limits of the least false-negative rate of threshold tests at false-positive rates (n,).
+        """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
 
-        Rates fall as thresholds rise, so that the search is among negated limits. The limits cover the
-        whole curve at least as often as `confidence`, and mostly more often. The upper limit is that of
-        the best threshold whose false-positive rate is surely no higher. The lower limit is that of the
-        highest threshold whose false-positive rate is surely higher, since a test that keeps to the rate
-        needs a higher threshold.
+        The limits cover the whole curve with at least the probability `confidence`. The upper limit is that
+        of the best threshold whose false-positive rate is surely no higher than allowed. The lower limit is
+        that of the highest threshold whose false-positive rate is surely higher, since a test that keeps to
+        the rate needs a higher threshold.
         """
         rates = np.asarray(false_positive_rates, np.float64)
+        # Limits fall as thresholds rise; negated they ascend, as searchsorted needs them.
         surely_no_higher = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
         maybe_no_higher = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
         lower = np.append(0.0, self.false_negative_limits.lower)
@@ -77,11 +77,11 @@ class TradeOffCurve(NamedTuple):
 def trade_off_curve(
     scores_in: ArrayLike, scores_out: ArrayLike, confidence: float
 ) -> TradeOffCurve:
-    """Returns the empirical trade-off curve of threshold tests, with limits of all its error rates at once.
+    """Returns threshold tests' empirical trade-off curve, with limits that hold for all rates at once.
 
-    Thresholds are all scores or, of many, a few hundred of each world. The worlds are independent: each gets
-    limits that hold with the square root of the confidence. With continuous scores all rates lie within their
-    limits with probability `confidence`, and with ties at least as often.
+    Thresholds are all scores or, of more than 300 in a world, about 300 of them. The worlds are independent:
+    each gets limits that hold with the square root of the confidence. With continuous scores all rates lie
+    within their limits with probability `confidence`, and with ties at least as often.
 
     Raises:
       InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
@@ -111,7 +111,7 @@ class Auc(NamedTuple):
 
     Attributes:
       value: P(score in > score out) + P(equal) / 2 over all pairs.
-      standard_error: Of the value where nothing leaks.
+      standard_error: The standard deviation that the value has where nothing leaks.
     """
 
     value: float
@@ -119,7 +119,7 @@ class Auc(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Returns by how many standard errors the value is above 1/2; negative below."""
+        """Returns how many standard errors the value is above 1/2; negative below."""
         return (self.value - 0.5) / self.standard_error
 
 
@@ -146,9 +146,10 @@ def true_positive_rate(
 ) -> float:
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
-    A point of the ROC curve: the share of scores in (n_in,) above the least threshold that at most such a
-    share of scores out (n_out,) exceeds. No bound: the threshold is chosen on these scores. A rate below
-    1 / n_out allows no false positive.
+    It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
+    least score out that no larger share of the scores out (n_out,) than `false_positive_rate` exceeds. It is
+    chosen on the scores that it is used on, so that the share is no bound. A rate below 1 / n_out allows no
+    false positive.
 
     Raises:
       InputError: A rate out of range, or scores that no estimator can use.
@@ -171,13 +172,13 @@ class Rate(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """The attack in plain figures.
+    """How well an attack guesses, in plain figures.
 
     Attributes:
-      accuracy: How often a guess is right where both worlds are equally likely.
-      found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with so few scores out
-        that this allows no false positive.
-      found_at_01_percent: The same at 0.1%.
+      accuracy: The share of right guesses where both worlds are equally likely.
+      found_at_1_percent: The true-positive rate at a false-positive rate of 1%; None with fewer than 100
+        scores out, of which 1% is not one false positive.
+      found_at_01_percent: The same at 0.1%; None with fewer than 1,000 scores out.
     """
 
     accuracy: Rate
@@ -186,10 +187,14 @@ class Attack(NamedTuple):
 
 
 def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
-    """Returns an attack's accuracy, and its true-positive rates at 1% and 0.1% false positives, no bounds.
+    """Returns an attack's accuracy and its true-positive rates at 1% and 0.1% false positives.
 
-    The attack guesses from scores (n,) in and (m,) out. The accuracy is that of guessing "in" above the
-    median of the worlds' even mixture, and at random at it.
+    The attack guesses "in" for a score above the median of both worlds' even mixture, "out" below it, and at
+    random at the median itself. None of these figures is a bound.
+
+    Args:
+      scores_in: (n,) scores with the canary.
+      scores_out: (m,) scores without it.
 
     Raises:
       InputError: Scores that no estimator can use.
@@ -198,7 +203,7 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     middle = _find_median_of_mixture(s_in, s_out)
     right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
     right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
-    # Each world's limits miss with 2.5%, so that the averages of both hold with 95%.
+    # Each world's limits miss with probability 2.5%, so that the averages of both hold with 95%.
     rate_in = _find_limits_of_rate(float(right_in), len(s_in), 0.975)
     rate_out = _find_limits_of_rate(float(right_out), len(s_out), 0.975)
     accuracy = Rate(
@@ -214,9 +219,9 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
-    """Returns the median of scores of which half the weight is in and half out.
+    """Returns the median of all scores, where the scores of each world weigh a half together.
 
-    Where half the weight lies below a gap between scores, it is the middle of the gap.
+    Where exactly half of the weight lies below a gap between scores, it is the middle of the gap.
 
     Args:
       s_in: (n,) scores.
@@ -224,10 +229,10 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
     """
     values, indices = np.unique(np.concatenate([s_in, s_out]), return_inverse=True)
     weights = np.repeat([0.5 / len(s_in), 0.5 / len(s_out)], [len(s_in), len(s_out)])
-    share = np.bincount(indices, weights).cumsum()
-    # Both are the same score unless a cumulated share is 1/2, up to rounding.
-    low = values[np.searchsorted(share, 0.5 - 1e-12)]
-    high = values[np.searchsorted(share, 0.5 + 1e-12)]
+    cumulated = np.bincount(indices, weights).cumsum()
+    # Both are the same score unless a cumulated weight is 1/2, up to rounding.
+    low = values[np.searchsorted(cumulated, 0.5 - 1e-12)]
+    high = values[np.searchsorted(cumulated, 0.5 + 1e-12)]
     return float(low / 2 + high / 2)
 
 
@@ -251,12 +256,12 @@ def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -
 
 
 class Limits(NamedTuple):
-    """Limits of a distribution function at order statistics.
+    """Lower and upper limits of a distribution function F at m order statistics.
 
     Attributes:
-      ranks: (m,) of the order statistics, from 1, ascending.
-      lower: (m,)
-      upper: (m,)
+      ranks: (m,) the ranks of the order statistics, from 1, ascending.
+      lower: (m,) the lower limit of F at each of them.
+      upper: (m,) the upper limit of F at each of them.
     """
 
     ranks: Ranks
@@ -264,10 +269,10 @@ class Limits(NamedTuple):
     upper: Array
 
     def enclose(self, counts: ArrayLike) -> Interval:
-        """Returns limits of F at points that lie above given numbers of the draws.
+        """Returns limits of F at points, from how many of the draws lie below each point.
 
-        They are the lower limit of the nearest rank at or below each number, and the upper limit of the next
-        rank above it, since F is monotone.
+        Since F is monotone, a point has the lower limit of the last of `ranks` that is not above its number
+        of draws, and the upper limit of the next one.
 
         Args:
           counts: (k,) how many draws lie below each point.
@@ -280,11 +285,10 @@ class Limits(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def compute_limits(trials: int, error: float) -> Limits:
-    """Returns a confidence band of a distribution function, as limits at ranks of the order statistics.
+    """Returns a confidence band of a distribution function, as limits at some of the order statistics.
 
-    All limits hold at once with probability 1 - error for `trials` independent draws of any continuous law;
-    with ties they hold at least as often. The time grows slowly: 0.06 s for 10,000 draws, 0.8 s for ten
-    million.
+    For `trials` independent draws of any continuous law all limits hold at once with probability 1 - error;
+    with ties they hold at least as often. It takes 0.06 s for 10,000 draws, and 0.8 s for ten million.
     """
     ranks = _choose_ranks(trials)
     local = find_local_level(trials, ranks, error)
@@ -298,24 +302,24 @@ def compute_limits(trials: int, error: float) -> Limits:
 
 
 def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
-    """Returns the level of each rank's own limits at which some of them miss with probability `error`.
+    """Returns the level of each rank's limits at which some rank's limits miss with probability `error`.
 
-    Right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less; an error above
-    0.99 is taken for 0.99.
+    It is right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error
+    above 0.99 is taken for 0.99.
 
     Args:
       trials: The number of draws.
-      ranks: (m,) as for `compute_coverage`.
+      ranks: (m,) ranks of order statistics, as for `compute_coverage`.
       error: The probability that not all limits hold.
     """
-    if error < 1e-8:  # lost in the rounding of a coverage
+    if error < 1e-8:  # it would be lost in the rounding of a coverage, a number near 1
         return error / len(ranks)
     error = min(error, 0.99)
     target = np.log(-np.log1p(-error))
 
     def compute_excess(log_local: float) -> float:
-        # log(-log coverage) is nearly linear in the log of the local level, which makes the search
-        # quick.
+        # The root is sought in log(-log coverage), which is nearly linear in the log of the local
+        # level: that makes the search quick.
         coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
         return float(np.log(-np.log(coverage)) - target)
 
@@ -327,24 +331,24 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
 
 
 def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
-    """Returns the probability that uniform order statistics all lie within their limits.
+    """Returns the probability that uniform order statistics all lie within their limits, to about 1e-12.
 
-    The i-th smallest is above its lower limit where fewer than i points are below that, and below its upper
-    limit where at least i are below this. So the number of points below each limit must lie in a range. Draws
-    are a Poisson process of mean `trials`, given that it has `trials` points: the law of its count is carried
-    from limit to limit, cut to each range, and divided by the probability of `trials` points in all. Absolute
-    error about 1e-12.
+    The r-th smallest of n draws is above its lower limit where fewer than r draws are below that limit. It is
+    below its upper limit where at least r draws are. So the number of draws below each limit must lie in a
+    range. The draws are a Poisson process of mean n, given that it has n points. The law of its count is
+    carried from limit to limit, cut to each range, and at the end divided by the probability of n points.
 
     Args:
-      trials: The number of draws.
-      ranks: (m,) of the order statistics: ascending from 1 to `trials`, symmetric as `trials + 1 - ranks`.
+      trials: The number n of draws.
+      ranks: (m,) ranks of the order statistics: ascending, from 1 to n, the same set as n + 1 - ranks.
       local: The level of each rank's two-sided limits.
     """
     lower = _compute_lower_limits(trials, ranks, local)
     upper = 1 - lower[::-1]
     limits = np.concatenate([lower, upper])
     order = np.argsort(limits, kind="stable")
-    # The mean numbers of points between limits, and the numbers that may lie below each limit.
+    # The mean number of points between neighbouring limits, and the least and the largest number
+    # of points that may lie below each limit.
     means = trials * np.diff(limits[order], prepend=0.0, append=1.0)
     least = np.concatenate([np.zeros_like(ranks), ranks])[order]
     most = np.concatenate([ranks - 1, np.full_like(ranks, trials)])[order]
@@ -362,16 +366,16 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
         first += first_step
         law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
         first = max(first, fewest)
-    # No further points beyond the last limit, given `trials` points in all.
+    # That no further points lie beyond the last limit, given `trials` points in all.
     log_all = special.xlogy(trials, trials) - trials - special.gammaln(trials + 1.0)
     return float(law.sum() * np.exp(-means[-1] - log_all))
 
 
 def _choose_ranks(trials: int) -> Ranks:
-    """Returns the ranks at which the band limits the distribution function, symmetric about the median.
+    """Returns the ranks of the order statistics at which a distribution function gets limits.
 
-    Up to 300 draws: every rank. More: about 300 ranks at evenly spaced normal quantiles, which are dense in
-    the tails and include both ends.
+    Of up to 300 draws they are all ranks. Of more they are about 300 ranks at evenly spaced normal quantiles,
+    which are dense in the tails and include both ends. They are symmetric about the median.
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
@@ -384,22 +388,25 @@ def _choose_ranks(trials: int) -> Ranks:
 def _compute_lower_limits(trials: int, ranks: Ranks, local: float) -> Array:
     """Returns the lower limits (m,) of F at order statistics: quantiles of Beta(rank, trials + 1 - rank).
 
-    `local` is the error of both limits of a rank. The upper limits mirror the lower limits.
+    Each misses with half the probability `local`, the error of both limits of a rank.
     """
     return np.asarray(special.betaincinv(ranks, trials + 1 - ranks, local / 2))
 
 
 def _compute_reach(mean: float) -> float:
-    """Returns how far from its mean a Poisson law is computed: beyond, its mass is below rounding."""
+    """Returns how far from its mean a Poisson law is computed: 8 standard deviations and 12 counts.
+
+    The mass beyond is lost in rounding.
+    """
     return float(_DEVIATIONS * np.sqrt(mean) + _FEW)
 
 
 def _compute_poisson_law(mean: float, log_factorials: Array) -> tuple[int, Array]:
-    """Returns (the least count with mass that matters, the Poisson probabilities of it and those after).
+    """Returns (the least count with mass that matters, the Poisson probabilities from that count on).
 
     Args:
-      mean: Of the Poisson law.
-      log_factorials: log 0!, log 1!, ..., beyond the largest count that matters.
+      mean: The mean of the Poisson law.
+      log_factorials: log 0!, log 1!, ..., to beyond the largest count that matters.
     """
     reach = _compute_reach(mean)
     first = max(int(mean - reach), 0)
@@ -414,7 +421,10 @@ def _convolve(first: Array, second: Array) -> Array:
 
     Args:
       first: (a,) probabilities of consecutive counts.
-      second: (b,) likewise; the result has a + b - 1.
+      second: (b,) probabilities of consecutive counts.
+
+    Returns:
+      (a + b - 1,) probabilities of consecutive sums.
     """
     if min(len(first), len(second)) < _DIRECT:
         return np.convolve(first, second)

@@ -38,14 +38,14 @@ _RATIOS = np.concatenate([np.arange(0.995, 0.9, -0.005), np.arange(0.9, 0.09, -0
 
 
 class ScoreSummary(NamedTuple):
-    """What simulations of other noise need of the scores of canaries that are in.
+    """What simulations with other noise need to know of the scores of canaries that are in.
 
     Attributes:
-      mean: of the scores, on the scale of the thresholds: deviations of a score that is out.
-      between: the standard deviation of a run's mean beyond what its canaries' own deviation explains.
-      within: the standard deviation of the canaries of a run.
-      runs: how many there are.
-      canaries: how many are in, in a run.
+      mean: The mean score, on the scale of the thresholds: in standard deviations of a score that is out.
+      between: The standard deviation of runs' means beyond what the canaries' own deviation explains.
+      within: The standard deviation of scores among the canaries of a run.
+      runs: The number of runs.
+      canaries: The number of canaries that are in, in a run.
     """
 
     mean: float
@@ -56,7 +56,14 @@ class ScoreSummary(NamedTuple):
 
 
 def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the summary of scores, an array (K,) a run, on the scale of the thresholds."""
+    """Returns the summary of runs' scores on the scale of the thresholds.
+
+    Deviations are 1 within runs where each run has a single canary, and 0 between runs where they cannot be
+    estimated: with a single canary a run, or a single run.
+
+    Args:
+      runs: An array (K,) for each run, the scores of its canaries that are in.
+    """
     means = np.array([run.mean() for run in runs])
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
@@ -79,31 +86,35 @@ def find_least_departure(
     bet: LogCapital = compute_log_capital,
     seed: int = 0,
 ) -> Departure | None:
-    """Returns the smallest departure of the noise that runs like these would refute, in 9 of 10 cases.
+    """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
+
+    A departure is noise of r < 1 times what is stated, which multiplies the mean score by 1 / r. Audits with
+    such noise are simulated, and tested as the real scores are.
 
     Args:
-      scores: the scores of canaries that are in, with the noise that is stated.
+      scores: The summary of scores of canaries that are in, under the stated noise.
       log_rates: (T,) the log false-positive rates of THRESHOLDS.
-      power: the largest true-positive rate that the claim allows at a false-positive rate.
-      confidence: the confidence of the test.
-      bet: how the test bets on what exceeds the thresholds.
-      seed: the seed of the simulations.
+      power: Maps false-positive rates to the largest true-positive rates that the claim allows.
+      confidence: The confidence of the test.
+      bet: How the test bets on what exceeds the thresholds.
+      seed: The seed of the simulations.
 
     Returns:
-      None where noise of a tenth would not be refuted either.
+      None where not even a tenth of the stated noise would be refuted.
     """
     log_capital_needed = -np.log1p(-confidence)
     # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
-    allowed = power(np.exp(log_rates))  # once: that of a privacy loss distribution takes a while
+    # Computed once: that of a privacy loss distribution takes a while.
+    allowed = power(np.exp(log_rates))
 
     def get_allowed(rates: Array) -> Array:
         """Returns the claim's power at the rates of the thresholds, which all simulated audits share."""
         return allowed
 
     def estimate_refutation_probability(noise_ratio: float) -> float:
-        """Returns the share of simulated audits, with so many times the noise, that refute the claim."""
+        """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
         rng = np.random.default_rng(seed)  # the same draws at every ratio
         audits = _simulate(scores, noise_ratio, thresholds, rng)
         n_refuted = 0
@@ -117,32 +128,37 @@ def find_least_departure(
 
 
 def _find_largest_ratio(estimate_probability: Callable[[float], float]) -> Departure | None:
-    """Returns the largest of _RATIOS that is refuted with SEEN_PROBABILITY; None where the least is not.
+    """Returns the largest of _RATIOS of the noise that is refuted with SEEN_PROBABILITY.
 
-    Bisection finds it: the less noise there is, the more often it is refuted.
+    None where not even the least is. Bisection finds it: the less noise there is, the more often it is
+    refuted.
+
+    Args:
+      estimate_probability: Maps a ratio to the probability with which noise of this ratio is refuted.
     """
     last = len(_RATIOS) - 1
     if estimate_probability(_RATIOS[last]) < SEEN_PROBABILITY:
         return None
-    not_seen = -1
-    is_seen = last
-    while is_seen - not_seen > 1:
-        middle = (not_seen + is_seen) // 2
+    # Indices into _RATIOS, which fall.
+    too_large = -1
+    refuted = last
+    while refuted - too_large > 1:
+        middle = (too_large + refuted) // 2
         if estimate_probability(_RATIOS[middle]) >= SEEN_PROBABILITY:
-            is_seen = middle
+            refuted = middle
         else:
-            not_seen = middle
-    ratio = float(_RATIOS[is_seen])
+            too_large = middle
+    ratio = float(_RATIOS[refuted])
     return Departure(round(ratio, 3), estimate_probability(ratio))
 
 
 def _simulate(
     scores: ScoreSummary, noise_ratio: float, thresholds: Array, rng: np.random.Generator
 ) -> Array:
-    """Returns simulated audits with `noise_ratio` times the stated noise.
+    """Simulates audits of mechanisms with `noise_ratio` times the stated noise.
 
     Returns:
-      (S, R, T) for S audits of R runs: the share of a run's canaries whose scores exceed each threshold.
+      (S, R, T) for S audits of R runs: the share of each run's canaries whose scores exceed each threshold.
     """
     audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _LEAST_AUDITS, _MOST_AUDITS))
     size = (audits, scores.runs, 1)
@@ -154,19 +170,20 @@ def _simulate(
 def draw_shares(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws normal scores of canaries, and returns which share of them exceeds each threshold.
+    """Draws normal scores of canaries, and returns the share of them that exceeds each threshold.
 
-    Counts of canaries between thresholds are drawn, which takes less time than scores do.
+    It draws only how many canaries lie between neighbouring thresholds, which takes less time than to draw
+    their scores.
 
     Args:
-      means: (..., 1) the mean of a run's scores.
-      deviation: of a score.
-      thresholds: (T,), in ascending order.
-      canaries: of each run.
-      rng: draws the counts.
+      means: (..., 1) the mean score of each run.
+      deviation: The standard deviation of scores within a run.
+      thresholds: (T,) thresholds in ascending order.
+      canaries: The number of canaries of each run.
+      rng: The randomness of the counts.
 
     Returns:
-      (..., T).
+      (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
     edge = np.ones(means.shape)

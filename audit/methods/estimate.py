@@ -63,7 +63,7 @@ _MOST_AUDITS = 1000  # that simulate a noise floor
 
 
 class _Counts(NamedTuple):
-    """The errors of a threshold, and the scores that they are among."""
+    """The errors at a threshold, and the numbers of the scores that they are among."""
 
     false_positives: int
     false_negatives: int
@@ -76,13 +76,13 @@ class _Counted:
     """The common part of a bound and an estimate.
 
     Attributes:
-      method: the name of its method.
-      epsilon: at delta.
-      mu: None where the method gives epsilon directly.
-      delta, confidence: its levels.
-      threshold: of the scores; None where the method has none.
-      false_positives, false_negatives: errors of the threshold.
-      n_in, n_out: how many scores were counted.
+      method: The name of its method.
+      epsilon: The value at delta.
+      mu: The mu that epsilon follows from; None where the method gives epsilon directly.
+      delta, confidence: The levels it was computed for.
+      threshold: The threshold on the scores; None where the method has none.
+      false_positives, false_negatives: The errors at the threshold.
+      n_in, n_out: The numbers of scores that were counted.
     """
 
     method: str
@@ -97,12 +97,12 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the finding as a line.
+        """Returns the bound or estimate as a line of text.
 
         Args:
-          sign: between a name and its value, ">=" or "=".
-          level: the word before the confidence.
-          end: the last words.
+          sign: ">=" or "=", between a name and its value.
+          level: The word before the confidence.
+          end: The last words of the line.
         """
         mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
         where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
@@ -114,11 +114,11 @@ class Bound(_Counted):
     """A lower bound at a confidence.
 
     Attributes:
-      assumes: what it assumes.
-      holds: whether the scores did not refute that; a bound that does not hold proves nothing.
-      counted: in words, what it counted, where that is no threshold's errors.
-      false_positive_rate: the exact rate at the threshold, where a law gives it and no count does.
-      path: (R,) the bound after each run, where it holds at any number of runs; else empty.
+      assumes: What it assumes.
+      holds: False where the scores refute what it assumes; the bound then proves nothing.
+      counted: What was counted, in words, where that is not the errors at a threshold.
+      false_positive_rate: The exact rate at the threshold, where a law gives it and no count does.
+      path: (R,) the bound after each run, where it is valid after any number of runs; else empty.
     """
 
     assumes: Assumption
@@ -137,11 +137,11 @@ class Estimate(_Counted):
     """A value that is no confidence bound; no verdict rests on it.
 
     Attributes:
-      confidence: the level that its formula uses, which it does not keep.
-      caveat: why it is no bound.
-      standard_error: of epsilon, if canaries are independent; NaN where there is none.
-      noise_floor: its values where nothing leaks, of as many audits as were simulated for it; of none, its
-        method knows them.
+      confidence: The level that its formula uses, at which it does not hold.
+      caveat: Why it is no bound.
+      standard_error: The standard error of epsilon, if canaries are independent; NaN where there is none.
+      noise_floor: What the method shows where nothing leaks. With 0 simulated audits it is not given here,
+        but by the method's own `noise_floor`.
     """
 
     caveat: str
@@ -158,7 +158,11 @@ Finding = Bound | Estimate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScoreMethod(Method):
-    """A method of a single canary a run; compute: (scores in, out, delta, confidence) -> its finding."""
+    """A method of a single canary a run.
+
+    Attributes:
+      compute: Maps (scores in, scores out, delta, confidence) to the method's bound or estimate.
+    """
 
     compute: Callable[[ArrayLike, ArrayLike, float, float], Finding]
 
@@ -166,7 +170,7 @@ class ScoreMethod(Method):
 def findings(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> list[Finding]:
-    """Returns every method's finding; raises InputError for scores or parameters that none can use."""
+    """Returns the bound or estimate of every method; raises InputError for scores or levels out of range."""
     return [method.compute(scores_in, scores_out, delta, confidence) for method in METHODS.values()]
 
 
@@ -175,14 +179,15 @@ def in_sample(
 ) -> Estimate:
     """Returns the estimate of the hidden-state paper (Algorithm 4), which is no confidence bound.
 
-    It is the largest mu over thresholds at every midpoint between scores, each with two-sided Clopper-Pearson
-    limits of both error rates, and the epsilon of that mu.
+    At each midpoint between neighbouring scores as a threshold, both error rates get two-sided
+    Clopper-Pearson limits, and mu is that of the Gaussian curve through the upper limits. The estimate is the
+    largest mu of all thresholds, at least 0, with the epsilon of its Gaussian curve.
 
     Args:
-      scores_in: (n,) of runs with the canary, higher meaning in.
-      scores_out: (m,) of runs without it.
-      delta: of epsilon.
-      confidence: of each rate's limits.
+      scores_in: (n,) scores of runs with the canary, higher meaning in.
+      scores_out: (m,) scores of runs without it.
+      delta: The delta of epsilon.
+      confidence: The confidence of each rate's limits.
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -209,15 +214,15 @@ def in_sample(
 def if_gaussian(
     scores_in: ArrayLike, scores_out: ArrayLike, delta: float, confidence: float
 ) -> Bound:
-    """Returns the lower bound on mu by an exact test (see `exact`), and epsilon of a Gaussian curve.
+    """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
     The threshold's rank is chosen on a pilot of a twentieth of the scores; the others are counted.
 
     Args:
-      scores_in: (n,) of runs with the canary, higher meaning in.
-      scores_out: (m,) of runs without it.
-      delta: of epsilon.
-      confidence: of the bound.
+      scores_in: (n,) scores of runs with the canary, higher meaning in.
+      scores_out: (m,) scores of runs without it.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -235,14 +240,14 @@ def assumption_free(
 ) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve; n scores a world prove at most about log(2 n / 3). The threshold's
-    rank is chosen on a pilot of an eighth of the scores; the others are counted.
+    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2). The
+    threshold's rank is chosen on a pilot of an eighth of the scores; the others are counted.
 
     Args:
-      scores_in: (n,) of runs with the canary, higher meaning in.
-      scores_out: (m,) of runs without it.
-      delta: of epsilon.
-      confidence: of the bound.
+      scores_in: (n,) scores of runs with the canary, higher meaning in.
+      scores_out: (m,) scores of runs without it.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
@@ -256,14 +261,18 @@ def assumption_free(
 
 @functools.lru_cache(maxsize=64)
 def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> NoiseFloor:
-    """Returns `in_sample`'s values on n_in and n_out scores where nothing leaks, by the same draws each time.
+    """Returns what `in_sample` shows on n_in and n_out scores where nothing leaks, by simulation.
 
-    Scores of a mechanism that leaks nothing are exchangeable: every order of the two worlds is as likely. An
-    estimate that looks at ranks alone then has the same law for any distribution of scores, and random orders
-    draw from it. Ties take thresholds away, so that with ties it shows less.
+    Scores of a mechanism that leaks nothing are exchangeable: every order of both worlds' scores is as
+    likely. `in_sample` looks at ranks alone, so that random orders draw from its law, whatever the
+    distribution of scores. (Ties leave fewer thresholds, so that with ties it shows less.) The draws are the
+    same each time.
 
-    Every threshold of up to 600 scores is tried; of more, only every few in the middle. 1,000 audits of few
-    scores are simulated, 458 of 5,000 scores. Raises InputError for values out of range.
+    Of up to 600 scores every threshold is tried, of more only every few in the middle. 1,000 audits are
+    simulated of few scores, 458 of 5,000 scores.
+
+    Raises:
+      InputError: Numbers or levels out of range.
     """
     require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
     conversions.require_levels(delta, confidence)
@@ -277,7 +286,7 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
 
 
 def _cut_into_groups(n: int) -> NDArray[np.int64]:
-    """Cuts n ordered scores into groups, between which thresholds are tried, and returns the groups' sizes.
+    """Returns the sizes of groups into which n ordered scores are cut; thresholds are tried between them.
 
     A group has a 300th (_FINENESS) of the scores between it and the nearer end, and at least 1. Of 2,000
     scores, groups from either end have 1 score up to 600, 2 up to 900, then 3: 1,568 groups.
@@ -297,20 +306,20 @@ def _cut_into_groups(n: int) -> NDArray[np.int64]:
 def _simulate_mus(
     n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float
 ) -> Array:
-    """Simulates the mu of `in_sample`, (audits,), where scores in and out are ordered at random.
+    """Simulates the mu of `in_sample`, (audits,), on scores in and out in random order.
 
     Args:
-      n_in: how many scores are in.
-      n_out: how many are out.
-      groups: sizes of the groups of ordered scores between which thresholds are tried, lowest first.
-      audits: how many are simulated.
-      error: of each rate's upper limit.
+      n_in: The number of scores in.
+      n_out: The number of scores out.
+      groups: The sizes of the groups of ordered scores between which thresholds are tried, lowest first.
+      audits: The number of simulated audits.
+      error: The error of each rate's upper limit.
     """
     # mu at a threshold is z_in at its number of false negatives plus z_out at its number of false positives.
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
-    # How many scores of each group are in (audits, groups): n_in of all scores, at random.
+    # How many scores of each group are in (audits, groups); n_in of all scores are, at random.
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     true_negatives = np.cumsum(groups[:-1]) - false_negatives
@@ -320,7 +329,7 @@ def _simulate_mus(
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
-    """Returns the epsilon that `assumption_free` proves of perfectly separated scores, its largest."""
+    """Returns the largest epsilon that `assumption_free` can prove: that of perfectly separated scores."""
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
 
 
@@ -363,12 +372,12 @@ METHODS = {record.name: record for record in _RECORDS}
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
     """Returns a caller's scores as flat float64 arrays (in, out), all finite.
 
-    Infinite scores become numbers beyond all finite scores, and NaN of runs that failed, in either world,
-    numbers below all others; finite scores stay as they are.
+    Infinite scores become numbers beyond all finite scores. NaN, the score of a run that failed, becomes a
+    number below all others, in either world. Finite scores stay as they are.
 
     Raises:
-      InputError: for what no estimator can use: an empty world, scores that are all equal, and too many runs
-        that failed.
+      InputError: Scores that no estimator can use: an array that is not flat, an empty world, scores that are
+        all equal, or too many runs that failed.
     """
     arrays = []
     for name, scores in (("in", scores_in), ("out", scores_out)):
@@ -384,9 +393,10 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
 
 
 def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
-    """Returns a caller's scores as flat float64 arrays (in, out); raises InputError unless all are finite.
+    """Returns a caller's scores as flat float64 arrays (in, out), for methods that look at more than ranks.
 
-    It is for methods that compute with the scores themselves, and not only with their order.
+    Raises:
+      InputError: A score that is not finite, or scores that `check_scores` refuses.
     """
     checked_in, checked_out = check_scores(scores_in, scores_out)
     for name, scores in (("in", scores_in), ("out", scores_out)):
@@ -398,11 +408,11 @@ def check_finite_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Ar
 
 
 class _OrderedScores(NamedTuple):
-    """Two worlds by their distinct scores.
+    """The scores of two worlds, counted by their distinct values.
 
     Attributes:
-      values: the distinct scores, ascending.
-      counts_in, counts_out: how many scores in and out equal each of them.
+      values: (V,) the distinct scores, ascending.
+      counts_in, counts_out: (V,) the numbers of scores in and out that equal each of them.
     """
 
     values: Array
@@ -410,14 +420,14 @@ class _OrderedScores(NamedTuple):
     counts_out: NDArray[np.int64]
 
     def seed(self) -> int:
-        """Returns a hash of the ranks as a seed, which no order of runs and no unit of scores changes."""
+        """Returns a hash of the ranks, a seed that no order of runs and no unit of scores changes."""
         return hash_ranks(self.counts_in, self.counts_out)
 
     def places(self, rng: np.random.Generator) -> Worlds:
-        """Returns the places (in, out) of all scores among the distinct values, ascending, as floats.
+        """Returns each score's place among the distinct values, as floats: (in, out), each ascending.
 
-        They stand for the scores in tests that look at ranks alone. Ties get a random part below 1 each,
-        which puts them in random order.
+        Places stand for scores in tests that look at ranks alone. Where scores are equal, each place gets a
+        random part below 1 on top, which puts ties in random order.
         """
         places = np.arange(len(self.values), dtype=np.float64)
         places_in = np.repeat(places, self.counts_in)
@@ -430,7 +440,7 @@ class _OrderedScores(NamedTuple):
 
 
 def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
-    """Counts scores (n,) in and (m,) out by their distinct values."""
+    """Returns the distinct values of scores (n,) in and (m,) out, and how often each world has each."""
     values, places = np.unique(np.concatenate([scores_in, scores_out]), return_inverse=True)
     counts_in = np.bincount(places[: len(scores_in)], minlength=len(values))
     counts_out = np.bincount(places[len(scores_in) :], minlength=len(values))
@@ -438,12 +448,12 @@ def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
 
 
 def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
-    """Splits a world's scores at random into (pilot, rest), each in the order that the scores have.
+    """Splits a world's scores at random into (pilot, rest), both in the order that the scores have.
 
     Args:
-      world: (n,) the scores.
-      share: of the scores, in the pilot, which has 20 at least, or else half of them.
-      rng: the randomness.
+      world: (n,) scores.
+      share: The pilot's share of the scores. It gets at least 20 scores, but at most half of all.
+      rng: The randomness.
     """
     size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
     chosen = np.zeros(len(world), bool)
@@ -454,18 +464,18 @@ def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
 def _test_splits(
     scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
 ) -> tuple[float, _Counts, float]:
-    """Returns (parameter, counts, threshold) of the split whose test decides.
+    """Returns (the bound on the parameter, the errors of the split that decides it, its threshold).
 
-    The scores are split 21 times into a pilot, which chooses the rank of a threshold, and the rest, whose
-    errors at the threshold are tested. The bound is the median of the splits' bounds: where it exceeds the
-    truth, 11 tests at 11/21 of the error reject at once, which by Markov's inequality has at most the
-    probability of the error.
+    The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
+    the rest's errors at that threshold are tested. The bound is the median of the splits' bounds: where it
+    exceeds the truth, 11 tests at 11/21 of the error reject at once, which by Markov's inequality has at most
+    the probability of the error.
 
     Args:
-      scores_in, scores_out: checked scores.
-      family: the trade-off functions that are tested.
-      share: of the scores, in the pilot of each split.
-      confidence: of the bound on the family's parameter.
+      scores_in, scores_out: (n,) and (m,) checked scores.
+      family: The trade-off functions that are tested.
+      share: The share of the scores that is in the pilot of each split.
+      confidence: The confidence of the bound.
     """
     ordered = _order_scores(scores_in, scores_out)
     error = (1 - confidence) * _REJECTING / _SPLITS
@@ -500,7 +510,7 @@ def _test_splits(
         threshold = float(ordered.values[int(place)])
         results.append((counts, threshold))
 
-    # The whole error: the function itself takes 11/21 of it for each test.
+    # It is given the whole error, of which it takes 11/21 for each test.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     counts, threshold = results[deciding]
     return parameter, counts, threshold

@@ -40,7 +40,7 @@ _LEAST = 1e-300  # in place of 0, whose logarithm is infinite
 
 
 class Family(NamedTuple):
-    """Symmetric trade-off functions that decrease in their parameter.
+    """A family of symmetric trade-off functions f_t that decrease in their parameter t.
 
     Attributes:
       trade_off: Maps (parameter, false-positive rates) to the least false-negative rates.
@@ -67,16 +67,16 @@ def approximate_dp(delta: float) -> Family:
 
 
 class Counts(NamedTuple):
-    """The errors at a threshold that is a score of a world, called near.
+    """The errors at a threshold that is itself a score of one of the worlds, the near world.
 
-    Its rank is counted from the end where its errors lie, called far: from the lowest score in, or from the
-    highest score out.
+    The rank is counted from the end where the near world's errors lie: from its lowest score if that is the
+    world in, from its highest if it is the world out.
 
     Attributes:
-      rank: r; rank - 1 scores of the near world are errors.
-      scores: n, of the near world.
-      errors: x, the errors of the other world.
-      trials: m, the scores of the other world.
+      rank: r, the threshold's rank; the rank - 1 scores of the near world before it are errors.
+      scores: n, the number of scores of the near world.
+      errors: x, the number of errors in the other world.
+      trials: m, the number of scores of the other world.
     """
 
     rank: int
@@ -86,7 +86,10 @@ class Counts(NamedTuple):
 
 
 def p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the largest probability of as few errors as were counted, if the mechanism is f_t-DP.
+    """Returns the p-value of the hypothesis that the mechanism is f_t-DP.
+
+    It is an upper bound on the probability of as few errors in the other world as were counted, or fewer, if
+    the hypothesis is true.
 
     Args:
       family: The trade-off functions f_t.
@@ -102,9 +105,9 @@ def lower_bound(
 ) -> tuple[float, int]:
     """Returns the largest t at which enough audits reject that the mechanism is f_t-DP.
 
-    The audits may depend on each other in any way: each rejects at rejecting / len(audits) * error, so
-    that by Markov's inequality `rejecting` of them reject a true hypothesis at once with probability at
-    most `error`.
+    The audits may depend on each other in any way. Each rejects at the level error * rejecting / len(audits),
+    so that by Markov's inequality `rejecting` of them reject a true hypothesis at once with a probability of
+    at most `error`.
 
     Args:
       family: The trade-off functions f_t.
@@ -119,16 +122,18 @@ def lower_bound(
     rates = [_compute_rates(counts.rank, counts.scores) for counts in audits]
 
     def compute_p_values(parameter: float) -> Array:
+        """Returns the p-value (audits,) of each audit at a parameter."""
         p_values = []
         for counts, own_rates in zip(audits, rates, strict=True):
             p_values.append(_compute_p_value(family, parameter, counts, own_rates))
         return np.array(p_values)
 
     def find_deciding_audit(parameter: float) -> int:
+        """Returns the index of the audit with the `rejecting`-th lowest p-value, which decides."""
         return int(np.argsort(compute_p_values(parameter), kind="stable")[rejecting - 1])
 
     def compute_excess(parameter: float) -> float:
-        """Returns how far the p-value that decides is above the level, in logarithms."""
+        """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
         deciding = np.sort(compute_p_values(parameter))[rejecting - 1]
         return float(np.log(max(deciding, _LEAST)) - np.log(level))
 
@@ -136,6 +141,7 @@ def lower_bound(
         return 0.0, find_deciding_audit(0.0)
     bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
     root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
+    # The search may end just above the root: go down until the audits do reject.
     while root > 0 and compute_excess(root) > 0:
         root = max(root - _STEP, 0.0)
     return root, find_deciding_audit(root)
@@ -143,25 +149,28 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns the upper ends of the cells of U ~ Beta(rank, scores - rank + 1), the error rate at a rank.
+    """Returns quantiles (482,) of U ~ Beta(rank, scores - rank + 1), the near world's error rate at a rank.
 
-    Cells are cut at normal quantiles from -6 to 6 in 480 steps, and at 1.
+    They are the upper ends of the cells over which p-values integrate: 481 normal quantiles from -6 to 6 as
+    levels, and 1.
 
     Args:
-      rank: r of the threshold among the near world's scores, from its far end.
-      scores: how many scores the near world has.
+      rank: The rank r of the threshold among the near world's scores, from the end where its errors lie.
+      scores: The number of scores of the near world.
     """
     return np.asarray(special.betaincinv(rank, scores - rank + 1, _LEVELS))
 
 
 def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
-    """Returns the p-value of x errors of m: the mean of P(Binomial(m, f_t(U)) <= x) over cells of U.
+    """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U.
+
+    In each cell of U it takes the upper end, where the probability is largest.
 
     Args:
       family: The trade-off functions f_t.
       parameter: t.
-      counts: With x and m.
-      rates: u, the upper ends of the cells of the near world's error rate U.
+      counts: The errors at a threshold, with x and m.
+      rates: The upper ends of the cells of the near world's error rate U, as `_compute_rates` gives them.
     """
-    others = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
-    return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, others))
+    other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
+    return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, other_rates))

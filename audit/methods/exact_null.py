@@ -94,8 +94,8 @@ class _Split(NamedTuple):
     """How the capital is split at the start.
 
     Attributes:
-      ramps: the share of it that is on ramps.
-      whole: the share of each component's capital that is bet whole on the first run.
+      ramps: The share of the capital that is on ramps; the rest is on thresholds.
+      whole: The share of each component's capital that is bet whole on the first run.
     """
 
     ramps: float
@@ -113,13 +113,13 @@ class Proof(NamedTuple):
     """What runs prove.
 
     Attributes:
-      epsilon: the bound from all runs; 0 where nothing is proven.
+      epsilon: The bound from all runs; 0 where nothing is proven.
       path: (R,) the bound after each run, which never falls; empty where the order is not vouched for.
-      threshold: the cosine, or what a rank is placed at, that most capital is on at the end (of one plain
-        run, the chosen one).
-      hits: how many cosines exceed the threshold.
-      cosines: how many cosines there are.
-      log_rate: log of the probability that a cosine exceeds the threshold without its canary.
+      threshold: The cosine (or what a rank is placed at) on which most capital is at the end; of one plain
+        run, the threshold that half of its canaries chose.
+      hits: The number of cosines above the threshold.
+      cosines: The number of all cosines.
+      log_rate: The log of the probability that a cosine exceeds the threshold without its canary.
     """
 
     epsilon: float
@@ -131,7 +131,7 @@ class Proof(NamedTuple):
 
 
 def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
-    """Returns cosines (R, K) of R runs with K canaries in; raises InputError for what are none."""
+    """Returns a caller's cosines (R, K), of R runs with K canaries; raises InputError for anything else."""
     cosine_law.require_dimension(dimension)
     values = floats("the cosines", cosines)
     fits = values.ndim == 2 and values.size > 0
@@ -146,10 +146,16 @@ def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
 
 
 def prove(design: Fresh, delta: float, confidence: float) -> Proof:
-    """Returns what a design's cosines prove.
+    """Returns the bound on epsilon that a design's cosines prove, and what it rests on.
 
-    Only canaries that are in are bet on; runs without any are skipped. Where rows are not in the order in
-    which runs were begun, no order of them changes anything, and the path is empty.
+    Only canaries that are in are bet on; runs without any are skipped. Where rows are in the order in which
+    runs were begun, the bound holds after each run, and the last is returned. Otherwise only the capital
+    after all runs decides, so that no order of rows changes anything, and the path is empty.
+
+    Args:
+      design: The cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     runs = _select_present(design)
@@ -170,6 +176,7 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         path = np.zeros(0)
         epsilon = _bound_after_all(growth, len(runs), target)
 
+    # Of several runs, the threshold is reported that most capital is on.
     level = first.level
     if len(runs) > 1 or level is None:
         components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
@@ -182,10 +189,15 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
-    """Returns log of the probability with which a canary that is out exceeds each level, of cosines.
+    """Returns the log of the probability that a canary's cosine exceeds each level if the canary is out.
 
-    Ranks among M fresh draws (`design.draws`) exceed a level less often than cosines, since their
-    probabilities are multiples of 1 / (M + 1); it is never taken for less than that.
+    If the score is a rank among M fresh draws (`design.draws`), the probability is rounded down to a multiple
+    of 1 / (M + 1), since a rank has no others. But it is at least 1 / (M + 1), the probability of the first
+    rank.
+
+    Args:
+      design: The design, with its dimension and number of fresh draws.
+      levels: Cosines, any shape, which the result has.
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:
@@ -195,22 +207,26 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
 
 
 def cosine_of(student: ArrayLike, dimension: int) -> Array:
-    """Returns the cosine at which Student's T with d - 1 degrees of freedom has a value."""
+    """Returns the cosine t / sqrt(d - 1 + t^2) of a value t of Student's T with d - 1 degrees of freedom."""
     t = np.asarray(student, np.float64)
     return np.asarray(t / np.sqrt(dimension - 1 + t * t))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DirectionsMethod(Method):
-    """A method for fresh directions: (design, delta, confidence) -> its bound."""
+    """A method for fresh directions.
+
+    Attributes:
+      compute: Maps (design, delta, confidence) to the method's bound.
+    """
 
     compute: Callable[[Fresh, float, float], Bound]
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` from a design.
+    """Returns the bound `exact_null` from a design's cosines.
 
-    It is 0, and marked as refuted, where canaries that are out do not have the law.
+    It is 0, and marked as not holding, where canaries that are out refute the exact law.
     """
     proof = prove(design, delta, confidence)
     holds = has_law(design)
@@ -235,12 +251,15 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def has_law(design: Fresh) -> bool:
-    """Returns whether canaries that are out, if there are any, do not refute the law."""
+    """Returns False where canaries that are out refute the exact law, at LAW_LEVEL; True without any."""
     return _test_out(design) >= LAW_LEVEL
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
-    """Returns how many canaries that are in exceed the thresholds of `claimed_curve`, run by run."""
+    """Returns which share of each run's canaries exceeds each threshold of `claimed_curve`.
+
+    Only canaries that are in count; runs without any are skipped.
+    """
     runs = _select_present(design)
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     log_rates = compute_log_rates(design, levels)
@@ -249,20 +268,22 @@ def count_exceedances(design: Fresh) -> Exceedances:
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns what simulations need of a design's scores, on the scale of Student's T."""
+    """Returns the summary of a design's scores for simulations, on the scale of Student's T."""
     root = np.sqrt(design.dimension - 1)
     runs = []
     for run in _select_present(design):
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
-        runs.append(np.maximum(student, -_FAR))  # of -1, of a run that failed, it is no number
+        # A run that failed has the cosine -1, which would be an infinite T.
+        runs.append(np.maximum(student, -_FAR))
     return summarise_scores(runs)
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null_gdp`: the mu below which no Gaussian guarantee can hold, and its epsilon.
+    """Returns the bound `exact_null_gdp`: the mu below which no GDP guarantee can hold, and its epsilon.
 
-    Nothing is assumed of the scores' law; epsilon is what such a guarantee would state at delta, and no bound
-    on that of another curve. It is 0, and marked as refuted, where canaries that are out do not have the law.
+    Nothing is assumed of the scores' law. Epsilon is what a mu-GDP guarantee would state at delta; it does
+    not bound the epsilon of another trade-off curve. Both are 0, and marked as not holding, where canaries
+    that are out refute the exact law.
     """
     conversions.require_levels(delta, confidence)
     counted = count_exceedances(design)
@@ -294,13 +315,13 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines of each run's canaries that are in, without runs that have none."""
+    """Returns the cosines of each run's canaries that are in, an array (K,) for each run that has any."""
     present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
     return [run for run in present if len(run)]
 
 
 def _test_out(design: Fresh) -> float:
-    """Returns the p-value of canaries that were out having their law; 1 where there are none."""
+    """Returns the p-value of the law of out canaries' cosines or ranks; 1 where no canary is out."""
     cosines_out = design.out()
     if not len(cosines_out):
         return 1.0
@@ -310,14 +331,23 @@ def _test_out(design: Fresh) -> float:
 
 
 def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
-    """Returns the threshold on the scale of the scores: the cosine, or the largest rank that counts."""
+    """Returns the threshold on the scale of the scores.
+
+    For cosines that is the threshold itself. For ranks it is the largest rank placed above it: the
+    threshold's rate times M + 1, with M fresh draws.
+
+    Args:
+      design: The design.
+      threshold: The threshold as a cosine.
+      log_rate: The log of the probability that a canary that is out exceeds it.
+    """
     if not design.draws:
         return threshold
     return float(np.rint(np.exp(log_rate) * (design.draws + 1)))
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: nothing where this tool drew the directions and trained all runs."""
+    """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs."""
     if design.draws:
         if not design.given:
             return _OWN_RANKS
@@ -332,19 +362,20 @@ def _choose_assumption(design: Fresh) -> Assumption:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of cosines (any shape) of canaries that were out having the law in R^d.
+    """Tests whether cosines (any shape) of canaries that are out have the law in R^d; returns the p-value.
 
-    They must be independent: those of different directions with one vector a run that depends on none of
-    them, as the movement does, or what is left of it off the canaries that were in. Normal deviates of the
-    law's probabilities are tested by Kolmogorov and Smirnov, and by the sum of their squares, chi-squared;
-    the p-value is twice the smaller. At LAW_LEVEL it sees in 9 of 10 audits that d was given 1.2 times
-    too large or too small with 2,600 cosines, 1.5 times with 520, twice with 210.
+    The cosines must be independent. They are if each is that of another direction with a vector that depends
+    on none of a run's directions, such as the movement of the model, or what is left of it outside the span
+    of the canaries that were in. Cosines are mapped to normal deviates of the same probability. These are
+    tested by Kolmogorov and Smirnov, and by the sum of their squares, which is chi-squared. The p-value is
+    twice the smaller of both. At LAW_LEVEL a d that is 1.2 times too large or too small is detected in 9 of
+    10 audits with 2,600 cosines, 1.5 times with 520, twice with 210.
     """
     from scipy import stats  # most of SciPy's time to load
 
     values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
-    # Normal deviates as far out as each cosine is in its law, on the same side.
+    # Normal deviates with the same tail probability as each cosine, on the same side of 0.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
     tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))
@@ -372,7 +403,7 @@ _GIVEN_RANKS = Assumption(
 
 
 def _make_in_order(assumption: Assumption) -> Assumption:
-    """Returns the assumption with that of rows that are in order."""
+    """Returns the assumption with another one added: that rows are in the order in which runs were begun."""
     return assumption._replace(
         text=f"{assumption.text}, rows in the order in which runs were begun",
         sentence=f"{assumption.sentence}; and rows in the order in which runs were begun, as they say too",
@@ -381,7 +412,10 @@ def _make_in_order(assumption: Assumption) -> Assumption:
 
 
 def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns the assumption of an epsilon that follows from a limit on mu: a GDP guarantee, and `drawn`."""
+    """Returns what an epsilon assumes that follows from a limit on mu.
+
+    That is a GDP guarantee, and what the limit on mu itself assumes (`drawn`).
+    """
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
         text,
@@ -415,9 +449,10 @@ class _First(NamedTuple):
     """How the capital begins, and what is bet on the first run.
 
     Attributes:
-      split: of the capital.
-      won: epsilon -> what a capital of 1 that is bet whole becomes.
-      level: the cosine that was chosen for that bet, if any.
+      split: How the capital is split at the start.
+      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
+      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
+        on likely thresholds alone.
     """
 
     split: _Split
@@ -425,25 +460,26 @@ class _First(NamedTuple):
     level: float | None = None
 
     def log_won(self, epsilon: float) -> float:
-        """Returns log of what the share that is bet whole becomes."""
+        """Returns the log of what a component's bet on the first run becomes, for each 1 of its capital."""
         return float(np.log(max(self.split.whole * self.won(epsilon), _TINY)))
 
 
 class _Growth:
-    """The mixture's capital: a component for each threshold and bet, then one for each ramp.
+    """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
-    It counts the runs after the first by their distinct shares, so that what all of them make of the capital
-    is computed at once for any epsilon.
+    A component bets on a threshold with one of BETS, or on a ramp. Runs after the first are counted by their
+    distinct shares of exceeding cosines, so that the growth over all of them is computed at once for any
+    epsilon.
     """
 
     def __init__(self, log_rates: Array, delta: float, shares: Array, first: _First) -> None:
         """Begins with the first run alone.
 
         Args:
-          log_rates: (T,) log of a(t) of each threshold.
-          delta: of the bound.
+          log_rates: (T,) the log of a(t), the rate at which a canary that is out exceeds each threshold t.
+          delta: The delta of the bound.
           shares: (R, T) the share of each run's cosines above each threshold.
-          first: how the capital begins.
+          first: How the capital begins.
         """
         self._log_rates = log_rates
         self._delta = delta
@@ -459,38 +495,49 @@ class _Growth:
         self._run_counts = np.zeros(len(self._distinct_runs))  # of the runs after the first
 
     def add_run(self, run: int) -> None:
-        """Counts another run, after the first."""
+        """Adds a run after the first, by its index, to those over which the capital has grown."""
         self._run_counts[self._run_places[run]] += 1
         thresholds = np.arange(len(self._share_counts))
         self._share_counts[thresholds, self._share_places[run]] += 1
 
     def log_factors(self, run: int, epsilon: float) -> Array:
-        """Returns log of what a run makes of each component's capital of 1."""
-        most = self._compute_most(epsilon)
-        steps = self._make_ramps(epsilon)
-        gains = self._shares[run] / most - 1
+        """Returns the log of the factor by which a run multiplies each component's capital against epsilon.
+
+        With h(t) the share of the run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, it is
+
+            1 + c (h(t) / m(t) - 1)                                      of a threshold t and a bet c
+            (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          of a ramp that rises by b_t at t.
+
+        If the mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given the runs before.
+
+        Args:
+          run: The index of the run.
+          epsilon: The epsilon that is bet against.
+
+        Returns:
+          (T * C + V,) for T thresholds, C bets and V ramps, in the order of `log_capital`.
+        """
+        largest_means = self._compute_most(epsilon)
+        rises = self._make_ramps(epsilon)
+        gains = self._shares[run] / largest_means - 1
         bets = np.log1p(BETS * gains[:, None])
-        ramps = np.log1p(steps @ self._shares[run]) - self._compute_expected(steps, most)
+        ramps = np.log1p(rises @ self._shares[run]) - self._compute_expected(rises, largest_means)
         return np.append(bets, ramps)
 
     def log_capital(self, epsilon: float) -> Array:
         """Returns the log capital of each component against epsilon, after all runs that were added.
 
-        There is a component for each pair of a threshold t and a bet c, and one for each ramp b. Component j
-        starts with a share s_j of the capital (`_split_capital`), and after runs 0, ..., n - 1 has
+        There is a component for each pair of a threshold t and a bet c, and one for each ramp. Component j
+        starts with a share s_j of the capital (`_split_capital`). The part w = `first.split.whole` of it is
+        bet whole on run 0, where a capital of 1 becomes won(epsilon). The rest in run 0, and all of it in
+        each later run i, is multiplied by f_j(i) (`log_factors`). After runs 0, ..., n - 1 the component has
 
-            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i),
-
-        where w = `first.split.whole` of it is bet whole on run 0, which makes won(epsilon) of a capital of 1,
-        and f_j(i) is what run i makes of a capital of 1 (`log_factors`):
-
-            f_j(i) = 1 + c (h_i(t) / m(t) - 1)                                    of a threshold and a bet,
-            f_j(i) = (1 + sum_t b_t h_i(t)) / (1 + sum_t b_t min(m(t), 1))        of a ramp.
+            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
 
         The capital of the whole mixture is the sum over the components.
 
         Args:
-          epsilon: that is bet against.
+          epsilon: The epsilon that is bet against.
 
         Returns:
           (T * C + V,) for T thresholds, C bets and V ramps: the bets of the first threshold, those of the
@@ -507,59 +554,84 @@ class _Growth:
 
         # Thresholds and bets: log f_j once for each distinct share, times the number of runs that have it.
         # Every threshold has an entry for each of its distinct shares; these are summed by threshold.
-        most = self._compute_most(epsilon)
-        gains = (self._distinct_shares[places] / most[thresholds] - 1)[:, None]
+        largest_means = self._compute_most(epsilon)
+        gains = (self._distinct_shares[places] / largest_means[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
-        starts = np.searchsorted(thresholds, np.arange(len(most)))
+        starts = np.searchsorted(thresholds, np.arange(len(largest_means)))
         bets = np.add.reduceat(log_bets, starts)
 
-        # Ramps: log f_j once for each distinct run, a row of shares (T,), likewise.
-        steps = self._make_ramps(epsilon)
+        # Ramps: log f_j once for each distinct run, a row of shares (T,), times the number of such runs.
+        rises = self._make_ramps(epsilon)
         added = self._run_counts > 0
-        log_ramps = np.log1p(self._distinct_runs[added] @ steps.T) - self._compute_expected(
-            steps, most
+        log_ramps = np.log1p(self._distinct_runs[added] @ rises.T) - self._compute_expected(
+            rises, largest_means
         )
         ramps = self._run_counts[added] @ log_ramps
         return np.asarray(after_first + np.append(bets, ramps))
 
     def _compute_most(self, epsilon: float) -> Array:
-        """Returns m = e^epsilon a + delta of each threshold (T,), the most that the mean of its shares is."""
+        """Returns m(t) = e^epsilon a(t) + delta of each threshold t, (T,).
+
+        It is the most that the mean share of cosines above t can be under (epsilon, delta)-DP.
+        """
         return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta)
 
     def _make_ramps(self, epsilon: float) -> Array:
-        """Returns b of each ramp and threshold (ramps, T), by how much the ramp rises there."""
+        """Returns b_t, by how much each ramp rises at each threshold t, (V, T).
+
+        A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, cut at 1 from below and at 20
+        from above; nu is one of _SHIFTS.
+        """
         exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
         return np.diff(heights, axis=1, prepend=1.0)
 
-    def _compute_expected(self, steps: Array, most: Array) -> Array:
-        """Returns log of the most that each ramp's mean is (ramps,); a share is never above 1."""
-        return np.asarray(np.log1p(steps @ np.minimum(most, 1.0)))
+    def _compute_expected(self, rises: Array, largest_means: Array) -> Array:
+        """Returns the log of the most that each ramp's mean can be, log(1 + sum_t b_t min(m(t), 1)), (V,).
+
+        A share is never above 1, which is why m(t) is cut there.
+
+        Args:
+          rises: b_t, (V, T).
+          largest_means: m(t), (T,).
+        """
+        return np.asarray(np.log1p(rises @ np.minimum(largest_means, 1.0)))
 
 
 def _find_path(growth: _Growth, runs: int, target: float) -> Array:
-    """Returns the bound after each run, (runs,): a multiple of _STEP.
+    """Returns the bound after each run, (runs,), in multiples of _STEP.
 
-    It is the last multiple before the first that was not refuted yet, or 0.
+    Epsilons are refuted from 0 upwards, each by the capital after some run so far. The bound is the last
+    multiple before the first that no run so far has refuted, or 0.
+
+    Args:
+      growth: The capital, with the first run alone.
+      runs: The number of runs.
+      target: The log capital that refutes.
     """
     bounds = np.zeros(runs)
-    steps = 0
+    first_unrefuted = 0
     capital = growth.log_capital(0.0)
     for run in range(runs):
         if run:
             growth.add_run(run)
-            capital += growth.log_factors(run, steps * _STEP)
+            capital += growth.log_factors(run, first_unrefuted * _STEP)
         if special.logsumexp(capital) >= target:
-            steps = _find_first_unrefuted(growth, steps, target)
-            capital = growth.log_capital(steps * _STEP)
-        bounds[run] = max(steps - 1, 0) * _STEP
+            first_unrefuted = _find_first_unrefuted(growth, first_unrefuted, target)
+            capital = growth.log_capital(first_unrefuted * _STEP)
+        bounds[run] = max(first_unrefuted - 1, 0) * _STEP
     return bounds
 
 
 def _bound_after_all(growth: _Growth, runs: int, target: float) -> float:
-    """Returns the bound from the capital after all runs alone: a multiple of _STEP.
+    """Returns the bound from the capital after all runs alone, a multiple of _STEP.
 
     It is the last multiple before the first that this capital does not refute, or 0.
+
+    Args:
+      growth: The capital, with the first run alone.
+      runs: The number of runs.
+      target: The log capital that refutes.
     """
     for run in range(1, runs):
         growth.add_run(run)
@@ -567,7 +639,13 @@ def _bound_after_all(growth: _Growth, runs: int, target: float) -> float:
 
 
 def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
-    """Returns the first multiple of _STEP, from `steps` of them on, that the capital does not refute."""
+    """Returns the least k >= `steps` for which the capital does not refute the epsilon k * _STEP.
+
+    Args:
+      growth: The capital.
+      steps: The first k that is tried.
+      target: The log capital that refutes.
+    """
     if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
         return steps
     steps = _leap(growth, steps, target)
@@ -577,9 +655,15 @@ def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
 
 
 def _leap(growth: _Growth, steps: int, target: float) -> int:
-    """Returns the last step that thresholds alone refute, and so all before it.
+    """Returns the last multiple of _STEP, from `steps` of them on, that bets on thresholds alone refute.
 
-    Their capital falls with epsilon, so that bisection finds it.
+    Their capital falls with epsilon, so that they refute all before it too. It is found by leaps that double
+    and then halve. Where they do not refute the next multiple, it is `steps` itself.
+
+    Args:
+      growth: The capital.
+      steps: The number of _STEPs of an epsilon that the whole capital refutes.
+      target: The log capital that refutes.
     """
     on_thresholds = len(STUDENT) * len(BETS)
 
@@ -611,16 +695,24 @@ def _has_many_canaries(design: Fresh) -> bool:
 
 
 def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
-    """Returns what is bet whole on the first run, cosines (K,).
+    """Returns what is bet whole on the first run, from its cosines (K,).
 
-    That is its mean over likely thresholds; where it is allowed and there are many canaries, most of it goes
-    on a threshold that one half of them chooses for the other.
+    The bet wins h(t) / m(t) on average over likely thresholds t, with h(t) the share of the cosines above t
+    and m(t) = e^epsilon a(t) + delta. In a plain design with at least 40 canaries, half of the canaries
+    chooses a threshold for the other half, and most of the bet is on that one. (The module docstring proves
+    both.)
+
+    Args:
+      run: (K,) the cosines of the first run's canaries that are in.
+      design: The design.
+      delta: The delta of the bound.
     """
     levels = cosine_of(_LIKELY, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = _compute_shares(run, levels)
 
     def win_on_likely(epsilon: float) -> float:
+        """Returns what a capital of 1 becomes on the likely thresholds, against epsilon."""
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
@@ -637,6 +729,7 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
     share = float(np.mean(rest > level))
 
     def win_on_both(epsilon: float) -> float:
+        """Returns what a capital of 1 becomes on the chosen and the likely thresholds, against epsilon."""
         most = max(np.exp(min(epsilon + log_rate, _LARGEST_LOG)) / (1 - _ETA), delta / _ETA)
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
@@ -645,15 +738,16 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
 
 
 def _make_no_first_bet(design: Fresh) -> _First:
-    """Returns a start in which nothing is bet whole on the first run."""
+    """Returns a start in which nothing is bet whole on the first run: the order of runs is unknown."""
     split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
     return _First(split._replace(whole=0.0), lambda epsilon: 0.0)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns (places of a pilot of a size, places of the rest).
+    """Returns (places of a pilot of this size, places of the rest) among values (n,), at random.
 
-    A shuffle seeded by the values' ranks draws them: files may come sorted.
+    The shuffle is seeded by the values' ranks: files may come sorted, and the same values give the same
+    pilot.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     rng = np.random.default_rng(hash_ranks(ranks))
@@ -662,9 +756,16 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the cosine that promises most on so many canaries, if cosines are normal as in the pilot.
+    """Returns the cosine that promises most as a threshold, if further cosines are normal as the pilot's are.
 
-    Tries every tenth of 1/sqrt(d) at first, then cosines 1% from each other.
+    That is where h / a is largest: h is the share of cosines expected above it, less two standard deviations,
+    and a the rate of canaries that are out. It tries tenths of 1/sqrt(d) up to 10/sqrt(d), then a geometric
+    grid of 400 cosines up to 1.
+
+    Args:
+      pilot: The cosines of the pilot's canaries.
+      canaries: The number of further canaries, which the threshold is for.
+      dimension: d.
     """
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
@@ -680,13 +781,13 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
 
 
 def _split_capital(ramps: float) -> Array:
-    """Returns log of the share of the capital that each component has at the start.
+    """Returns the log of the share of the capital that each component has at the start.
 
     Args:
-      ramps: the share of all ramps together.
+      ramps: The share of all ramps together.
 
     Returns:
-      (T * C + V,) in the order of `_Growth.log_capital`.
+      (T * C + V,) for T thresholds, C bets and V ramps, in the order of `_Growth.log_capital`.
     """
     is_near = STUDENT < _FAR
     near_share = (1 - _FAR_SHARE) / is_near.sum()

@@ -58,11 +58,11 @@ _MOST_PARAMETER = 30.0  # of a reference
 
 
 class Fit(NamedTuple):
-    """Fits of the null to tables.
+    """Fits of the null hypothesis to tables: two normal laws of a common spread, cut at common points.
 
     Attributes:
-      mu: (...,) the distance of both normal laws, at most 12 in size.
-      cuts: (..., cells - 1) the points between cells, in deviations from the mean of the world "out".
+      mu: (...,) the distance of the two normal laws in standard deviations, from -12 to 12.
+      cuts: (..., cells - 1) the points between cells, in standard deviations from the mean of world "out".
     """
 
     mu: Array
@@ -76,11 +76,11 @@ class CurveTest(NamedTuple):
     are 1.
 
     Attributes:
-      p_value: Against a Gaussian curve.
-      p_cells: Of the statistic "cells" alone.
-      p_spread: Of the statistic "spread" alone.
-      p_tails: Of the statistic "tails" alone.
-      mu: The fitted mu; negative for worlds that are swapped, at most 12 in size.
+      p_value: The p-value of a Gaussian curve, from all three statistics.
+      p_cells: The p-value of the statistic "cells" alone.
+      p_spread: The p-value of the statistic "spread" alone.
+      p_tails: The p-value of the statistic "tails" alone.
+      mu: The fitted mu, from -12 to 12; negative where the worlds are swapped.
       cells: The number of cells.
     """
 
@@ -93,11 +93,11 @@ class CurveTest(NamedTuple):
 
 
 class _Null(NamedTuple):
-    """Scores in cells, the null fitted to them, and what the null gives.
+    """Scores counted in cells, the fit of the null hypothesis, and the statistics' law under that fit.
 
     Attributes:
-      table: (2, cells) counts, out first.
-      fit: Of the table.
+      table: (2, cells) counts, world out first.
+      fit: The fit to the table.
       drawn: (_TABLES, 3) statistics of tables drawn from the fit; (0, 3) where nothing can be tested.
     """
 
@@ -107,16 +107,17 @@ class _Null(NamedTuple):
 
     @property
     def is_testable(self) -> bool:
+        """Returns whether statistics were drawn, without which nothing can be tested."""
         return len(self.drawn) > 0
 
 
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
-    """Tests whether the trade-off curve between two sets of scores (n,) and (m,) is Gaussian.
+    """Tests whether the trade-off curve between two sets of scores, (n,) in and (m,) out, is Gaussian.
 
-    Scores are counted in cells at quantiles of both sets; two normal laws of a common spread are fitted
-    to the counts; and three statistics of the misfit are compared with those of tables drawn from the
-    fit, by a fixed seed. Depends on pooled ranks alone: any increasing map of the scores changes nothing
-    but rounding.
+    Scores are counted in cells at quantiles of both sets. Two normal laws of a common spread are fitted to
+    the counts. Three statistics of the misfit are compared with those of tables drawn from the fit, by a
+    fixed seed. The result depends on pooled ranks alone: an increasing map of the scores changes nothing but
+    rounding.
 
     Raises:
       InputError: Scores that `estimate.check_scores` refuses.
@@ -127,30 +128,31 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
 def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
-    These are of Laplace, logistic and Student t noise and of a noisy bit, with the mu that is fitted to the
-    scores (n,) and (m,), but for its sign. Power is the probability of a p-value below 5% at these numbers of
-    scores. It is simulated, with a standard error of at most 0.036, and 0.015 near 95%. It is 0 where nothing
-    can be tested.
+    They are the curves of Laplace, logistic and Student t noise and of a noisy bit, each with the parameter
+    at which its fitted mu has the size of the scores' fitted mu. Power is the probability of a p-value below
+    5% at the numbers of scores given, (n,) in and (m,) out. It is simulated, with a standard error of at most
+    0.036, and 0.015 near 95%. It is 0 where nothing can be tested.
     """
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
 
 def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
-    """Returns (`examine`, `power`) of the scores, from a single fit."""
+    """Returns (`examine`, `power`) of scores (n,) in and (m,) out, from a single fit."""
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     return _test(null), _compute_power(null)
 
 
 def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
-    """Returns how many scores in all would give the test `examine` a power of 95%, if they are like these.
+    """Returns how many scores in all, if they are like these, would give the test `examine` a power of 95%.
 
-    Tries 1.5 to 20 times as many as there are; None where not even these suffice, or nothing can be tested.
+    It tries 1.5 to 20 times as many as there are. None where not even 20 times as many suffice, or where
+    nothing can be tested.
     """
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     if not null.is_testable:
         return None
     for factor in _FACTORS:
-        # Of a factor 1.5 a size may end in a half. It does no harm: tables are drawn of the size rounded
+        # With the factor 1.5 a size may end in a half, which does no harm: `draw_tables` rounds it
         # down, and the result is a forecast.
         sizes = null.table.sum(1) * factor
         tables = draw_tables(sizes, compute_shares(null.fit), _TABLES)
@@ -161,7 +163,7 @@ def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | 
 
 
 def _test(null: _Null) -> CurveTest:
-    """Returns the result of the test: its p-values compare the table's statistics with drawn statistics."""
+    """Returns the result of the test, by comparing the table's statistics with the drawn statistics."""
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
     if not null.is_testable:
@@ -172,21 +174,21 @@ def _test(null: _Null) -> CurveTest:
 
 
 def _compute_power(null: _Null) -> float:
-    """Returns the least probability, over the references, that the test fires; 0 if nothing is testable."""
+    """Returns the least probability over the reference laws that the test fires; 0 if nothing is testable."""
     if not null.is_testable:
         return 0.0
     return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
 
 
 def _has_power(null: _Null) -> bool:
-    """Returns whether the test has CURVE_POWER against all references; stops at the first where not."""
+    """Returns whether the test has CURVE_POWER against all reference laws; stops at the first failure."""
     return all(_simulate_firing_rate(law, null) >= CURVE_POWER for law in _REFERENCES)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
-    """Counts scores (n,) in and (m,) out in cells, fits the null, and draws the statistics under it.
+    """Returns scores (n,) in and (m,) out in cells, the fitted null, and statistics drawn under it.
 
-    Nothing is drawn where nothing can be tested: with fewer than three cells, or worlds that do not overlap.
+    Nothing is drawn where nothing can be tested: with fewer than three cells, or worlds without overlap.
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table, approximate_fit(table))
@@ -197,32 +199,33 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
 
 
 def _refit(tables: Array, near: Fit) -> Array:
-    """Returns the statistics (tables, 3) of tables (tables, 2, cells), each after a fit of its own.
+    """Returns the statistics (tables, 3) of tables (tables, 2, cells), after a fit to each table.
 
-    Fisher scoring of each starts from the given fit, from which the tables were drawn.
+    Fisher scoring of each starts from the fit `near`, which is close to all of them.
     """
-    count = len(tables)
-    start = Fit(np.full(count, near.mu), np.tile(near.cuts, (count, 1)))
+    n_tables = len(tables)
+    start = Fit(np.full(n_tables, near.mu), np.tile(near.cuts, (n_tables, 1)))
     return _compute_statistics(tables, fit_tables(tables, start))
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
     """Returns the statistics cells, spread and tails (..., 3) of tables (..., 2, cells) with their fits.
 
-    Spread is squared, as it is two-sided.
+    Spread is a two-sided score, so that it is squared.
     """
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
     return np.stack([compute_likelihood_ratio(tables, fits), spread**2, tails], -1)
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the p-value (..., 3) of each of the statistics cells, spread and tails among drawn statistics.
+    """Returns the p-values (..., 3) of the statistics cells, spread and tails, from drawn statistics.
 
-    It is the tail of a smooth law with the mean and variance of those drawn, at least the share of those that
-    reach the statistic. Cells and spread are about chi-squared (here: a gamma law), tails is about normal.
+    Each is the tail of a smooth law with the mean and variance of the drawn statistics: a gamma law for cells
+    and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n drawn statistics
+    reach the observed one, the p-value is at least (r + 1) / (n + 1).
 
     Args:
-      statistics: (..., 3).
+      statistics: (..., 3) observed statistics.
       drawn: (tables, 3) statistics of tables drawn under the null.
     """
     mean = drawn.mean(0)
@@ -241,18 +244,18 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
 
 def _combine(p_values: Array) -> Array:
-    """Returns the test's p-value from those of its statistics (..., 3), by Bonferroni's inequality."""
+    """Returns the test's p-value (...,) from its statistics' p-values (..., 3), by Bonferroni."""
     return np.asarray(np.minimum((p_values / _LEVEL_SHARES).min(-1), 1.0))
 
 
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     """Returns how often the test fires on scores of a reference law, at the null's numbers of scores.
 
-    The law's parameter is such that the null's mu would be fitted to its scores.
+    The law's parameter is the one at which the size of the null's mu would be fitted to its scores.
 
     Args:
-      law: the family of the reference.
-      null: the tested scores' table, fit and drawn statistics.
+      law: The family of the reference law.
+      null: The tested scores' table, fit and drawn statistics.
     """
     cells = null.table.shape[1]
     sizes = null.table.sum(1)
@@ -278,13 +281,13 @@ def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
 
 
 def _match_mu(law: ScoreFamily, mu: float, cells: int) -> KnownLaw:
-    """Returns the law with the parameter whose fitted mu is the given mu, or as near as there is."""
+    """Returns the law at the parameter whose fitted mu is the given mu, or the nearest that there is."""
     parameters, mus = _tabulate_fitted_mus(law, cells)
     return KnownLaw(law, float(np.interp(mu, mus, parameters)))
 
 
 def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
-    """Returns the probabilities of cells (2, cells) under a law of scores, world out first.
+    """Returns the probabilities of cells (2, cells) under a pair of score laws, world out first.
 
     Cells are cut at the quantiles of scores of which half are in and half out.
     """
@@ -301,14 +304,15 @@ def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
 
 
 def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
-    """Counts scores in cells, a table (2, cells) with world out first.
+    """Counts scores in cells, and returns a table (2, cells) with world out first.
 
-    Cells hold about equal shares of the scores, each world weighing a half. There are 2 to 16 of them, so
-    many that the smaller world's scores, counted twice, are at least 8 a cell. Equal scores share a cell.
+    Cells hold about equal shares of the scores, where each world weighs a half. There are 2 to 16 cells, so
+    many that twice the number of the smaller world's scores is at least 8 for each cell. Equal scores share a
+    cell.
 
     Args:
-      scores_in: (n,).
-      scores_out: (m,).
+      scores_in: (n,) scores.
+      scores_out: (m,) scores.
     """
     values, ranks = np.unique(np.concatenate([scores_out, scores_in]), return_inverse=True)
     ranks_out = ranks[: len(scores_out)]
@@ -326,23 +330,27 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
 
 
 def has_overlap(table: Array) -> bool:
-    """Returns whether the fitted mu is finite: each world has scores beyond some of the other's."""
+    """Returns whether the fitted mu of a table (2, cells) is finite.
+
+    It is where each world has scores in a higher cell than some of the other world's scores.
+    """
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
     return bool(cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0])
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns a fit of tables (..., 2, cells) near that of maximum likelihood, where scoring can start.
+    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, from which scoring can start.
 
-    mu is an average over cuts of the distance of both worlds' normal quantiles there, weighted by its
-    inverse variance; each cut is where the mixture of both normal laws has the pooled share below it.
+    At each cut, mu is the distance of both worlds' normal quantiles; the fit takes the average over cuts,
+    weighted by inverse variance. Each cut is then placed where the mixture of both normal laws has the pooled
+    share of scores below it.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # A normal quantile's variance is about share (1 - share) / density^2, here without its
-    # numerator.
+    # The variance of a normal quantile is about share (1 - share) / density^2. The weights leave out
+    # the numerator.
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
@@ -372,7 +380,7 @@ def _compute_edges(fit: Fit) -> Array:
 
 
 def _compute_normal_mass(edges: Array) -> Array:
-    """Returns the standard normal law's mass between neighbouring edges (..., cells + 1), (..., cells).
+    """Returns the standard normal law's mass (..., cells) between neighbouring edges (..., cells + 1).
 
     Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise.
     """
@@ -385,12 +393,12 @@ def _compute_normal_mass(edges: Array) -> Array:
 
 
 def _compute_density(edges: Array) -> Array:
-    """Returns the standard normal density."""
+    """Returns the standard normal density at each of the edges."""
     return np.asarray(np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi))
 
 
 def _compute_jacobian(edges: Array) -> Array:
-    """Returns the derivatives of both worlds' shares of cells by the parameters, (..., 2, cells, cells).
+    """Returns the derivatives (..., 2, cells, cells) of both worlds' cell shares by the fit's parameters.
 
     The last axis is that of the parameters: the cells - 1 cuts, then mu.
 
@@ -410,11 +418,13 @@ def _compute_jacobian(edges: Array) -> Array:
 
 
 def _compute_information(jacobian: Array, weights: Array) -> Array:
-    """Returns Fisher's information J' diag(weights) J (..., p, p), with a ridge that keeps it invertible.
+    """Returns Fisher's information J' diag(weights) J, (..., p, p).
+
+    A small ridge, 1e-9 times the identity, keeps it invertible.
 
     Args:
-      jacobian: (..., 2, cells, p) derivatives of shares.
-      weights: (..., 2, cells) sizes over shares.
+      jacobian: J, (..., 2, cells, p) the derivatives of cell shares by p parameters.
+      weights: (..., 2, cells) each world's number of scores over the cell's share.
     """
     shape = (*jacobian.shape[:-3], -1, jacobian.shape[-1])  # both worlds' cells along an axis
     flat = jacobian.reshape(shape)
@@ -424,14 +434,14 @@ def _compute_information(jacobian: Array, weights: Array) -> Array:
 
 
 def fit_tables(table: Array, near: Fit) -> Fit:
-    """Returns the maximum-likelihood fit of tables (..., 2, cells), by eight steps of Fisher scoring.
+    """Returns the maximum-likelihood fit to tables (..., 2, cells), by eight steps of Fisher scoring.
 
-    A step solves J' W J step = J' (counts / shares), with the Jacobian J of both worlds' shares by the
-    parameters, and W = sizes / shares.
+    With the Jacobian J of both worlds' cell shares by the parameters and W = diag(sizes / shares), a step
+    solves J' W J step = J' (counts / shares).
 
     Args:
-      table: counts, world out first.
-      near: the fit at which scoring starts.
+      table: (..., 2, cells) counts, world out first.
+      near: The fit at which scoring starts.
     """
     sizes = table.sum(-1, keepdims=True)
     fit = near
@@ -447,32 +457,32 @@ def fit_tables(table: Array, near: Fit) -> Fit:
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns parameters after a step (..., cells) of (cuts, mu).
+    """Returns the fit after a step (..., cells) of (cuts, mu).
 
-    The step is cut short where it would close more than 0.7 of a gap between cut points, or move a parameter
-    by more than 1.
+    The step is scaled down so that it closes at most 0.7 of any gap between cuts, and moves no parameter by
+    more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
     ratios = np.where(closing > 0, 0.7 * gaps / np.maximum(closing, _TINY), 1.0)
     largest = np.maximum(np.abs(step).max(-1), 1)
-    part = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
-    mu = np.clip(fit.mu + part * step[..., -1], -_MOST_MU, _MOST_MU)
-    return Fit(mu, fit.cuts + part[..., None] * step[..., :-1])
+    scale = np.minimum(ratios.min(-1, initial=1.0), 1 / largest)
+    mu = np.clip(fit.mu + scale * step[..., -1], -_MOST_MU, _MOST_MU)
+    return Fit(mu, fit.cuts + scale[..., None] * step[..., :-1])
 
 
 def compute_shares(fit: Fit) -> Array:
-    """Returns the fit's probability of each cell in both worlds (..., 2, cells)."""
+    """Returns the probabilities of cells (..., 2, cells) in both worlds under a fit."""
     return _compute_normal_mass(_compute_edges(fit))
 
 
 def draw_tables(sizes: Array, shares: Array, tables: int) -> Array:
-    """Returns multinomial tables (tables, 2, cells), by a fixed seed.
+    """Returns multinomial tables of counts (tables, 2, cells), drawn by a fixed seed.
 
     Args:
       sizes: (2,) the number of scores of each world.
       shares: (2, cells) the probability of each cell.
-      tables: How many.
+      tables: The number of tables.
     """
     rng = np.random.default_rng(0)
     worlds = []
@@ -485,24 +495,26 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
     """Returns twice the log-likelihood ratio (...,) of the best two multinomials to the fit.
 
     Args:
-      table: (..., 2, cells) counts.
-      fit: of these tables.
+      table: (..., 2, cells) counts, world out first.
+      fit: The fit to these tables.
     """
     expected = table.sum(-1, keepdims=True) * compute_shares(fit)
+    # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0.
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
     return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
-    """Returns Rao's score statistics (..., 2) against two terms in the log-likelihood ratio.
+    """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio.
 
-    The terms are a quadratic, and a cubic of the opposite sign of mu. A term f tilts the fitted law of the
-    world "in" by exp(c f) and leaves that of the world "out" as it is. Its statistic is the derivative of the
-    log likelihood by c at c = 0, in units of the deviation that this derivative has once cuts and mu are
-    fitted. Both are about standard normal where the fit holds and cells contain many scores of both worlds.
+    The terms are a quadratic, and a cubic of the opposite sign of mu. A term f tilts the fitted law of world
+    "in" by exp(c f), and leaves that of world "out" as it is. Its statistic is the derivative of the log
+    likelihood by c at c = 0, divided by the standard deviation that the derivative has when cuts and mu are
+    fitted. Both statistics are about standard normal where the fit holds and cells contain many scores of
+    both worlds.
 
     Args:
-      table: (..., 2, cells) counts.
+      table: (..., 2, cells) counts, world out first.
       fit: The fit to these tables.
     """
     edges = _compute_edges(fit)
@@ -510,13 +522,14 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     jacobian = _compute_jacobian(edges)
     inverse_variances = table.sum(-1, keepdims=True) / shares
 
-    # Scores about the middle between both means, where the log-likelihood ratio is 0.
+    # Cells' mean scores, measured from the middle between both worlds' means, where the
+    # log-likelihood ratio is 0.
     centres = _compute_cell_centres(edges) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
     shares_in = shares[..., 1, :, None]
     means = (shares_in * terms).sum(-2, keepdims=True)
-    # Of shares by c: a tilt changes those of the world "in" alone, and leaves their sum 1.
+    # Derivatives of shares by c: a tilt changes only those of world "in", and leaves their sum 1.
     derivatives = np.zeros((*shares.shape, 2))
     derivatives[..., 1, :, :] = shares_in * (terms - means)
 
@@ -526,22 +539,26 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     shared_information = np.einsum(
         "...wcp,...wc,...wcq->...pq", jacobian, inverse_variances, derivatives, optimize=True
     )
-    of_fitted = _compute_information(jacobian, inverse_variances)
-    explained = (shared_information * np.linalg.solve(of_fitted, shared_information)).sum(-2)
-    # Rounding may leave less than 0.
+    fit_information = _compute_information(jacobian, inverse_variances)
+    explained = (shared_information * np.linalg.solve(fit_information, shared_information)).sum(-2)
+    # Rounding may leave the difference below 0.
     remaining = np.maximum(information - explained, 1e-9 * information)
     return np.asarray(score / np.sqrt(np.maximum(remaining, _TINY)))
 
 
 def _compute_cell_centres(edges: Array) -> Array:
-    """Returns the mean fitted score of each cell (..., cells) over the even mixture of both worlds.
+    """Returns the mean score of each cell (..., cells) under the even mixture of both fitted laws.
 
-    Scores are in deviations from the mean of the world "out"; `edges` are those of `_compute_edges`.
+    Scores are in deviations from the mean of world "out".
+
+    Args:
+      edges: (..., 2, cells + 1) the ends of cells, as `_compute_edges` gives them.
     """
     shares = _compute_normal_mass(edges)
     density = _compute_density(edges)
-    # First moments of z over a cell, in standard units of each world.
+    # The integral of z times the density over a cell, with z in each world's own standard units.
     moments = density[..., :-1] - density[..., 1:]
+    # World in is then shifted by mu, the distance of both worlds' edges.
     mu = (edges[..., 0, 1] - edges[..., 1, 1])[..., None]
     moments[..., 1, :] += mu * shares[..., 1, :]
     return np.asarray(moments.sum(-2) / shares.sum(-2))

@@ -7,8 +7,8 @@ class Level(NamedTuple):
     """The level of an audit's bounds.
 
     Attributes:
-      delta: of (epsilon, delta).
-      confidence: of each lower bound.
+      delta: The delta at which epsilon is bounded.
+      confidence: The confidence of each lower bound.
     """
 
     delta: float = 1e-5

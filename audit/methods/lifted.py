@@ -60,13 +60,18 @@ GAUSSIAN_AND_MANY_RUNS = Assumption(
 
 
 class VarianceBound(NamedTuple):
-    """An upper bound on the variance of a moment whose mean is x: linear * x + constant - x^2."""
+    """An upper bound on the variance of a moment, as a function of its mean x: linear * x + constant - x^2.
+
+    Attributes:
+      linear: The coefficient of x.
+      constant: The constant term.
+    """
 
     linear: float
     constant: float
 
     def mirror(self) -> "VarianceBound":
-        """Returns the same bound as a function of 1 - x."""
+        """Returns the same bound as a function of 1 - x, the mean of 1 less the values."""
         return VarianceBound(2 - self.linear, self.linear + self.constant - 1)
 
 
@@ -76,7 +81,7 @@ Interval = Callable[[float, int, float, VarianceBound], Limits]
 
 
 class Proven(NamedTuple):
-    """What a method proves: epsilon, and mu where epsilon follows from that."""
+    """The values that a method proves: epsilon, and mu where epsilon follows from mu (else None)."""
 
     epsilon: float
     mu: float | None = None
@@ -97,21 +102,21 @@ class CanaryMethod(Method):
     canaries: int = 1
 
     def bound(self, design: Design, delta: float, confidence: float) -> Bound:
-        """Returns the method's bound from the scores of a design."""
+        """Returns the method's lower bound from the scores of a design."""
         counted = count(design, self.family(delta), 1 - confidence)
         return _conclude(self, design, counted, delta, confidence)
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Splits off a pilot of runs, chooses a threshold on it, and counts the errors of both parts.
+    """Splits off a pilot of runs, chooses a threshold on it, and counts the errors of both parts at it.
 
     Args:
-      design: the scores.
-      family: the trade-off functions for whose parameter the threshold is chosen.
-      error: of the bound that will be computed.
+      design: The scores.
+      family: The trade-off functions for whose parameter the threshold is chosen.
+      error: The error of the bound that will be computed.
     """
     pilot, rest = design.split()
-    # Of the errors only the numbers of runs and canaries are used, which any threshold gives.
+    # The choice uses only the rest's numbers of runs and canaries, which are the same at any threshold.
     threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
     return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
 
@@ -124,16 +129,17 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns the bound on mu by betting against Gaussian trade-off curves, for any number of runs.
 
-    Its epsilon follows if the average trade-off curve is Gaussian.
+    Its epsilon is one that holds if the average trade-off curve is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on mu from both average rates: mu minus Student's quantile times its standard error.
+    """Returns the bound on mu from both average error rates and a standard error over runs.
 
-    The standard error is taken over runs, which are the independent units.
+    It is the estimate of mu minus Student's quantile times the standard error, at least 0. Runs are the
+    independent units, not canaries. It needs many runs, and its epsilon a Gaussian curve.
     """
     mu = max(_compute_normal_limit(counted.rest, 1 - confidence), 0.0)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
@@ -142,18 +148,19 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     """Returns the record of a method of the LiDP paper, for an order and an interval.
 
-    Its bound is the epsilon of the upper limits of both error rates, each at half the error.
+    The method's bound is the epsilon of the curve through the upper limits of both error rates, each at half
+    of the error.
 
     Args:
-      order: the highest moment of a run's errors that is used, a power of two.
+      order: The highest moment of a run's errors that is used, a power of two.
       interval: `wilson` or `bernstein`.
-      assumes: what the interval needs.
+      assumes: What the interval needs.
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
-        """Returns the upper limit of an error rate from each run's errors (n,) among its canaries.
+        """Returns the upper limit of an error rate, from the numbers of errors `sums` (n,) of n runs.
 
-        The mean share of errors, times the scale, is the rate (`RunErrors`).
+        The rate is `scale` times the mean share of errors among a run's canaries (`RunErrors`).
         """
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
         return min(scale * upper, 1.0)
@@ -179,14 +186,15 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
 def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT) -> Limits:
     """Returns Wilson's limits of the mean of n values in [0, 1].
 
-    They are the x that a one-sided normal test at level `error` does not reject,
-    (x - mean)^2 <= z^2 / n * variance(x): the roots of a quadratic in x. Asymptotic in n.
+    They enclose the means x that a one-sided normal test at level `error` does not reject, those with
+    (x - mean)^2 <= z^2 / n * variance(x), where z is the normal quantile of 1 - error. The limits are the
+    roots of a quadratic in x. They are asymptotic in n.
 
     Args:
       mean: The average of the values.
       n: The number of values.
       error: The probability with which each of the limits may miss.
-      variance: An upper bound on the variance of a value, as a function of x.
+      variance: An upper bound on the variance of a value, as a function of its mean x.
 
     Returns:
       (lower, upper)
@@ -209,41 +217,41 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
 def bernstein(
     mean: float, n: int, error: float, variance: VarianceBound = _VARIANCE_OF_BIT
 ) -> Limits:
-    """Returns limits by Bernstein's inequality, each missed with probability at most `error` for every n.
+    """Returns limits of the mean of n values in [0, 1] by Bernstein's inequality, valid for every n.
 
-    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), L = log(1 / error).
+    They are the x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n), where L = log(1 / error).
 
     Args:
-      mean: The average of the values, which are in [0, 1].
+      mean: The average of the values.
       n: The number of values.
-      error: The probability with which each of the limits may miss.
+      error: The probability with which each of the limits may miss, at most.
       variance: An upper bound on the variance of a value, as a function of its mean x.
 
     Returns:
       (lower, upper)
     """
-    depth = np.log(1 / error) / n  # L / n
+    log_per_value = np.log(1 / error) / n  # L / n
     # The lower limit of a mean is 1 less the upper limit of 1 less the values.
-    lower = 1 - _compute_bernstein_upper(1 - mean, depth, variance.mirror())
-    upper = _compute_bernstein_upper(mean, depth, variance)
+    lower = 1 - _compute_bernstein_upper(1 - mean, log_per_value, variance.mirror())
+    upper = _compute_bernstein_upper(mean, log_per_value, variance)
     return lower, upper
 
 
-def _compute_bernstein_upper(mean: float, depth: float, variance: VarianceBound) -> float:
+def _compute_bernstein_upper(mean: float, log_per_value: float, variance: VarianceBound) -> float:
     """Returns Bernstein's upper limit of a mean: the larger root of its quadratic in x.
 
     Args:
       mean: The average of the values, in [0, 1].
-      depth: L / n, with L the log of 1 / error.
+      log_per_value: L / n, where L = log(1 / error) and n is the number of values.
       variance: An upper bound on the variance of a value, as a function of its mean x.
     """
-    shifted = mean + 2 * depth / 3
-    a = 1 + 2 * depth
-    b = 2 * (shifted + depth * variance.linear)
-    c = shifted**2 - 2 * depth * variance.constant
+    shifted = mean + 2 * log_per_value / 3
+    a = 1 + 2 * log_per_value
+    b = 2 * (shifted + log_per_value * variance.linear)
+    c = shifted**2 - 2 * log_per_value * variance.constant
     root = (b + np.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
 
-    largest = shifted + np.sqrt(depth / 2)  # the variance is at most 1/4
+    largest = shifted + np.sqrt(log_per_value / 2)  # the variance is at most 1/4
     least = shifted  # the variance is at least 0
     return float(np.clip(max(min(root, largest), least), 0, 1))
 
@@ -253,11 +261,12 @@ def exchangeable_limits(
 ) -> Limits:
     """Returns confidence limits of the mean mu_1 of K exchangeable bits, from their sums in n runs.
 
-    An interval for the moment mu_j, the probability that j random bits of a run are all 1, needs a bound on
-    the variance of mu_j's estimate, which upper limits of mu_(j + 1), ..., mu_(2 j) give. So the limits are
-    computed from the highest moment down; moments above order / 2 are bounded as bits are.
+    mu_j is the probability that j random bits of a run are all 1. An interval for mu_j needs a bound on the
+    variance of its estimate, which follows from upper limits of mu_(j + 1), ..., mu_(2 j). So limits are
+    computed from the highest moment down. For moments above order / 2 the variance is bounded as that of a
+    bit.
 
-    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the recursion.
+    Source: LiDP paper, Algorithm 2 and Appendix; orders from 8 on follow the same recursion.
 
     Args:
       sums: (n,) the sum of each run's bits.
@@ -268,6 +277,9 @@ def exchangeable_limits(
 
     Returns:
       (lower, upper)
+
+    Raises:
+      InputError: An order that is no power of two or above K, or sums out of range.
     """
     require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
     require(
@@ -277,7 +289,7 @@ def exchangeable_limits(
     require(np.all((sums >= 0) & (sums <= canaries)), "sums of bits lie between 0 and K")
     means = moments(sums, canaries, order)
     n = len(sums)
-    error_per_moment = error / order
+    error_per_moment = error / order  # `order` limits are computed in all
     if order == 1:
         return interval(means[1], n, error_per_moment, _VARIANCE_OF_BIT)
 
@@ -292,14 +304,15 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of mu_0 = 1, mu_1, ..., mu_order; mu_l is the probability that l bits of a run are 1.
+    """Returns estimates of mu_0 = 1, mu_1, ..., mu_order; mu_l is the probability that l bits are all 1.
 
-    Each is the mean over runs of C(S, l) / C(K, l), the share of l-tuples whose bits are all 1.
+    The l bits are random ones of the K bits of a run. Each estimate is the mean over runs of C(S, l) / C(K,
+    l), the share of a run's l-tuples whose bits are all 1.
 
     Args:
-      sums: S (n,), the sum of each run's bits.
-      canaries: K, the number of bits.
-      order: the highest l.
+      sums: S, (n,) the sum of each run's bits.
+      canaries: K, the number of bits of a run.
+      order: The highest l.
     """
     shares = np.ones_like(sums, np.float64)
     means = [1.0]
@@ -310,10 +323,11 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 
 
 def _variance(j: int, canaries: int, upper: dict[int, float]) -> VarianceBound:
-    """Returns the bound on Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2 as a function of x = mu_j.
+    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of x = mu_j.
 
-    h_j(i) is the probability that two random j-subsets of the canaries share i (LiDP paper, Appendix). The
-    subsets that coincide (i = j) give the linear term h_j(j) x, the others the constant.
+    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random j-subsets of
+    the canaries share i (LiDP paper, Appendix). Subsets that coincide (i = j) give the linear term h_j(j) x;
+    the others give the constant.
 
     Args:
       j: The order of the moment.
@@ -326,7 +340,12 @@ def _variance(j: int, canaries: int, upper: dict[int, float]) -> VarianceBound:
 
 
 def _overlaps(size: int, canaries: int) -> list[float]:
-    """Returns h(i) for i = 0..size: the probability that two random subsets of this size share i canaries."""
+    """Returns h(i) for i = 0, ..., size: the probability that two random subsets share i canaries.
+
+    Args:
+      size: The number of canaries of each subset.
+      canaries: The number of all canaries.
+    """
     all_subsets = special.comb(canaries, size)
     probabilities = []
     for shared in range(size + 1):
@@ -378,7 +397,7 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method of many canaries that replaces a method of single canaries, or None."""
+    """Returns the method for many canaries a run that replaces a method for a single one, or None."""
     for record in METHODS.values():
         if record.counterpart == method:
             return record
@@ -391,12 +410,17 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds of every method that the number of canaries allows, in the table's order.
+    """Returns the bounds of all methods that the number of canaries allows, in the table's order.
 
     Methods of the same family share the pilot, the threshold and the counts.
 
+    Args:
+      design: The scores.
+      delta: The delta of epsilon.
+      confidence: The confidence of each bound.
+
     Raises:
-      InputError: Parameters out of range, or too few runs.
+      InputError: Levels out of range, or too few runs.
     """
     conversions.require_levels(delta, confidence)
     counted: dict[Callable[[float], Family], Counted] = {}
@@ -411,17 +435,18 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns the record of a method's bound; the bound is lower if a caller's coins may be slightly unfair.
+    """Returns the record of a method's bound, widened where coins that a caller gave may be slightly unfair.
 
-    Limits of the coins' probability widen only the counted runs' errors, not the pilot's: they come from all
-    coins, those of the counted runs too, and so must not change what the pilot chose.
+    In that case limits of the coins' probability raise the error rates of the counted runs. They do not raise
+    the pilot's: the limits come from all coins, also those of the counted runs, and so must not change what
+    the pilot chose.
 
     Args:
-      method: whose bound it is.
-      design: the scores, with their coins.
-      counted: the errors of the threshold.
-      delta: of epsilon.
-      confidence: of the bound.
+      method: The method whose bound it is.
+      design: The scores, with their coins.
+      counted: The errors at the threshold.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
@@ -432,8 +457,8 @@ def _conclude(
         proven = method.prove(widened, delta, 1 - limits.error)
         if assumes == NOTHING:
             assumes = COINS
-    # With coins, a guess on each canary counts for both worlds with a scale of about 2: about half of a run's
-    # canaries are in, and half are out.
+    # With coins, a guess on each canary counts for both worlds, with a scale of about 2. Divided by the
+    # scale, that is about the number of canaries in or out: half of all.
     guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
         method=method.name,
@@ -453,18 +478,23 @@ def _conclude(
 def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     """Returns the lower limit of mu = -(Phi^-1(FPR) + Phi^-1(FNR)) by the delta method.
 
-    A normal quantile moves by slope = 1 / phi(quantile) times its rate, so that the variance of mu is that of
-    slope_out * FPR + slope_in * FNR over runs: of the sum where both rates are of the same runs, else the
-    sum of both variances. Student's quantile has the degrees of freedom of the smaller set of runs.
+    The normal quantile of a rate moves by slope = 1 / phi(quantile) times the change of the rate. So the
+    variance of mu is that of slope_out * FPR + slope_in * FNR, over runs. Where both rates come from the same
+    runs it is the variance of the sum, else the sum of both variances. Student's quantile has the degrees of
+    freedom of the smaller set of runs.
 
     Args:
-      errors: the errors of a threshold, run by run.
-      error: the probability with which the limit may exceed mu, if runs are many.
+      errors: The errors at a threshold, run by run.
+      error: The probability with which the limit may exceed mu, if runs are many.
+
+    Raises:
+      InputError: Fewer than two runs that give misses, or fewer than two that give false alarms.
     """
     rates_out, rates_in = errors.rates()
     runs = min(len(rates_out), len(rates_in))
     require(runs >= 2, "a standard error over runs needs two runs of a kind")
     quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
+    # 1 / phi(quantile) of both rates
     slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)
     if errors.paired:
         variance = float(np.var(slope_out * rates_out + slope_in * rates_in, ddof=1)) / len(
@@ -478,23 +508,23 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
 
 
 def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot's score that, as a threshold, should prove the largest parameter.
+    """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
-    The pilot's rates at each score are estimated in three ways (`thresholds.Candidates`). The best score by
-    normal distributions wins, unless the pilot's counts, even when raised by their error, predict more
-    elsewhere. Where normal distributions predict nothing, the score of the fewest errors takes their place.
-
-    The raised counts elsewhere are compared with the plain counts at the usual score. The largest of many
-    predictions may be large by chance alone, so that it moves the threshold only if its error does not
-    explain it.
+    At each score of the pilot, error rates are estimated from normal distributions, from the pilot's counts,
+    and from counts raised by their error (`thresholds.Candidates`); each pair of rates predicts a parameter.
+    The usual choice is the best score by normal distributions or, where these predict nothing, the score with
+    the fewest errors. It is overruled where the raised counts elsewhere predict more than the plain counts do
+    at the usual score. The largest of many predictions may be large by chance, so that it decides only if its
+    error does not explain it.
 
     Args:
-      pilot: the scores of the pilot's runs.
-      rest: the numbers of runs and canaries that are counted; its errors do not matter.
-      family: the trade-off functions.
-      error: the error of the bound.
+      pilot: The scores of the pilot's runs.
+      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
+      family: The trade-off functions.
+      error: The error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
+    # The parameters (T,) that each estimate of the rates predicts.
     normal = _predict_parameters(*candidates.normal, rest, family, error)
     counted = _predict_parameters(*candidates.counted, rest, family, error)
     raised = _predict_parameters(*candidates.raised, rest, family, error)
@@ -513,26 +543,40 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
 def _predict_parameters(
     rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float
 ) -> Array:
-    """Returns the parameter that a test of the counted runs would about prove at each pair of rates.
+    """Predicts the parameter that a test on the counted runs would prove, at each pair of error rates.
 
-    It is the parameter of the trade-off curve through both rates, each raised by what such a test cannot
-    exclude: a normal deviation of independent guesses, and a share log(1 / error) / n of the n runs in which
-    every guess is wrong.
+    A test rejects only what its runs exclude with probability 1 - error. So each rate is first raised to an
+    approximate upper confidence limit. The prediction is the parameter of the curve through both limits.
 
     Args:
       rates_out: (T,) false-positive rates.
       rates_in: (T,) false-negative rates.
-      rest: The numbers of runs and canaries that are counted; its errors do not matter.
+      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
-    """
-    depth = -np.log(error)
 
-    def raise_rates(rates: Array, scale: float, guesses: int, runs: int) -> Array:
-        deviation = np.sqrt(2 * depth * scale * rates * (1 - rates) / guesses)
-        return np.asarray(np.minimum(rates + deviation + scale * depth / runs, 1.0))
+    Returns:
+      (T,) parameters.
+    """
+    log_inverse_error = -np.log(error)
+
+    def compute_upper_limits(rates: Array, scale: float, guesses: int, runs: int) -> Array:
+        """Returns approximate upper confidence limits (T,) of rates (T,), at most 1.
+
+        Args:
+          rates: The rates p.
+          scale: A rate is `scale` times the share of errors among guesses (`RunErrors`).
+          guesses: The number of guesses, canaries over all runs.
+          runs: The number of runs.
+        """
+        # Of guesses: the Gaussian tail of a mean of guesses, each of variance scale * p (1 - p).
+        by_guess = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
+        # Of runs: some may fail in every guess. If they are a share log(1 / error) / runs of all runs,
+        # none is among those that are counted with about the probability `error`.
+        by_run = scale * log_inverse_error / runs
+        return np.asarray(np.minimum(rates + by_guess + by_run, 1.0))
 
     guesses_in, guesses_out = rest.guesses()
-    fpr = raise_rates(rates_out, rest.scale_out, guesses_out, len(rest.alarms))
-    fnr = raise_rates(rates_in, rest.scale_in, guesses_in, len(rest.misses))
+    fpr = compute_upper_limits(rates_out, rest.scale_out, guesses_out, len(rest.alarms))
+    fnr = compute_upper_limits(rates_in, rest.scale_in, guesses_in, len(rest.misses))
     return family.parameter(fpr, fnr)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """epsilon of simulated audits in which nothing leaks.
+    """The epsilon that a method shows in simulated audits in which nothing leaks.
 
     Attributes:
-      mean, quantile_95: of epsilon.
-      exceeding: the share of audits with an epsilon above 0; None where it was not counted.
-      audits: how many were simulated.
+      mean, quantile_95: The mean and the 95% quantile of epsilon.
+      exceeding: The share of audits with an epsilon above 0; None where it was not counted.
+      audits: The number of simulated audits; 0 where the floor was not simulated.
     """
 
     mean: float
@@ -31,16 +31,16 @@ NOT_SIMULATED = NoiseFloor(math.nan, math.nan, None, 0)
 
 
 class Assumption(NamedTuple):
-    """What a bound assumes, or why an estimate is no bound, in words of five lengths.
+    """What a bound assumes, or why an estimate is no bound, in words for each place where it is shown.
 
     Attributes:
-      text: in JSON and where a bound is printed alone.
-      word: in the last column of a table.
-      sentence: on a page.
-      note: a line below the table that says what the word means; empty where it needs none.
-      gaussian: whether epsilon follows from mu only if the trade-off curve is Gaussian, so that the curve's
-        test speaks of it.
-      proviso: in a verdict, after "with 95% confidence, and"; empty where nothing is assumed.
+      text: The words in JSON, and where a bound is printed alone.
+      word: The word in the last column of a table.
+      sentence: The words on a page.
+      note: The line below a table that says what the word means; empty where it needs none.
+      gaussian: Whether epsilon follows from mu only if the trade-off curve is Gaussian, so that the test of
+        the curve concerns it.
+      proviso: The words in a verdict, after "with 95% confidence, and"; empty where nothing is assumed.
     """
 
     text: str
@@ -58,13 +58,13 @@ class Mark(NamedTuple):
     """How a method's epsilons look in a sweep's figure.
 
     Attributes:
-      color: by its name in the figures' palette.
-      marker: of matplotlib's.
-      size: in points.
-      place: orders the marks at one point of the axis, from left to right.
-      filled: whether the marker is.
-      outline: a colour of matplotlib's; empty for the marker's own.
-      line: the width of lines, in points.
+      color: A colour's name in the figures' palette.
+      marker: A marker of matplotlib's.
+      size: The marker's size in points.
+      place: The rank, from left to right, among the marks at one point of the axis.
+      filled: Whether the marker is filled.
+      outline: A colour of matplotlib's for the marker's edge; empty for the marker's own colour.
+      line: The width of lines, in points.
     """
 
     color: str
@@ -78,11 +78,16 @@ class Mark(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
-    """The words and looks of a method; records add the functions that compute it.
+    """The words and looks of a method; records of subclasses add the functions that compute it.
 
-    label: its name in figures and on pages. legend: its name with what it assumes. counterpart: the method
-    for a single canary a run whose place it takes where runs have several. noise_floor: (n_in, n_out, delta,
-    confidence) -> an estimate's values where nothing leaks. mark: None for what sweeps' figures leave out.
+    Attributes:
+      name: The method's name in tables and JSON.
+      assumes: What its values assume.
+      label: Its name in figures and on pages.
+      legend: Its name together with what it assumes.
+      counterpart: The name of the method for a single canary a run that it replaces where runs have several.
+      noise_floor: Maps (n_in, n_out, delta, confidence) to the values of an estimate where nothing leaks.
+      mark: Its look in sweeps' figures; None where they leave it out.
     """
 
     name: str
@@ -95,7 +100,7 @@ class Method:
 
 
 class Pair(NamedTuple):
-    """The names of the two bounds that a verdict rests on: if the curve is Gaussian, and whatever it is."""
+    """The names of the two bounds of a verdict: the one for a Gaussian curve, and the one for any curve."""
 
     gaussian: str
     free: str

@@ -111,9 +111,10 @@ class CoinEvidence(NamedTuple):
     """What the scores of a run say of its coins.
 
     Attributes:
-      signed: (m,), a number for each coin: positive where the guess is right, larger where it is surer.
-      steps: how many canaries the flip of a coin adds or removes, 1, or 2 for pairs.
-      assumes: what a bound from this evidence assumes.
+      signed: (m,) a number for each coin: positive where the guess is right, and larger in size where the
+        guess is surer.
+      steps: The number of canaries that the flip of a coin adds or removes: 1, or 2 for pairs.
+      assumes: What a bound from this evidence assumes.
     """
 
     signed: Array
@@ -122,11 +123,16 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds from the cosines of a run's canaries without coins.
+    """Returns the bounds from the cosines of a run's canaries, which have no coins.
 
-    If all canaries are observed, it is the bound by the exact law of a cosine. If equally many are observed
-    and not, at least 40 of each, they are bounds from guesses which of each pair was inserted. Otherwise
-    there are none.
+    If all canaries are observed (inserted), there is one bound, by the exact law of a cosine. If as many
+    cosines are unobserved as observed, at least 40 of each, the bounds come from guessing which canary of
+    each pair was inserted. Otherwise there are none.
+
+    Args:
+      cosines: The observed and unobserved cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of each bound.
     """
     if not len(cosines.unobserved):
         return [bound_uniform_canaries(cosines, delta, confidence)]
@@ -137,9 +143,9 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound from observed cosines (K,), whose law is exact where nothing leaks.
+    """Returns the bound `exact_null` from a single run's observed cosines (K,).
 
-    It is `exact_null` for several runs with fresh directions, of a single run.
+    Their law where nothing leaks is known exactly: canaries are uniform directions.
     """
     proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
@@ -159,15 +165,19 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as a run of fresh directions, all in."""
+    """Returns the observed cosines as the design of one run of fresh directions, all in."""
     observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns the evidence of a single run's scores (1, K) on its coins: how far each is from the median.
+    """Returns what a single run's scores (1, K) say of its coins: scores above the median guess "in".
 
-    Raises InputError for several runs, or fewer than 40 canaries.
+    The distance of a score from the median is how sure the guess is; the sign in `signed` says whether it is
+    right.
+
+    Raises:
+      InputError: Several runs, or fewer than 40 canaries.
     """
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
@@ -183,22 +193,28 @@ def weigh_coins(design: Coins) -> CoinEvidence:
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns the evidence of pairs of cosines, observed and unobserved, on which of the two was inserted.
+    """Returns what pairs of cosines, one observed and one unobserved, say of which of the two was inserted.
 
-    That is a fair coin, whose flip removes a canary and adds another: 2 steps.
+    That is decided by a fair coin, whose flip removes a canary and adds another: 2 steps. The guess is the
+    canary with the larger cosine.
     """
     return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
 
 
 def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from 20,000 coins at most."""
+    """Returns the bounds `one_run_guesses` and `one_run_gaussian`, from at most 20,000 coins."""
     return [compute(evidence, delta, confidence) for compute in OF_COINS.values()]
 
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    A pilot's coins choose how many of the other coins are guessed, the surest first.
+    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed.
+
+    Args:
+      evidence: What the run's scores say of its coins.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
@@ -212,8 +228,14 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    Its epsilon needs a Gaussian trade-off curve. A pilot's coins choose how many of the other coins are
-    guessed, the surest first. A pair's coin flips two canaries, so that its mu counts twice.
+    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed. Its
+    epsilon holds for a Gaussian trade-off curve. The flip of a pair's coin takes two steps, so that what is
+    proven is 2 mu.
+
+    Args:
+      evidence: What the run's scores say of its coins.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
@@ -227,7 +249,13 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
 
 
 class Guesses(NamedTuple):
-    """How many coins there were, how many of them were guessed, and how many of the guesses are right."""
+    """The guesses of a run's coins.
+
+    Attributes:
+      coins: The number of coins that could be guessed.
+      number: The number of coins that were guessed.
+      right: The number of right guesses.
+    """
 
     coins: int
     number: int
@@ -243,10 +271,19 @@ def _bound(
     confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the record of a bound from guesses; mu is None where the method gives epsilon directly.
+    """Returns the record of a bound from guesses.
 
-    Guesses are right or wrong, whichever world they name: the record counts them all as "in", and wrong
+    A guess is right or wrong, whichever world it names. The record counts all guesses as "in", and wrong
     guesses as false negatives.
+
+    Args:
+      method: The method's name.
+      guesses: The numbers of coins, guesses and right guesses.
+      epsilon: The bound on epsilon.
+      mu: The bound on mu; None where the method gives epsilon directly.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
+      assumed: What the bound assumes.
     """
     return Bound(
         method=method,
@@ -276,10 +313,11 @@ class _OrderedCoins(NamedTuple):
     """The coins that are not the pilot's, the surest guess first, and how many of them may be guessed.
 
     Attributes:
-      coins: how many there are.
+      coins: The number of these coins.
       right: (coins,) how many of the surest 1, 2, ... guesses are right.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of right guesses that the pilot leads to expect of each number.
+      expected_shares: (choices,) the share of right guesses that the pilot predicts for each of these
+        numbers.
     """
 
     coins: int
@@ -288,14 +326,18 @@ class _OrderedCoins(NamedTuple):
     expected_shares: Array
 
     def count_guesses(self, choice: int) -> Guesses:
-        """Returns the numbers of guesses and of right guesses, if this choice of their number is taken."""
+        """Returns the numbers of coins, guesses and right guesses, if a choice of `guess_counts` is taken.
+
+        Args:
+          choice: The index of the choice.
+        """
         number = int(self.guess_counts[choice])
         return Guesses(self.coins, number, int(self.right[number - 1]))
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
-    """Splits off a random pilot of coins, and orders at most 20,000 others, the surest guess first."""
-    # Known before the coins are: to order by it favours no right guess.
+    """Draws a pilot of a fifth of the coins, and orders at most 20,000 others, the surest guess first."""
+    # How sure guesses are does not depend on the coins, so that an order by it favours no right guess.
     certainty = np.abs(evidence.signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, rest = exact_null.split_pilot(certainty, pilot_size)
@@ -309,22 +351,22 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
 def epsilon_from_guesses(
     coins: int, number: int, right: int, delta: float, error: float, steps: int = 1
 ) -> float:
-    """Returns the largest epsilon that a number of right guesses refutes; 0 where they refute none.
+    """Returns the largest epsilon that the number of right guesses refutes; 0 where it refutes none.
 
     The p-values of Steinke, Nasr and Jagielski (2023, Theorem 5.2) are inverted, by doubling from 1 and
     bisection.
 
     Args:
-      coins: how many coins there are.
-      number: how many of them are guessed, fixed before the scores are seen.
-      right: how many of the guesses are right.
-      delta: of the bound.
-      error: the probability with which a true epsilon may be refuted.
-      steps: how many canaries the flip of a coin adds or removes, 1 or 2.
+      coins: The number of coins.
+      number: The number of coins that are guessed, fixed before the scores are seen.
+      right: The number of right guesses.
+      delta: The delta of epsilon.
+      error: The probability with which a true epsilon may be refuted.
+      steps: The number of canaries that the flip of a coin adds or removes, 1 or 2.
     """
 
     def is_refuted(epsilon: float) -> bool:
-        # The guarantee of two steps is (2 epsilon, (1 + e^epsilon) delta), by group privacy.
+        # By group privacy, two steps are (2 epsilon, (1 + e^epsilon) delta)-DP.
         flip_delta = delta
         if steps != 1:
             flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
@@ -337,19 +379,20 @@ def epsilon_from_guesses(
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu that a number of right guesses refutes; 0 where they refute none.
+    """Returns the largest mu that the number of right guesses refutes; 0 where it refutes none.
 
-    It is bracketed by doubling from 8, then searched for in 32 sections of the bracket, 5 times over, since a
-    grid of mus takes hardly longer than a single mu.
+    It is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in which it
+    lies becomes the next bracket, 5 times over: a grid of mus takes hardly longer than a single mu.
 
     Args:
-      coins: how many coins there are.
-      number: how many of them are guessed, fixed before the scores are seen.
-      right: how many of the guesses are right.
-      error: the probability with which a true mu may be refuted.
+      coins: The number of coins.
+      number: The number of coins that are guessed, fixed before the scores are seen.
+      right: The number of right guesses.
+      error: The probability with which a true mu may be refuted.
     """
 
     def are_refuted(mus: Array) -> NDArray[np.bool_]:
+        """Returns whether each of several mus is refuted."""
         return gaussian_refutes(coins, number, right, mus, error)
 
     if not are_refuted(np.zeros(1))[0]:
@@ -372,17 +415,18 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 def log_p_approximate(
     canaries: int, guesses: int, right: int, epsilon: ArrayLike, delta: ArrayLike
 ) -> Array:
-    """Returns the log of the largest probability of `right` right guesses under (epsilon, delta)-DP.
+    """Returns the log of an upper bound on the probability of `right` or more right guesses.
 
-    With W ~ Binomial(r, e^eps / (1 + e^eps)), P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
+    Under (epsilon, delta)-DP, with W ~ Binomial(r, e^eps / (1 + e^eps)),
+    P(v right) <= P(W >= v) + 2 m delta max_i P(v > W >= v - i) / i
     (Steinke, Nasr and Jagielski, 2023, Theorem 5.2).
 
     Args:
-      canaries: m, how many coins there are.
-      guesses: r, how many of them are guessed.
-      right: v, how many guesses are right.
-      epsilon: any shape, which the result has.
-      delta: broadcasts with epsilon.
+      canaries: m, the number of coins.
+      guesses: r, the number of coins that are guessed.
+      right: v, the number of right guesses.
+      epsilon: Any shape, which the result has.
+      delta: Broadcasts with epsilon.
     """
     epsilons, deltas = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
@@ -393,9 +437,9 @@ def log_p_approximate(
     masses = np.cumsum(
         scipy.stats.binom.pmf(below, guesses, right_rate[..., None]), -1
     )  # P(v > W >= v - i)
-    largest_slope = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
+    largest_ratio = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
     with np.errstate(divide="ignore"):
-        log_delta_term = np.log(2 * canaries * deltas * largest_slope)
+        log_delta_term = np.log(2 * canaries * deltas * largest_ratio)
     log_p: Array = np.minimum(np.logaddexp(log_tail, log_delta_term), 0.0)
     return log_p
 
@@ -403,21 +447,22 @@ def log_p_approximate(
 def gaussian_refutes(
     canaries: int, guesses: ArrayLike, right: ArrayLike, mu: ArrayLike, error: float
 ) -> NDArray[np.bool_]:
-    """Returns whether a number of right guesses refutes mu-GDP at a level.
+    """Returns whether a number of right guesses refutes mu-GDP at the level `error`.
 
     With q_j the probability of at least j right guesses, and S_j = q_j + q_(j+1) + ..., mu-GDP requires
 
         q_j >= (m g((j q_(j+1) + S_(j+1)) / m) + S_(j+1)) / (r - j),    g(x) = Phi(Phi^-1(x) - mu)
 
-    (Mahloujifar, Melis and Chaudhuri, 2024; derived at the top of this module). From q_v = S_v = error, as if
-    v right guesses were that likely, j goes down to 0: a probability above 1 is a contradiction.
+    (Mahloujifar, Melis and Chaudhuri, 2024; derived at the top of this module). The recursion starts from
+    q_v = S_v = error, as if v right guesses were that likely, and takes j down to 0. Where a probability then
+    exceeds 1, the hypothesis is refuted.
 
     Args:
-      canaries: m, how many coins there are.
-      guesses: r, how many of them are guessed.
-      right: v, how many guesses are right, at most r.
-      mu: of the hypothesis; guesses, right and mu broadcast.
-      error: the level.
+      canaries: m, the number of coins.
+      guesses: r, the number of coins that are guessed.
+      right: v, the number of right guesses, at most r.
+      mu: The hypotheses; guesses, right and mu broadcast.
+      error: The level of the test.
     """
     r, v, mus = np.broadcast_arrays(
         np.asarray(guesses, np.float64), np.asarray(right, np.float64), np.asarray(mu, np.float64)
@@ -429,21 +474,21 @@ def gaussian_refutes(
         wrong_probability = special.ndtr(special.ndtri(np.minimum(right_probability, 1.0)) - mus)
         with np.errstate(divide="ignore", invalid="ignore"):
             least_q = np.maximum(q, (canaries * wrong_probability + q_sum) / (r - j))
-        started = j < v  # elsewhere in the arrays the recursion begins at a smaller j
-        q = np.where(started, np.minimum(least_q, 2.0), q)  # beyond 1 is refuted whatever follows
+        started = j < v  # entries with a smaller v start later
+        q = np.where(started, np.minimum(least_q, 2.0), q)  # any value above 1 refutes
         q_sum = np.where(started, q_sum + q, q_sum)
     refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
     return refuted
 
 
 def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], Array]:
-    """Returns (numbers of guesses to choose from, the share of each that is expected to be right).
+    """Returns (numbers of guesses to choose from, the share of right guesses expected of each number).
 
     The shares are those of a normal law that is fitted to the pilot's evidence.
 
     Args:
-      pilot: the signed evidence on the pilot's coins.
-      coins: how many coins can be guessed.
+      pilot: The signed evidence on the pilot's coins (`CoinEvidence.signed`).
+      coins: The number of coins that can be guessed.
     """
     guess_counts = np.maximum(np.round(_GUESSED_SHARES * coins).astype(np.int64), 1)
     centre = float(pilot.mean())
@@ -452,9 +497,9 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
         always_right = float(centre > 0)
         return guess_counts, np.full(len(guess_counts), always_right)
 
-    # A coin is guessed where the evidence lies beyond a level: rightly on one side, wrongly on the
-    # other. At 2,001 levels, to 6 deviations beyond the mean, the share that is guessed is compared
-    # with the wanted shares.
+    # A coin is guessed where the size of its evidence exceeds a level: rightly if the evidence is
+    # positive, wrongly if it is negative. Of 2,001 levels, up to 6 deviations beyond the mean, those
+    # are taken at which the guessed shares are nearest to _GUESSED_SHARES.
     levels = np.linspace(0.0, abs(centre) + 6 * spread, 2001)
     right = special.ndtr((centre - levels) / spread)
     wrong = special.ndtr((-centre - levels) / spread)
@@ -466,12 +511,12 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
 def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, error: float) -> int:
     """Returns the index of the number of guesses that should prove the largest epsilon.
 
-    That is where the share of wrong guesses, as expected, has the least Clopper-Pearson upper limit.
+    That is the number for which the expected share of wrong guesses has the least Clopper-Pearson limit.
 
     Args:
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of each that is expected to be right.
-      error: of the bound.
+      expected_shares: (choices,) the share of right guesses expected of each number.
+      error: The error of the bound.
     """
     expected_wrong = np.ceil(guess_counts * (1 - expected_shares))
     wrong_limits = []
@@ -485,21 +530,27 @@ def _best_for_mu(
 ) -> int:
     """Returns the index of the number of guesses that should refute the largest mu.
 
-    Looks for each number's largest mu in a coarse grid, then in a fine grid from there.
+    For each number, the largest mu that its expected right guesses refute is sought in a coarse grid, and
+    then in a fine grid that starts there.
 
     Args:
-      coins: how many coins there are.
+      coins: The number of coins.
       guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of each that is expected to be right.
-      error: of the bound.
+      expected_shares: (choices,) the share of right guesses expected of each number.
+      error: The error of the bound.
     """
     expected_right = np.floor(guess_counts * expected_shares)
 
     def find_last_refuted(grids: Array) -> NDArray[np.int64]:
-        """Returns, for each number's row of ascending mus (numbers, mus), the last index refuted, or 0."""
+        """Returns the index of the last refuted mu of each number of guesses, or 0 where none is.
+
+        Args:
+          grids: (choices, mus) a row of ascending mus for each number of guesses.
+        """
         refuted = gaussian_refutes(
             coins, guess_counts[:, None], expected_right[:, None], grids, error
         )
+        # In the reversed row, argmax finds the last that is refuted.
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 

@@ -53,12 +53,13 @@ _LIMIT_CAVEAT = "in-sample: the best of all thresholds"
 
 
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns all estimates of epsilon from a run's cosines, none of which is a bound.
+    """Returns all estimates of epsilon from a run's cosines; none of them is a confidence bound.
 
     Args:
-      run: the cosines.
-      delta: of epsilon.
-      confidence: of each rate's limit in the last two estimates, which as a whole do not hold at it.
+      run: The cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of each error rate's limit in the last two estimates. As a whole these do not
+        hold at it.
     """
     conversions.require_levels(delta, confidence)
     return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
@@ -78,12 +79,12 @@ def fit(values: Array, dimension: int) -> Gaussian:
 
 
 def fitted(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between the laws of unobserved (null) and observed (seen) cosines."""
+    """Returns the exact epsilon between the normal laws of unobserved (null) and observed (seen) cosines."""
     return gaussians.epsilon(null, seen, delta)
 
 
 def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the exact epsilon between both means, each with the null's deviation."""
+    """Returns the exact epsilon between normal laws with both means and the null's standard deviation."""
     return gaussians.epsilon(null, Gaussian(seen.mean, null.deviation), delta)
 
 
@@ -91,12 +92,13 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
     """Returns epsilon as in the paper's first version: the largest over thresholds between two normal laws.
 
     Args:
-      null: the law, or laws (...), of unobserved cosines.
-      seen: the law, or laws, of observed cosines.
-      delta: of epsilon.
+      null: The law, or laws (...), of unobserved cosines.
+      seen: The law, or laws (...), of observed cosines.
+      delta: The delta of epsilon.
     """
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
+        """Returns the log of the null's probability below thresholds (..., points), and above them."""
         z = (points - np.asarray(null.mean)[..., None]) / np.asarray(null.deviation)[..., None]
         return special.log_ndtr(z), special.log_ndtr(-z)
 
@@ -111,12 +113,13 @@ def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
 
     Args:
       dimension: d.
-      seen: the law of observed cosines, in units of 1/sqrt(d).
-      delta: of epsilon.
+      seen: The law of observed cosines, in units of 1/sqrt(d).
+      delta: The delta of epsilon.
     """
     root = np.sqrt(dimension)
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
+        """Returns the log of the exact law's probability below thresholds, and above them."""
         inside = np.clip(points / root, -1.0, 1.0)
         return cosine_law.log_cdf(inside, dimension), cosine_law.log_sf(inside, dimension)
 
@@ -129,17 +132,21 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
     ONE_SHOT_EQUAL_VARIANCE: equal_variance,
     ONE_SHOT_THRESHOLD: threshold,
 }
-# The prior of each: see `in_sample`.
+# The prior of the limits of each in-sample estimate: see `in_sample`.
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 
 
 def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[Estimate]:
-    """Returns the estimates that depend on means and deviations alone.
+    """Returns the estimates that depend only on means and standard deviations of a run's cosines.
+
+    Each comes with its standard error, over 2,000 means and deviations drawn from the fitted normal laws, and
+    with its noise floor. Without unobserved cosines the null is N(0, 1/d), or the exact law of a cosine for
+    `threshold` in dimensions below 1,000.
 
     Args:
       run: The cosines.
       delta: The delta of epsilon.
-      methods: Which of FITTED.
+      methods: The names of the wanted estimates, keys of FITTED.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -176,10 +183,10 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns what an estimate from fitted normal laws shows where nothing leaks, by 2,000 simulated fits.
 
     The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
-    taken to be normal, as they are except in few dimensions.
+    taken to be normal, which they nearly are except in few dimensions.
 
     Args:
-      method: Its name, a key of FITTED.
+      method: The estimate's name, a key of FITTED.
       observed: The number of observed canaries.
       unobserved: The number of unobserved canaries.
       delta: The delta of epsilon.
@@ -193,16 +200,16 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
-    """Returns eps_lo of the papers: the largest epsilon of all thresholds, by limits of both error rates.
+    """Returns the papers' eps_lo: the largest epsilon of all thresholds, from limits of both error rates.
 
-    Without unobserved canaries the false-positive rate is exact. Else it has a limit of its own, so that even
-    at one threshold chosen beforehand both limits hold at 1 - 2 error only (Errata O8).
+    Without unobserved canaries the false-positive rate is exact. With them it has a limit of its own, so that
+    even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata O8).
 
     Args:
       run: The cosines.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
-      prior: Of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
+      prior: The prior of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
     """
     if len(run.unobserved):
         values = _find_best_of_both(run.observed[None], run.unobserved[None], delta, error, prior)
@@ -212,7 +219,7 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
 
 
 def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
-    """Returns what a run's estimates share; method, epsilon, error and floor are replaced in it."""
+    """Returns what a run's estimates share; method, epsilon, error and noise floor are to be replaced."""
     return Estimate(
         method="",
         epsilon=0.0,
@@ -229,15 +236,16 @@ def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -
 
 
 def _draw_fits(rng: np.random.Generator, law: Gaussian, canaries: int, audits: int) -> Gaussian:
-    """Draws the fitted means and deviations (audits,) of samples of a normal law, without the samples.
+    """Draws the means and standard deviations (audits,) of samples of a normal law, without the samples.
 
-    A sample's mean is normal, and n times its variance (divided by n) is chi-squared with n - 1 degrees.
+    A sample's mean is normal. n times its variance (which is divided by n) over the law's variance is
+    chi-squared with n - 1 degrees of freedom.
 
     Args:
-      rng: the randomness.
-      law: the normal law.
+      rng: The randomness.
+      law: The normal law.
       canaries: n, the size of each sample.
-      audits: how many samples.
+      audits: The number of samples.
     """
     means = law.mean + law.deviation * rng.standard_normal(audits) / np.sqrt(canaries)
     deviations = law.deviation * np.sqrt(rng.chisquare(canaries - 1, audits) / canaries)
@@ -252,13 +260,13 @@ def _maximise_over_thresholds(
 ) -> Array:
     """Returns the largest epsilon over thresholds x, at least 0.
 
-    With the distribution functions F0 of the null and F1 of the observed, epsilon at x is the larger of
+    With the distribution functions F0 of unobserved and F1 of observed cosines, epsilon at x is the larger of
     log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)).
 
     Args:
       compute_log_rates: Maps thresholds to (log F0, log(1 - F0)).
-      null_quantile: The null's delta quantile, from which thresholds go to the 1 - delta quantile of `seen`.
-      seen: The fit or fits (...) to observed cosines.
+      null_quantile: The delta quantile of F0. Thresholds go from there to the 1 - delta quantile of F1.
+      seen: The normal law F1, or laws (...).
       delta: The delta of epsilon.
     """
     mean = np.asarray(seen.mean, np.float64)
@@ -269,7 +277,7 @@ def _maximise_over_thresholds(
     high = np.maximum(start, stop)
 
     def compute_epsilons(points: Array) -> Array:
-        """Returns epsilon at thresholds (..., points); differences that are not positive do not count."""
+        """Returns epsilon at thresholds (..., points), at least 0; undefined logs do not count."""
         log_below, log_above = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -289,7 +297,7 @@ def _maximise_over_thresholds(
 
 
 class _Canaries(NamedTuple):
-    """How many canaries an audit has, and in which dimension."""
+    """The numbers of observed and unobserved canaries of an audit, and the dimension d."""
 
     observed: int
     unobserved: int
@@ -297,16 +305,18 @@ class _Canaries(NamedTuple):
 
 
 def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
-    """Returns the in-sample estimates, for each kind of limits, with simulated errors and floors.
+    """Returns the in-sample estimates, one for each kind of limits, with simulated errors and floors.
+
+    Standard errors are simulated with cosines from the normal laws that are fitted to this run.
 
     Args:
-      run: the cosines.
-      delta: of epsilon.
-      confidence: of each rate's upper limit.
+      run: The cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of each error rate's upper limit.
     """
     error = 1 - confidence
     canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
-    # With dimension 1 the unit is 1: these are laws of the cosines themselves.
+    # `fit` scales by sqrt(dimension); with dimension 1 its law is that of the cosines themselves.
     seen = fit(run.observed, 1)
     null = Gaussian(0.0, 1 / np.sqrt(run.dimension))
     if canaries.unobserved:
@@ -332,16 +342,16 @@ def _compute_limit_floor(
 ) -> NoiseFloor:
     """Returns what an in-sample estimate shows where nothing leaks, by simulation.
 
-    Ranks alone decide it, so that any large dimension d and the deviation 1 / sqrt(d) give the same.
+    It depends on ranks alone, so that any large dimension d with the deviation 1 / sqrt(d) gives the same.
 
     Args:
-      observed: how many canaries are observed.
-      unobserved: how many are not.
-      delta: of epsilon.
-      error: the error of each rate's upper limit.
-      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+      observed: The number of observed canaries.
+      unobserved: The number of unobserved canaries.
+      delta: The delta of epsilon.
+      error: The error of each rate's upper limit.
+      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
-    null = Gaussian(0.0, 1e-4)
+    null = Gaussian(0.0, 1e-4)  # d = 10^8
     canaries = _Canaries(observed, unobserved, 10**8)
     return _summarise(_simulate_in_sample(null, null, canaries, delta, error, prior))
 
@@ -349,15 +359,15 @@ def _compute_limit_floor(
 def _simulate_in_sample(
     null: Gaussian, seen: Gaussian, canaries: _Canaries, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the in-sample estimates (S,) of simulated audits, by the same draws each time.
+    """Returns the in-sample estimates (S,) of S simulated audits; the draws are the same each time.
 
     Args:
-      null: the law of unobserved cosines.
-      seen: the law of observed cosines.
-      canaries: how many of both an audit has, and the dimension.
-      delta: of epsilon.
-      error: the error of each rate's upper limit.
-      prior: of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+      null: The law of unobserved cosines.
+      seen: The law of observed cosines.
+      canaries: The numbers of both in an audit, and the dimension.
+      delta: The delta of epsilon.
+      error: The error of each rate's upper limit.
+      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
@@ -370,21 +380,21 @@ def _simulate_in_sample(
 
 
 def _summarise(values: Array) -> NoiseFloor:
-    """Returns mean, 95% quantile and number of simulated estimates (S,) as a noise floor."""
+    """Returns the mean, the 95% quantile and the number of simulated estimates (S,) as a noise floor."""
     return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
 
 
 def _find_best_against_law(
     observed: Array, dimension: int, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the largest epsilon (S,) over thresholds with the exact false-positive rate.
+    """Returns the largest epsilon (S,) over thresholds, with the exact false-positive rate of each.
 
     Args:
-      observed: (S, K) cosines of S audits, which are the thresholds.
-      dimension: d, of the law of the cosine.
+      observed: (S, K) the cosines of S audits; each cosine is a threshold.
+      dimension: d, of the law of a cosine.
       delta: The delta of epsilon.
       error: The one-sided error of the false-negative rate's limit.
-      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     points = np.sort(observed, -1)  # the i-th lowest as a threshold misses i canaries, from 0
     canaries = points.shape[-1]
@@ -399,14 +409,14 @@ def _find_best_against_law(
 def _find_best_of_both(
     observed: Array, unobserved: Array, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the largest epsilon (S,) over all K + M + 1 thresholds between scores of both worlds.
+    """Returns the largest epsilon (S,) over all K + M + 1 thresholds between the cosines of both worlds.
 
     Args:
-      observed: (S, K) cosines of S audits.
-      unobserved: (S, M) cosines of the same audits.
+      observed: (S, K) observed cosines of S audits.
+      unobserved: (S, M) unobserved cosines of the same audits.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
-      prior: Of the beta law of limits, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     n_in = observed.shape[-1]
     n_out = unobserved.shape[-1]
@@ -424,24 +434,31 @@ def _find_best_of_both(
 def _compute_upper_limits(
     count: NDArray[np.int64], trials: int, error: float, prior: float
 ) -> Array:
-    """Returns upper limits of rates: quantiles of Beta(count + prior, trials - count + 1 - prior).
+    """Returns upper limits of error rates, from Beta(count + prior, trials - count + 1 - prior).
+
+    They are its quantiles at 1 - error; where the second parameter is not positive, the limit is 1.
 
     Args:
-      count: how many of the trials are errors, any shape.
-      trials: how many there are.
-      error: the level of the quantile is 1 - error.
+      count: The numbers of errors, any shape.
+      trials: The number of trials.
+      error: The error of each limit.
       prior: 1/2 for Jeffreys' limits, 1 for those of Clopper and Pearson.
     """
-    second = trials - count + 1 - prior
+    second = trials - count + 1 - prior  # of the beta law's parameters
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
     return np.where(second > 0, limits, 1.0)
 
 
 def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array:
-    """Returns the largest epsilon (S,) over the last axis, at least 0.
+    """Returns the largest epsilon (S,) over the thresholds of each of S audits, at least 0.
 
-    Each is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); terms that are
-    undefined do not count. Both rates are (S, thresholds).
+    At a threshold it is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); logs
+    that are undefined do not count.
+
+    Args:
+      log_fpr: (S, thresholds) log false-positive rates, or their limits.
+      log_fnr: (S, thresholds) log limits of false-negative rates.
+      delta: The delta of epsilon.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr

@@ -30,17 +30,20 @@ _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 
 
 class Parameter(Protocol):
-    """The privacy parameter of the trade-off curve through a pair of error rates."""
+    """Maps a false-positive rate and a false-negative rate to a privacy parameter.
+
+    It is the parameter of the trade-off curve through both rates. Rates are arrays that broadcast.
+    """
 
     def __call__(self, false_positive_rate: Array, false_negative_rate: Array, /) -> Array: ...
 
 
 class ErrorCounts(NamedTuple):
-    """Error counts at thresholds, an entry for each.
+    """Error counts at thresholds, (k,) each.
 
     Attributes:
-      false_positives: Scores out that are guessed in.
-      false_negatives: Scores in that are guessed out.
+      false_positives: The numbers of scores out that are guessed in.
+      false_negatives: The numbers of scores in that are guessed out.
     """
 
     false_positives: Counts
@@ -63,20 +66,21 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """Returns the threshold with the largest in-sample lower limit of a privacy parameter, and that limit.
+    """Returns the threshold with the largest in-sample limit of a privacy parameter, and that limit.
 
-    Thresholds are all midpoints between scores, of which two must differ.
+    The thresholds are all midpoints between neighbouring scores, of which two must differ. Each error rate
+    has a Clopper-Pearson upper limit, and the parameter is that of the curve through both limits (Errata
+    H12). It is no confidence bound, since the threshold is chosen on the scores that it counts.
 
     Args:
-      scores_in: (n,).
-      scores_out: (m,).
-      parameter: of the trade-off curve through a pair of rates, here their Clopper-Pearson upper limits
-        (Errata H12).
-      error: the error of each rate's upper limit.
+      scores_in: (n,) scores with the canary.
+      scores_out: (m,) scores without it.
+      parameter: The parameter of the trade-off curve through a pair of rates.
+      error: The error of each rate's upper limit.
     """
     points = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, points)
-    # The limits of all possible counts, at those of each threshold.
+    # `upper_limits` has the limit of every possible count; they are looked up at each threshold's.
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
     fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
     limits = parameter(fpr, fnr)
@@ -96,17 +100,17 @@ def choose_on_pilot(
 ) -> Rank:
     """Returns the rank at which further scores should give the largest lower limit of the parameter.
 
-    Rank r of the scores in means the threshold at the r-th lowest of them, of the scores out that at the r-th
-    highest. Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for normal
-    distributions with the pilot's area under the ROC curve, which varies little between pilots. With
+    Rank r of the scores in means a threshold at the r-th lowest of them; rank r of the scores out means one
+    at the r-th highest. Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for
+    normal distributions with the pilot's area under the ROC curve, which varies little between pilots. With
     `any_shape` the pilot's counts may overrule it: where they contradict such distributions, or predict a
-    larger limit elsewhere, by more than they may err. Depends on ranks alone.
+    larger limit elsewhere, by more than they may err. The choice depends on ranks alone.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
       n_in: The number of further scores in.
       n_out: The number of further scores out.
-      parameter: Of the trade-off curve through a pair of rates.
+      parameter: The parameter of the trade-off curve through a pair of rates.
       error: The error of each rate's upper limit.
       any_shape: Whether scores may be nothing like normal.
     """
@@ -114,7 +118,7 @@ def choose_on_pilot(
     if not len(pilot_in) or not len(pilot_out):
         return Rank(is_in=True, rank=1)
     mu = _estimate_separation(pilot_in, pilot_out)
-    # Negated, the highest scores out are the lowest.
+    # Ranks are judged from the lowest score: for the highest scores out, all scores are negated.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
@@ -139,14 +143,16 @@ def choose_on_pilot(
 
 
 class _Judgement(NamedTuple):
-    """What a pilot predicts for thresholds at ranks of a world.
+    """What a pilot predicts for thresholds at R ranks of a world.
 
     Attributes:
       ranks: (R,) 1, 2, 4, ...
       normal: (R,) the lower limit of the parameter, predicted from normal distributions.
-      counted: (R,) the same, predicted from the pilot's counts.
-      steady: (R,) whether the pilot has enough scores beyond the rank to judge it.
-      misfit: The largest deviation of the counts from normal distributions, where steady.
+      counted: (R,) the lower limit of the parameter, predicted from the pilot's counts.
+      steady: (R,) whether the pilot has enough scores of this world up to the rank for its counts to be
+        trusted.
+      misfit: The largest deviation of the counts from normal distributions, in standard deviations, over
+        steady ranks; 0 without any.
     """
 
     ranks: Counts
@@ -165,27 +171,28 @@ def _judge_ranks(
     parameter: Parameter,
     error: float,
 ) -> _Judgement:
-    """Predicts what thresholds at the lowest scores of a world, of ranks 1, 2, 4, ..., would prove.
+    """Predicts the limits that thresholds at a world's lowest scores, of ranks 1, 2, 4, ..., would give.
 
-    A threshold at rank r among n scores of its own world has r - 1 errors there; the errors in the other
-    world are predicted in two ways.
+    A threshold at rank r among the n scores of its own world has r - 1 errors there. The errors in the other
+    world are predicted in two ways, from normal distributions and from the pilot's counts.
 
     Args:
       own: The pilot's scores of this world.
       other: The pilot's scores of the other world, most of which lie below.
       n_own: The number of further scores of this world.
       n_other: The number of further scores of the other world.
-      mu: The distance of both worlds, in deviations, if they are normal.
-      parameter: Of the trade-off curve through a pair of rates, which is symmetric.
+      mu: The distance of both worlds in standard deviations, if they are normal.
+      parameter: The parameter of the trade-off curve through a pair of rates, which is symmetric.
       error: The error of each rate's upper limit.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
-    levels = ranks / (n_own + 1)
+    levels = ranks / (n_own + 1)  # the expected share of this world below each rank
     below = _estimate_share_below(levels, mu, own, other)
     normal_share = special.ndtr(mu + special.ndtri(levels))
     shares_below = np.stack([normal_share, below.shares])
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
     other_limits = intervals.clopper_pearson_upper(n_other * (1 - shares_below), n_other, error)
+    # A pair of rows: by normal distributions, and by counts.
     normal, counted = parameter(other_limits, own_limit)
     steady = below.places >= _STEADY
     misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
@@ -193,14 +200,14 @@ def _judge_ranks(
 
 
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
-    """Returns the distance, in standard deviations, of two normal laws with the pilot's AUC.
+    """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). To the pairs of scores in and out a pair
-    is added that counts half, so that the estimate is never 0 or 1.
+    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). One more pair of scores in and out is added,
+    which counts half, so that the AUC is never 0 or 1.
 
     Args:
-      pilot_in: (n,) scores.
-      pilot_out: (m,) scores.
+      pilot_in: (n,) scores with the canary.
+      pilot_out: (m,) scores without it.
     """
     ordered = np.sort(pilot_out)
     below = np.searchsorted(ordered, pilot_in, side="left").sum()
@@ -211,12 +218,12 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
 
 
 class _Below(NamedTuple):
-    """The other world's share below quantiles of a world, as a pilot estimates it.
+    """The other world's share below R quantiles of a world, as a pilot estimates it.
 
     Attributes:
-      shares: (R,) the estimates.
-      places: (R,) the ranks among the pilot's own scores at which the others were counted.
-      misfits: (R,) how far normal distributions are from the counts, in deviations.
+      shares: (R,) the estimated shares.
+      places: (R,) the ranks among the pilot's own scores below which the other world's scores were counted.
+      misfits: (R,) the counts' deviations from normal distributions, in standard deviations.
     """
 
     shares: Array
@@ -225,15 +232,16 @@ class _Below(NamedTuple):
 
 
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
-    """Estimates the other world's share below quantiles of a world.
+    """Estimates which share of the other world lies below quantiles of a world.
 
-    Others are counted below the pilot's score nearest to the quantile, together with 5 scores (_PRIOR) of
-    normal distributions; from there to the quantile the share changes as that of normal distributions does:
-    below the p-quantile of N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
+    The other world's scores are counted below the pilot's own score that is nearest to the quantile, and 5
+    scores (_PRIOR) of normal distributions are added. From that score to the quantile itself, the share is
+    scaled as that of normal distributions changes: below the p-quantile of N(mu, 1) lies the share
+    Phi(mu + Phi^-1(p)) of N(0, 1).
 
     Args:
-      levels: (R,) of the quantiles.
-      mu: The distance of both worlds, in deviations, if they are normal.
+      levels: (R,) the quantiles' levels p.
+      mu: The distance of both worlds in standard deviations, if they are normal.
       own: The pilot's scores of the world.
       other: The pilot's scores of the other world.
     """
@@ -246,21 +254,21 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
 
     shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
     shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
-    # The count varies as a binomial one, and with the pilot's score, by about 1 / sqrt(place) of
-    # itself.
+    # The count varies as a binomial one does, and with the place of the pilot's own score, which
+    # moves it by about 1 / sqrt(place) of itself.
     expected = size * normal_at_place
     deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
     return _Below(shares, places, (counted - expected) / deviation)
 
 
 class Candidates(NamedTuple):
-    """A pilot's distinct scores as thresholds, and their rates (false-positive, false-negative).
+    """A pilot's distinct scores as thresholds, with estimated (false-positive, false-negative) rates.
 
     Attributes:
-      thresholds: (T,)
-      normal: Rates of normal distributions, each (T,).
-      counted: Rates as counted, with a few scores of normal distributions, each (T,).
-      raised: `counted`, raised by what they may err by.
+      thresholds: (T,) the distinct scores, ascending.
+      normal: The rates of normal distributions, (T,) each.
+      counted: The rates as counted, with a few scores of normal distributions added, (T,) each.
+      raised: `counted`, raised by 1.5 standard deviations, (T,) each.
     """
 
     thresholds: Array
@@ -272,13 +280,13 @@ class Candidates(NamedTuple):
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """Returns each distinct score of a pilot as a threshold, with estimates of its error rates.
 
-    A first estimate takes scores for normal with the pilot's area under the ROC curve: a threshold is
-    where as large a share of their mixture lies below as of the pilot's scores. The others count the
-    pilot's errors. All depend on ranks alone.
+    The estimates `normal` take scores for normal with the pilot's area under the ROC curve: a threshold lies
+    where the same share of both worlds' mixture lies below it as of the pilot's scores. The estimates
+    `counted` and `raised` count the pilot's errors. All depend on ranks alone.
 
     Args:
-      pilot_in: (n,) scores.
-      pilot_out: (m,) scores.
+      pilot_in: (n,) scores with the canary.
+      pilot_out: (m,) scores without it.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
@@ -305,12 +313,12 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
 
 def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
-    """Returns (estimated rates, rates raised by 1.5 standard deviations) at thresholds.
+    """Returns (estimated rates (T,), rates raised by 1.5 standard deviations (T,)) at thresholds.
 
     Args:
-      errors: (T,) counts among the pilot's scores of a world.
-      normal: (T,) rates of normal distributions, which count as 5 scores more (_PRIOR).
-      size: how many scores of the world the pilot has.
+      errors: (T,) the numbers of errors among the pilot's scores of a world.
+      normal: (T,) the rates of normal distributions, which count as 5 scores more (_PRIOR).
+      size: The number of the pilot's scores of the world.
     """
     rates = (errors + _PRIOR * normal) / (size + _PRIOR)
     deviations = np.sqrt(rates * (1 - rates) / (size + _PRIOR))
