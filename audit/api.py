@@ -225,7 +225,7 @@ def audit_model(
     Args:
       module: a module that takes one example, features[i], without a batch axis; it has trained parameters
         only, and draws no randomness.
-      criterion: (the module's output, labels[i]) -> the scalar loss of one example.
+      criterion: (the module's output, labels[i]) -> the scalar loss of a single example.
       features: (N, ...), one row an example; stored as float32 or as whole numbers.
       labels: (N, ...); the adversary "loss" needs classes, whole numbers from 0.
       runs: the number of models to train; those already in `out` are not trained again.

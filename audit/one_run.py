@@ -1,4 +1,4 @@
-"""Canaries for one training run of any framework, in NumPy alone.
+"""Canaries for a single training run of any framework, in NumPy alone.
 
 A canary is a client (or an example) whose update is a known random direction, as long as the clipping norm.
 Train once with many of them, score the final model, and hand the cosines to `bound --dimension`, a command of

@@ -105,8 +105,8 @@ def wrap_module(
     """Returns a caller's Flax Linen module and data, checked, as a model to be audited.
 
     Args:
-      module: a module that takes one example, without a batch axis.
-      criterion: (the module's output, a label) -> the scalar loss of one example.
+      module: a module that takes a single example, without a batch axis.
+      criterion: (the module's output, a label) -> the scalar loss of a single example.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
 
@@ -125,7 +125,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
 
     Args:
-      loss: (params, (feature, label)) -> the scalar loss of one example.
+      loss: (params, (feature, label)) -> the scalar loss of a single example.
       params: the tree of float arrays at which every run begins.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
@@ -497,7 +497,7 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     """Returns a loss over a tree of parameters as a model over a flat vector, after a trial on a shape.
 
     Args:
-      loss: (params, (feature, label)) -> the scalar loss of one example.
+      loss: (params, (feature, label)) -> the scalar loss of a single example.
       params: the tree at which every run begins.
       dataset: the data; the loss is tried on the shape of the first example.
 

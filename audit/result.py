@@ -168,7 +168,7 @@ class Result:
 
 
 def table(results: Iterable[Result]) -> list[dict[str, Any]]:
-    """Returns one row for each result, as `pandas.DataFrame` and `csv.DictWriter` take them.
+    """Returns a single row for each result, as `pandas.DataFrame` and `csv.DictWriter` take them.
 
     A row holds the name, the verdict, the number of runs, the proven epsilon and the upper bounds, delta and
     confidence. The row of an audit that trained also holds its folder and all fields of its setting.

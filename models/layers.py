@@ -135,7 +135,7 @@ class Convolution(nn.Module):
 
 
 class PooledConvolution(nn.Module):
-    """A convolution, 2 x 2 max-pooling and ReLU in one layer, for a batch of images on the last axis.
+    """A convolution, 2 x 2 max-pooling and ReLU in a single layer, for a batch of images on the last axis.
 
     It maps (C, H, W, B) to (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with the parameters of
     flax.linen.Conv with a square window, stride 1 and no padding: a kernel (w, w, C, features) and a bias.

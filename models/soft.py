@@ -23,7 +23,7 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
 
     Returns:
       loss(theta (p,), (features, probabilities (classes,))): the expectation of the model's criterion over a
-      label with these probabilities. Where one probability is 1, it is the loss of that label.
+      label with these probabilities. Where a single probability is 1, it is the loss of that label.
     """
 
     def compute_logits(theta: Array, features: Array) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of norm C along one coordinate: random (GC-R) and simulated (GC-S) biased dimension.
+"""Gradients of norm C along a single coordinate: random (GC-R) and simulated (GC-S) biased dimension.
 
 Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
 the score is theta_0[d] - theta_T[d] (Errata H3).

@@ -39,7 +39,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
     loss on the expected model minus that on the final model: training on the example lowers the latter.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of one example.
+      loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
       expect: (craft, state, theta_0) -> the final model that is expected without noise; with `plain` the
@@ -90,7 +90,7 @@ def flipped_labels(
     """Returns the adversary of K distinct examples, each with a uniformly drawn wrong label.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of one example.
+      loss: (theta, (features, label)) -> the loss of a single example.
       features: (N, ...) the training examples' features.
       labels: (N,) their labels, from 0 to classes - 1.
       classes: the number of classes.
@@ -116,7 +116,7 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
     the final model, which training on it lowers.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of one example.
+      loss: (theta, (features, label)) -> the loss of a single example.
       features: (N, ...) the training examples' features.
       labels: (N,) their labels, from 0 to classes - 1.
       classes: the number of classes.
@@ -202,7 +202,7 @@ def poisoned_examples(
     Each canary's direction is drawn uniformly, with replacement, from a range of directions.
 
     Args:
-      loss: (theta, (features, label)) -> the loss of one example.
+      loss: (theta, (features, label)) -> the loss of a single example.
       data: () -> the principal directions of the data.
       tail: the range of directions, and how canaries are made of them.
       canaries: K.
@@ -232,7 +232,7 @@ def least_direction(
     the losses of 100 models).
 
     Args:
-      loss: (theta, (features, label)) -> the loss of one example.
+      loss: (theta, (features, label)) -> the loss of a single example.
       data: () -> the principal directions of the data.
       train: (key, theta_0) -> the model (p,) trained without the canary.
       classes: how many labels there are, from 0.

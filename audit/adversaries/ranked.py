@@ -50,7 +50,7 @@ class ScoreExamples(Protocol):
 
 
 class Draws(NamedTuple):
-    """The canaries and keys of one run.
+    """The canaries and keys of a single run.
 
     Attributes:
       examples: the K canaries.
@@ -218,7 +218,7 @@ class _Law(NamedTuple):
     """The law of the independent entries of an array.
 
     Attributes:
-      shape: the shape of one example's array.
+      shape: the shape of a single example's array.
       dtype: the entries' type: if it is of whole numbers, they are uniform, else normal.
       mean: the mean of normal entries.
       deviation: the standard deviation of normal entries.
@@ -251,7 +251,7 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
 
 
 class OwnCoordinates(NamedTuple):
-    """The canaries of one run along K coordinates.
+    """The canaries of a single run along K coordinates.
 
     Attributes:
       dimensions: (K,) the distinct coordinates.
@@ -287,7 +287,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
         """Draws a run's coordinates, and the key of its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
-        # K is read off the state, not the closure: games of one program share this function.
+        # K is read off the state, not the closure: games of the same program share this function.
         number = len(state.dimensions)
         dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
         return state._replace(dimensions=dimensions, ties=tie_key)

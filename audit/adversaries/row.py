@@ -71,7 +71,7 @@ class AdversaryRow(NamedTuple):
       functions: equal for adversaries whose craft and score are the same functions, which then share
         compiled programs.
       make: (its fields, what it knows) -> the adversary.
-      biased: whether it inserts a gradient along one coordinate; the law of its scores is then known if
+      biased: whether it inserts a gradient along a single coordinate; the law of its scores is then known if
         genuine gradients do not interfere.
     """
 

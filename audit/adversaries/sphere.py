@@ -64,7 +64,7 @@ def fresh_directions(
 
     def draw(state: Sphere, key: Array) -> Sphere:
         """Returns the state with the keys of a run's own directions."""
-        # K is read off the state, not the closure: games of one program share this function.
+        # K is read off the state, not the closure: games of the same program share this function.
         keys = _split_keys(key, len(state.keys), state.expected.size)
         return state._replace(keys=keys)
 

@@ -80,7 +80,7 @@ class Truth(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The bound or estimate that a method gives in one audit.
+    """The bound or estimate that a method gives in a single audit.
 
     Attributes:
       method: the method's name.

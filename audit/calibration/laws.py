@@ -271,13 +271,13 @@ def _draw_bits(rng: Generator, setting: KnownMechanism) -> NDArray[np.bool_]:
 
 
 def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of one run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out."""
+    """Draws the scores of a single run's orthogonal canaries: N(mu, 1) if in, N(0, 1) if out."""
     bits = _draw_bits(rng, setting)
     return Coins(setting.mu * bits + rng.standard_normal(bits.shape), bits)
 
 
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of one run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
+    """Draws the scores of a single run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
 
     The movement along e_0 is common to all canaries; that along e_i is canary i's own.
     """

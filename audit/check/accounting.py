@@ -52,7 +52,7 @@ def check_accounting(
     """Checks whether DP-SGD of these steps is (epsilon, delta)-private, by dp-accounting.
 
     Neighbouring data sets differ by one example that is added or removed. For fixed-size batches they differ
-    by one example that is replaced, which moves a clipped sum by up to 2 C, C being the clipping norm.
+    by a single example that is replaced, which moves a clipped sum by up to 2 C, C being the clipping norm.
 
     Args:
       epsilon, delta: the claimed privacy.

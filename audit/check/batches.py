@@ -63,7 +63,7 @@ _ODDITIES = {  # by row, the name of what batches do that fail the row's test
 
 
 class BatchPass(NamedTuple):
-    """The batches of one pass over the data set.
+    """The batches of a single pass over the data set.
 
     Attributes:
       sizes: (batches,) how many examples each batch holds.
@@ -83,7 +83,7 @@ class BatchSample(NamedTuple):
     """The batches that were drawn, and what the accountant assumes of them.
 
     Attributes:
-      passes: the batches by pass; those of a loader that yields one batch at a time are a single pass.
+      passes: the batches by pass; those of a loader that yields a single batch at a time are a single pass.
       repeating: how many batches hold an example twice.
       examples: the number of examples of the data set.
       sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
@@ -143,7 +143,7 @@ def check_batches(
       sampling_rate: the probability, assumed by the accountant, with which a batch takes an example.
       assumed: the kind of batches that the accountant assumes: "poisson", "fixed" (always the same number of
         examples, without replacement), "shuffled" (a permutation of the data in each pass, cut into batches),
-        or "balls_in_bins" (every example in one batch of each pass, drawn independently).
+        or "balls_in_bins" (every example in a single batch of each pass, drawn independently).
       noise_multiplier, epochs, delta: sigma, the epochs of training and delta. Where sigma is given, the
         report compares what Poisson accounting claims with what shuffled batches leak at least.
 
@@ -723,7 +723,7 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
-    """Returns whether every batch of one pass comes again in another.
+    """Returns whether every batch of a single pass comes again in another.
 
     Args:
       first, second: (batches, observed) whether each pass's batches hold each observed example.

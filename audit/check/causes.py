@@ -1,6 +1,6 @@
 """The bugs that movements of a step amount to, by name, and what shows that clipping was reached.
 
-Movements are in units of eta C / B, as far as one example may move a step: a norm of 1 is called C.
+Movements are in units of eta C / B, as far as a single example may move a step: a norm of 1 is called C.
 """
 
 from collections.abc import Callable, Mapping

@@ -31,7 +31,7 @@ class CheckFinding(NamedTuple):
         return CheckFinding(*(part.format(**measurements).strip() for part in self))
 
 
-# Of a step: how it replays, and how far one example moves it.
+# Of a step: how it replays, and how far a single example moves it.
 
 NOT_FINITE = CheckFinding(
     check="{check}",

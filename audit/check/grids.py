@@ -1,6 +1,6 @@
 """Noise of few values: whether a step's noise lies on a grid that its sum of gradients does not lie on.
 
-The noise of two seeds then agrees to the bit in many numbers, at one batch. Steps at another batch never
+The noise of two seeds then agrees to the bit in many numbers, at a single batch. Steps at another batch never
 agree with those, since its sum lies between the grid's points. So a single step shows whether only the noise
 lies on a grid. Where the sum is rounded to the grid too, they agree as often, and nothing is shown.
 """

@@ -47,7 +47,7 @@ class Indices:
 
 
 class DrawnPass(NamedTuple):
-    """The batches of one pass over a loader.
+    """The batches of a single pass over a loader.
 
     Attributes:
       batches: the indices of each batch's examples.
@@ -59,7 +59,7 @@ class DrawnPass(NamedTuple):
 
 
 def make_draw(loader: Any) -> Draw:
-    """Returns a function from a seed to the batches of one pass over a loader.
+    """Returns a function from a seed to the batches of a single pass over a loader.
 
     Args:
       loader: such a function already; a loader whose batch sampler gives the indices, as torch's and
@@ -82,7 +82,7 @@ def make_draw(loader: Any) -> Draw:
     )
 
     def iterate(seed: int) -> Iterator[Any]:
-        """Returns an iterator over the batches of one pass.
+        """Returns an iterator over the batches of a single pass.
 
         The seed is given as the epoch to samplers that have `set_epoch`. Among these is torch's
         DistributedSampler, which repeats its order unless the epoch is set.
@@ -116,7 +116,7 @@ def count_examples(loader: Any, examples: int | None) -> int:
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:
-    """Returns the batches of one pass, at most `most` of them.
+    """Returns the batches of a single pass, at most `most` of them.
 
     Args:
       draw: the function from a seed to the batches of a pass.

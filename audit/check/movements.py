@@ -283,7 +283,7 @@ def measure_place(
     row: int,
     seed: int = 0,
 ) -> Movement:
-    """Returns half of how far the step moves when one example in a row's place is exchanged for another.
+    """Returns half of how far the step moves when a single example in a row's place is exchanged for another.
 
     Half, since one example leaves and another comes: together they may move the step twice as far as one.
 
@@ -311,7 +311,7 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 
     Args:
       rows: the batch's columns.
-      examples: by the index of the row to replace, the columns of one example.
+      examples: by the index of the row to replace, the columns of a single example.
     """
     result = []
     for i, column in enumerate(rows):
@@ -407,7 +407,7 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
 
     Returns:
       For each pair, its two parts: dicts from the index of a row to the columns of its example. Empty for a
-      batch of one row.
+      batch of a single row.
     """
     if rows < 2:
         return []

@@ -43,7 +43,7 @@ _SLOW_SECONDS = 40.0  # a batch as given that takes longer leaves four draws for
 
 
 class StepNoise(NamedTuple):
-    """The noise of n seeds at one batch, in k of the parameters, in units of the stated deviation.
+    """The noise of n seeds at a single batch, in k of the parameters, in units of the stated deviation.
 
     Attributes:
       draws: (n, k) the parameters after the step, less those before it.
@@ -282,7 +282,7 @@ def _measure_noise(
     tolerance: Vector,
     silent: NDArray[Any],
 ) -> StepNoise:
-    """Returns the noise of n steps at one batch with different seeds.
+    """Returns the noise of n steps at a single batch with different seeds.
 
     Parameters whose rounding is coarser than their noise are left out of the deviations; the variance that
     rounding adds to the others is subtracted.

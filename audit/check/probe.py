@@ -1,6 +1,6 @@
 """A caller's step as a function from a batch and a seed to numbers, and how exactly it can be measured.
 
-Movements are in units of eta C / B, as far as one example may move the parameters.
+Movements are in units of eta C / B, as far as a single example may move the parameters.
 """
 
 import warnings
@@ -92,7 +92,7 @@ class StepProbe:
         """Runs the step once, on the batch as given with seed 0.
 
         Args:
-          step: (params, batch, seed) -> params after one step.
+          step: (params, batch, seed) -> params after a single step.
           params: the tree of parameters at which the step begins.
           batch: the tree of the batch's arrays.
           stated: the fields of `StepSettings`, as the caller gives them.

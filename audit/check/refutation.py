@@ -108,7 +108,7 @@ class Refutation:
 
     @property
     def verdict(self) -> str:
-        """The conclusion, in one line."""
+        """The conclusion, in a single line."""
         claim = f"Poisson sampling's epsilon {self.claimed:.3g} at delta 1e-05"
         if self.refuted:
             return f"REFUTED: these batches leak more than {claim}"
@@ -210,12 +210,12 @@ def refute_sampler(
 def _iterate_passes(
     draw: Callable[[int], Any], examples: int, batches: int
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Yields the batches of one pass after another, without end.
+    """Yields the batches of a single pass after another, without end.
 
     Args:
       draw: the function from a seed to the batches of a pass.
       examples: the number of examples of the data set.
-      batches: the number of batches that make a pass, for a loader that yields one batch at a time.
+      batches: the number of batches that make a pass, for a loader that yields a single batch at a time.
     """
     seed = 0
     while True:
@@ -312,7 +312,7 @@ def _look_at_any_noise(
       heights: (epochs, batches) the sums along v before noise, in units of C.
       game: the game.
       tests: the tests, all of the largest sum.
-      noise: the function from a generator to the noise (d,) of one sum, in units of C.
+      noise: the function from a generator to the noise (d,) of a single sum, in units of C.
       rng: the generator of noise and direction.
     """
     drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]

@@ -95,7 +95,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> str:
-        """The conclusion in one line, which begins with PASSED, FAILED or INCOMPLETE."""
+        """The conclusion in a single line, which begins with PASSED, FAILED or INCOMPLETE."""
         if self.findings:
             bugs = dict.fromkeys(finding.name for finding in self.findings)  # each once, in order
             return f"FAILED: {'; '.join(bugs)}"
@@ -272,7 +272,7 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Returns an error's type and message on one line, the message cut after 120 characters."""
+    """Returns an error's type and message on a single line, the message cut after 120 characters."""
     kind = type(error).__name__
     text = " ".join(str(error).split())
     if not text:

@@ -82,7 +82,7 @@ def check_step(
     batch_size: float,
     **options: Any,
 ) -> CheckReport:
-    """Checks whether one step of DP-SGD clips, adds noise and averages as it should.
+    """Checks whether a single step of DP-SGD clips, adds noise and averages as it should.
 
     Nothing is trained, and JAX is not needed.
 
@@ -519,9 +519,9 @@ def _choose_seeds(
 
     Args:
       probe: the step.
-      tolerance: the tolerance with one seed.
+      tolerance: the tolerance with a single seed.
       enough: the largest tolerance that is small enough.
-      seconds: how long all calls with one seed take.
+      seconds: how long all calls with a single seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     rounding = trees.compute_ulp(probe.base, probe.spacings)

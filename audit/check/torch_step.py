@@ -56,7 +56,7 @@ class TorchStep:
         )
 
     def __call__(self, params: Any, batch: Any, seed: int) -> dict[str, Any]:
-        """Returns the gradient after clipping and noise, by parameter, of one step.
+        """Returns the gradient after clipping and noise, by parameter, of a single step.
 
         Args:
           params: the parameters at which the step begins, by name.

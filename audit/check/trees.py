@@ -27,7 +27,7 @@ class Example(NamedTuple):
     """An example that is tried in a step.
 
     Attributes:
-      columns: the example as a batch of one row: arrays (1, ...).
+      columns: the example as a batch of a single row: arrays (1, ...).
       scale: the factor by which its features or its label were multiplied; 1 where neither was.
       is_short: whether all tokens of its label except the first were replaced by padding.
     """
@@ -180,7 +180,7 @@ def read_columns(name: str, batch: Any) -> Columns:
 
 
 def join(*batches: Columns) -> Columns:
-    """Returns the rows of several batches as one batch, in their order."""
+    """Returns the rows of several batches as a single batch, in their order."""
     return [np.concatenate(columns) for columns in zip(*batches, strict=True)]
 
 

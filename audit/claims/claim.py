@@ -7,7 +7,7 @@ most `power(alpha)` = 1 - f(alpha), and it says epsilon at any delta. Three kind
     Gdp(mu=3.95)                                the curve of N(0, 1) against N(mu, 1)
     EpsilonDelta(epsilon=3, delta=1e-5)         a pair from any accountant
 
-Neighbouring relation: add or remove one example.
+Neighbouring relation: add or remove a single example.
 """
 
 import dataclasses

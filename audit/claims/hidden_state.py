@@ -46,7 +46,7 @@ class HiddenStateBound(NamedTuple):
       mu: The last iterate is mu-GDP.
       epsilon: The epsilon of mu-GDP at the delta that the caller gave.
       paid: (T,) a_t, the part of the distance that step t's noise pays for.
-      attained_by: (T,) slopes from 0 to c_t, of linear maps in one dimension that leak exactly mu.
+      attained_by: (T,) slopes from 0 to c_t, of linear maps in a single dimension that leak exactly mu.
     """
 
     mu: float

@@ -1,4 +1,4 @@
-"""What training leaks where each epoch has an example in one step, drawn by a die of the example's own.
+"""What training leaks where each epoch has an example in a single step, drawn by a die of the example's own.
 
 So do balls in bins and random allocation. All models together show an epoch's b noisy sums; the example is in
 one of these, nobody knows in which. The ratio of their density with the example to that without it is

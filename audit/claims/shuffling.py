@@ -35,7 +35,7 @@ def compute_shuffled_epsilon(
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket of the largest sum, where one sum is shifted."""
+        """Returns the log probability of each bucket of the largest sum, where a single sum is shifted."""
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])

@@ -91,7 +91,7 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
 
 
 def _find_bets(conclusion: Conclusion) -> _Bets:
-    """Returns the scores of known law, of one run or of several, and how bets are made on them."""
+    """Returns the scores of known law, of a single run or of several, and how bets are made on them."""
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines
@@ -142,7 +142,7 @@ def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the claim by how many coins of one run are guessed right.
+    """Returns the test of the claim by how many coins of a single run are guessed right.
 
     The claim is refuted if the bound that rests on these guesses exceeds it: that on mu if the claim has a
     mu, else that on epsilon. None where there are too few coins for a bound.

@@ -52,7 +52,7 @@ def conclude(
       claim: the claim on the mechanism; None where nothing is claimed.
       level: delta and confidence of the bounds.
       looks: the declared numbers of runs at which scores are looked at, one of which this evidence has; None
-        without declared looks. For one canary a run only.
+        without declared looks. For a single canary a run only.
       reason: why the trade-off curve should be Gaussian; empty where the mechanism gives no reason.
 
     Raises:
@@ -92,7 +92,7 @@ def _examine_claim(concluded: Conclusion) -> Conclusion:
 
 
 def _find_from_scores(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
-    """Returns the bounds and estimates from runs with one canary each, whose scores are independent."""
+    """Returns the bounds and estimates from runs with a single canary each, whose scores are independent."""
     return estimate.findings(*evidence.pooled(), *level)
 
 
@@ -379,7 +379,7 @@ def predicted_mu(setting: Setting) -> float | None:
 
 
 def gaussian_reason(setting: Setting) -> str:
-    """Returns why the setting's trade-off curve should be Gaussian, in one line; "" without a reason."""
+    """Returns why the setting's trade-off curve should be Gaussian, in a single line; "" without a reason."""
     if predicted_mu(setting) is None:
         return ""
     return "it has a reason: Gaussian noise on one crafted coordinate"

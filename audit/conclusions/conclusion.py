@@ -135,7 +135,7 @@ class UpperBound(NamedTuple):
 
 
 class SampledBracket(NamedTuple):
-    """Bounds on what all models leak where a sampler draws one step of each epoch for a canary.
+    """Bounds on what all models leak where a sampler draws a single step of each epoch for a canary.
 
     Attributes:
       sampler: the sampler's name.

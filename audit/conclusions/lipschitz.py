@@ -111,7 +111,7 @@ def hidden_state(
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
-    """Returns mu of an adversary that inserts along one direction in which the data never vary.
+    """Returns mu of an adversary that inserts along a single direction in which the data never vary.
 
     With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
     w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
@@ -250,7 +250,7 @@ def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
     """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, else 0.
 
-    A sampler that draws one step of each epoch is taken to insert it at the epoch's last step.
+    A sampler that draws a single step of each epoch is taken to insert it at the epoch's last step.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)

@@ -588,7 +588,7 @@ def _count_failed(*worlds: Array) -> int:
 
 
 def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
-    """Returns unchecked scores of runs with one canary each, (n,) in and (m,) out, as `Sets`."""
+    """Returns unchecked scores of runs with a single canary each, (n,) in and (m,) out, as `Sets`."""
     return Sets(
         np.asarray(scores_in, np.float64)[:, None], np.asarray(scores_out, np.float64)[:, None]
     )

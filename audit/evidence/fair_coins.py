@@ -1,6 +1,6 @@
 """Tests that refuse coins which are not fair and independent, before a bound rests on a caller's coins.
 
-Bounds of one run hold where each canary is in by a fair coin of its own; those of several runs where all
+Bounds of a single run hold where each canary is in by a fair coin of its own; those of several runs where all
 coins have the same probability, whose limits are computed from the coins (`canaries.Coins.limits`). Coins of
 several probabilities, a single draw for all runs, or canaries sorted by world look alike in a file, and the
 bounds are wrong then: a caller's coins have to look fair. Each test here is exact or conservative for fair
@@ -184,7 +184,7 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
     """Returns, for each different row of bits up to complement, how many rows equal it or its complement."""
     without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
-    # Each row becomes one value of bytes, which NumPy can sort.
+    # Each row becomes a single value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
     return np.unique(rows, return_counts=True)[1]

@@ -77,7 +77,7 @@ def given(
     """Returns a caller's cosines with fresh directions as evidence, after all checks.
 
     Args:
-      cosines: (runs, canaries), or (runs,) with one canary a run; NaN for a run that failed.
+      cosines: (runs, canaries), or (runs,) with a single canary a run; NaN for a run that failed.
       dimension: d, the number of trained parameters.
       leave_one_out: whether a cosine used the other canaries' directions.
       presence: 1 where the canary was in, else 0, in the cosines' shape; None where all were in.
@@ -229,7 +229,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
     """Returns a caller's presence as bool (runs, canaries).
 
     Args:
-      presence: (runs, canaries), or (runs,) with one canary a run; 1 where the canary was in, else 0.
+      presence: (runs, canaries), or (runs,) with a single canary a run; 1 where the canary was in, else 0.
       shape: the shape (runs, canaries) of the scores.
 
     Raises:

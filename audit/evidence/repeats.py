@@ -40,7 +40,7 @@ _LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by n
 
 
 class RowTable(NamedTuple):
-    """The rows of scores of one world, or of both.
+    """The rows of scores of a single world, or of both.
 
     Attributes:
       name: the words for all rows in messages: "the scores in".

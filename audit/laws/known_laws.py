@@ -91,7 +91,7 @@ class ScoreFamily(NamedTuple):
 
 
 class KnownLaw(NamedTuple):
-    """A pair of distributions of scores: a family at one parameter."""
+    """A pair of distributions of scores: a family at a single parameter."""
 
     law: ScoreFamily
     parameter: float

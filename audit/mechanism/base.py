@@ -128,7 +128,7 @@ BoundObserve = Callable[[Tree, Array, Array], Tree]
 
 
 class Canaries(NamedTuple):
-    """The K canaries of one run.
+    """The K canaries of a single run.
 
     Attributes:
       craft: (step, theta) -> the canaries of that step.
@@ -180,7 +180,7 @@ class Mechanism(NamedTuple):
     Attributes:
       start: theta_0 (p,) -> the state before the first step.
       segment: the function that takes the steps of a schedule.
-      memory: (theta_0, data, batch size) -> an estimate of the memory of one run's step.
+      memory: (theta_0, data, batch size) -> an estimate of the memory of a single run's step.
       spreads: whether a step is divided over the devices of the axis PARTS, along which the segment
         is mapped.
     """
@@ -199,7 +199,7 @@ def sum_canaries(
     mask: Array,
     clipped_sum: ClippedSum,
 ) -> Array:
-    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of one step.
+    """Returns sum_k mask_k presence_k clip(v_k, C), (p,), over the canaries v_k of a single step.
 
     Args:
       canaries: K canaries, and which of them are present.
@@ -229,7 +229,7 @@ def _weighted_sum(
     clipping_norm: Array,
     clipped_sum: ClippedSum,
 ) -> Array:
-    """Returns sum_k weights_k clip(v_k, C), (p,), for the canaries v_k of one step.
+    """Returns sum_k weights_k clip(v_k, C), (p,), for the canaries v_k of a single step.
 
     Args:
       crafted: the canaries v_k, as the adversary's craft gives them.
@@ -511,9 +511,9 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains one run without canaries, and sums its squared updates (hidden-state paper, Algorithm 3).
+    """Trains a single run without canaries, and sums its squared updates (hidden-state paper, Algorithm 3).
 
-    Segments have one step each, so that every update can be seen.
+    Segments have a single step each, so that every update can be seen.
 
     Args:
       mechanism: what trains.
@@ -525,7 +525,7 @@ def simulate(
     """
 
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
-        """Takes one step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
+        """Takes a single step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
         schedule = Schedule(batch[None], jnp.zeros(1))
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)

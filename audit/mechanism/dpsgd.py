@@ -62,7 +62,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
-            """Takes one step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
+            """Takes a single step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
             extra = insert(state.step, state.theta, mask)
             batch = (data[0][indices], data[1][indices])
@@ -74,7 +74,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of one run's step: the clipped sum's results, and a few vectors (p,)."""
+        """Estimates the memory of a single run's step: the clipped sum's results, and a few vectors (p,)."""
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )
@@ -93,7 +93,7 @@ def step(
     extra: Array,
     noise_key: Array,
 ) -> base.State:
-    """Takes one step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
+    """Takes a single step of DP-SGD: theta becomes optimizer(theta, (S + extra + Z) / B + lambda theta).
 
     S is the sum of the mini-batch's clipped gradients, Z ~ N(0, (sigma C)^2 I) the noise, and lambda the
     weight decay (hidden-state paper, Equation 2).

@@ -138,12 +138,12 @@ class Placement(NamedTuple):
         axes: tuple[int | None, ...],
         donated: tuple[int, ...] = (),
     ) -> jax.stages.Wrapped:
-        """Returns a function of one run, mapped over runs; it is compiled when it is first called.
+        """Returns a function of a single run, mapped over runs; it is compiled when it is first called.
 
         Every device maps the function over its own runs.
 
         Args:
-          function: a function of one run.
+          function: a function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
           donated: the positions of the arguments whose buffers the results may reuse.
         """
@@ -179,7 +179,7 @@ class Insertion(NamedTuple):
     def bind(
         self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
     ) -> base.Canaries:
-        """Returns the canaries of one run.
+        """Returns the canaries of a single run.
 
         Args:
           state: the adversary's state, the same for all runs.
@@ -233,7 +233,7 @@ def compile_segment(
         presence: Array,
         keys: RunKeys,
     ) -> base.State:
-        """Trains one run through a segment; presence is (K,)."""
+        """Trains a single run through a segment; presence is (K,)."""
         canaries = insertion.bind(adversary_state, presence, keys.own)
         return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
 
@@ -292,7 +292,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
 
     Args:
       runs: the number of runs in all.
-      step: the memory of one run's step.
+      step: the memory of a single run's step.
       hardware: the devices; by default those of this process.
     """
     devices = hardware or local_hardware()

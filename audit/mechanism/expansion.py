@@ -134,7 +134,7 @@ class StepMap(NamedTuple):
 
 
 class _Scale(NamedTuple):
-    """The traced numbers in which steps of one program differ.
+    """The traced numbers in which steps of a single program differ.
 
     Attributes:
       rate: the learning rate eta.
@@ -376,7 +376,7 @@ def _make_slopes(descend: _Descend) -> _Walk:
 
 
 def _map_over_directions(measure_along: _Walk) -> _Walk:
-    """Maps a function of one line, which takes a unit vector (p,), over directions (n, p) of any length.
+    """Maps a function of a single line, which takes a unit vector (p,), over directions (n, p) of any length.
 
     Along a direction of length 0 the result is 0.
     """

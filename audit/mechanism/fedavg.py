@@ -129,7 +129,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         """
 
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
-            """Takes one round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
+            """Takes a single round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
             norm = hyper.clipping_norm * state.optimizer.scale
@@ -142,7 +142,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         return final
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
-        """Estimates the memory of one run's round: the clients trained at once, and a few vectors (p,).
+        """Estimates the memory of a single run's round: the clients trained at once, and a few vectors (p,).
 
         `batch_size` is the contract's name for W, the number of clients of a round.
         """
@@ -154,7 +154,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
 
 
 def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMemory:
-    """Estimates the memory of one client's training in one round.
+    """Estimates the memory of a single client's training in a single round.
 
     Args:
       choices: what is compiled in.
@@ -397,7 +397,7 @@ def _add_canaries(
         joining = canaries._replace(presence=presence)
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        """Returns the loss of one example, for canaries that are examples."""
+        """Returns the loss of a single example, for canaries that are examples."""
         feature, label = example
         return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
 

@@ -45,7 +45,7 @@ def local_hardware() -> Hardware:
 
 
 class StepMemory(NamedTuple):
-    """Bytes of one run's step, counted before anything is fused: a compiled program takes less.
+    """Bytes of a single run's step, counted before anything is fused: a compiled program takes less.
 
     Attributes:
       written: the bytes of all results that depend on the run's parameters; runs that are trained at once

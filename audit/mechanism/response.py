@@ -46,7 +46,7 @@ class Response(NamedTuple):
         """Returns the mu (D,) of the scores <v, theta_0 - theta_T> of canaries v (D, p).
 
         mu is how far the canary shifts the score's mean, over the score's standard deviation. GC-R and GC-S
-        (`audit.adversaries.biased`) score in this way, with canaries along one coordinate.
+        (`audit.adversaries.biased`) score in this way, with canaries along a single coordinate.
         """
         variances = jnp.einsum("dp,pq,dq->d", canaries, self.covariance, canaries)
         return -jnp.sum(canaries * self.shifts, axis=1) / jnp.sqrt(variances)
@@ -116,7 +116,7 @@ def respond(
         return flat_after
 
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
-        """Takes one step and carries the factors of covariance and shifts through it.
+        """Takes a single step and carries the factors of covariance and shifts through it.
 
         Differences of whole steps show how noise and state move the next state; a QR decomposition of
         the stacked differences gives the next factor.

@@ -2,7 +2,7 @@
 
 A method is a function and its record, side by side in a file: `estimate.METHODS` has the methods of a single
 canary a run, `lifted.METHODS` those of several. Whatever shows, counts or calibrates methods reads these;
-functions of one run alone are in `one_run_bounds.OF_COINS`, and in one_shot's FITTED and LIMITS.
+functions of a single run alone are in `one_run_bounds.OF_COINS`, and in one_shot's FITTED and LIMITS.
 Importing this loads no SciPy.
 """
 
@@ -61,7 +61,7 @@ class Mark(NamedTuple):
       color: A colour's name in the figures' palette.
       marker: A marker of matplotlib's.
       size: The marker's size in points.
-      place: The rank, from left to right, among the marks at one point of the axis.
+      place: The rank, from left to right, among the marks at a single point of the axis.
       filled: Whether the marker is filled.
       outline: A colour of matplotlib's for the marker's edge; empty for the marker's own colour.
       line: The width of lines, in points.

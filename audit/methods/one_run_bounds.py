@@ -1,6 +1,6 @@
-"""Lower bounds on epsilon from one run with many canaries, which may depend on each other in any way.
+"""Lower bounds on epsilon from a single run with many canaries, which may depend on each other in any way.
 
-    exact_null         from cosines of uniformly random canaries that are all in: `exact_null` of one run
+    exact_null         from cosines of uniformly random canaries that are all in: `exact_null` of a single run
     one_run_guesses    from fair coins: right guesses against (epsilon, delta)-DP
     one_run_gaussian   from fair coins: right guesses against mu-GDP
 
@@ -165,7 +165,7 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
 
 
 def make_design(cosines: Cosines) -> Fresh:
-    """Returns the observed cosines as the design of one run of fresh directions, all in."""
+    """Returns the observed cosines as the design of a single run of fresh directions, all in."""
     observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 

@@ -1,4 +1,4 @@
-"""Estimates of epsilon from the cosines of one run's canaries (Andrew et al., ICLR 2024, and before).
+"""Estimates of epsilon from the cosines of a single run's canaries (Andrew et al., ICLR 2024, and before).
 
 Each canary is a uniform direction of R^d; what it adds to training shifts its cosine with the released
 vector. Where nothing leaks, the cosine has the law of `cosine_law`, which is nearly N(0, 1/d).

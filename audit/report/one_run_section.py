@@ -1,4 +1,4 @@
-"""What a page says of an audit of one run, or of runs that are each concluded alone."""
+"""What a page says of an audit of a single run, or of runs that are each concluded alone."""
 
 from collections.abc import Sequence
 

@@ -251,7 +251,7 @@ def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
 
 
 def _list_uppers(conclusion: Conclusion) -> list[Upper]:
-    """Returns a conclusion's upper bounds in the form in which the page of one run shows them."""
+    """Returns a conclusion's upper bounds in the form in which the page of a single run shows them."""
     uppers = []
     for upper in conclusion.upper_bounds:
         uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))

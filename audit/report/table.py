@@ -49,7 +49,7 @@ class Column(NamedTuple):
     Attributes:
       key: the column's name in CSV and JSON; None if it is in neither.
       value: function from a row to its value in the column; None is an empty cell in CSV.
-      head: the column's name in text and HTML, in one line or several; None if it is in neither.
+      head: the column's name in text and HTML, in a single line or several; None if it is in neither.
       show: function from a value other than None to the cell's text.
       width: the column's width in characters; 0 for the width of its widest cell.
       left: whether cells are aligned to the left, rather than to the right.

@@ -19,12 +19,12 @@ class Model(NamedTuple):
     """A network whose parameters are a single vector.
 
     Attributes:
-      module: takes one example, without a batch axis.
+      module: takes a single example, without a batch axis.
       n_parameters: p.
       init: key -> theta (p,).
       unravel: theta -> the module's parameter tree.
       criterion: (logits, label) -> scalar.
-      loss: (theta, (features, label)) -> scalar, of one example.
+      loss: (theta, (features, label)) -> scalar, of a single example.
       inputs: features -> the floats of one example that the first layer sees; the module takes them in place
         of the features too.
     """
@@ -54,9 +54,9 @@ def flat_model(
     """Wraps a Flax module as a Model, whose parameters are a flat vector theta (p,).
 
     Args:
-      module: takes one example, without a batch axis, and returns logits.
+      module: takes a single example, without a batch axis, and returns logits.
       example: an example of the shape and dtype that the module is initialised for.
-      criterion: (logits, label) -> the loss of one example, ().
+      criterion: (logits, label) -> the loss of a single example, ().
       inputs: features -> the floats of one example that the module's first layer sees, for adversaries that
         craft examples; by default the features themselves.
     """

@@ -153,7 +153,7 @@ class Convex(NamedTuple):
 
 
 class Curved(NamedTuple):
-    """Limits on the curvature of one example's loss, for any data and any parameters.
+    """Limits on the curvature of a single example's loss, for any data and any parameters.
 
     Attributes:
       largest_negative: m; no eigenvalue of the loss's Hessian is below -m.
@@ -176,7 +176,7 @@ class Task(NamedTuple):
       label: the name on figures.
       description: the description in reports.
       data: the data set.
-      make: the shape of one example's features -> the model.
+      make: the shape of a single example's features -> the model.
       classes: the number of classes; 0 for a regression.
       learning_rate: the default learning rate.
       batch_size: the default batch size.

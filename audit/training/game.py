@@ -386,11 +386,11 @@ class _ChunkPlayer:
     def _map_over_runs(
         self, name: str, function: Callable[..., Tree], axes: tuple[int | None, ...]
     ) -> Wrapped:
-        """Maps a function of one run over a chunk's runs, compiled once for games that share programs.
+        """Maps a function of a single run over a chunk's runs, compiled once for games that share programs.
 
         Args:
           name: a name that tells the functions of a game from each other.
-          function: a function of one run.
+          function: a function of a single run.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
         """
         game = self._game

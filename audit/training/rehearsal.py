@@ -218,7 +218,7 @@ class _Recorder:
 
 
 def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
-    """Returns the function that computes what one canary adds to a step of each run, (R, p).
+    """Returns the function that computes what a single canary adds to a step of each run, (R, p).
 
     It takes the canaries that the step may insert, with a leading axis (R,), the models (R, p) before it and
     the step's number from 0. Of K canaries, step t takes canary t modulo K.

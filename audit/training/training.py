@@ -61,7 +61,7 @@ def train(
       watch: called with a chunk after each segment.
 
     Raises:
-      InputError: memory runs out with one run at a time, or a run diverged.
+      InputError: memory runs out with a single run at a time, or a run diverged.
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
@@ -101,7 +101,7 @@ def train(
 
 
 def merge(parts: Sequence[Trained]) -> Trained:
-    """Merges the results of consecutive calls of `train` on one store, adding up what they spent.
+    """Merges the results of consecutive calls of `train` on a single store, adding up what they spent.
 
     The scores are the last call's, which include those of all earlier calls.
     """

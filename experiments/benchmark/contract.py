@@ -106,7 +106,7 @@ class BenchmarkedMechanism(NamedTuple):
       design: The design of its audits, one of DESIGNS.
       name: The name, which no other mechanism has.
       law: The law that draws an audit's evidence. Its truth is the least epsilon at which the mechanism is
-        (epsilon, delta)-DP for adding or removing one canary.
+        (epsilon, delta)-DP for adding or removing a single canary.
       mu: The law's parameter.
       description: A description for readers.
       sizes: The sizes n of the audits in a full run of the benchmark; `shape` says what n counts.
@@ -144,7 +144,7 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     Args:
       law: The law of the evidence.
       design: One of DESIGNS.
-      n: The size: the runs in each world for one canary a run; the runs for several canaries a run; the
+      n: The size: the runs in each world for a single canary a run; the runs for several canaries a run; the
         canaries of the single run for the other designs.
       mu: The law's parameter.
     """

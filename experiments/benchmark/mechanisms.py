@@ -37,7 +37,7 @@ Array = NDArray[np.float64]
 Generator = np.random.Generator
 
 # The sizes n in a full run, the usual size first. n counts, in turn: runs in each world, runs, coins of one
-# run, directions of one run.
+# run, directions of a single run.
 _WORLD_SIZES = (1000, 50, 250, 5000)
 _RUN_SIZES = (200, 50, 1000)
 _COIN_SIZES = (1000, 100, 5000)
@@ -55,7 +55,7 @@ _CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has anothe
 
 
 def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of the mixture of runs in one world; a `ScoreFamily.sample`.
+    """Draws n scores of the mixture of runs in a single world; a `ScoreFamily.sample`.
 
     Args:
       rng: The randomness.
@@ -73,7 +73,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 
 
 def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of pure noise in one world, but each reveals its bit with probability _OPEN_DELTA.
+    """Draws n scores of pure noise in a single world, but each reveals its bit with probability _OPEN_DELTA.
 
     A score that reveals its bit is _OPEN_SCORE where the canary is in (`inserted`), else -_OPEN_SCORE.
     """
@@ -93,7 +93,7 @@ _MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _m
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
-    """Draws runs of one canary each; the canary is in in the first runs, a share `share_in` of all."""
+    """Draws runs of a single canary each; the canary is in in the first runs, a share `share_in` of all."""
     runs = setting.runs
     runs_in = round(runs * share_in)
     scores_in = sample(rng, setting.mu, True, runs_in)
@@ -144,7 +144,7 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws one run's scores: pure noise, but with a small probability many coins are revealed at once.
+    """Draws a single run's scores: pure noise, but with a small probability many coins are revealed at once.
 
     Each coin is revealed with probability _OPEN_DELTA in all. The mechanism is a trap for bounds that take
     coins for independent.
@@ -197,7 +197,7 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
 
 
 def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms whose runs have one canary each."""
+    """Returns the mechanisms whose runs have a single canary each."""
     make = partial(BenchmarkedMechanism, ONE_CANARY)
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
@@ -286,7 +286,7 @@ def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of one run whose canaries are uniform directions.
+    """Returns the mechanisms of a single run whose canaries are uniform directions.
 
     Their laws are the Gaussian mechanism's and some of those that `calibrate` draws from.
     """

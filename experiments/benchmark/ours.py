@@ -34,7 +34,7 @@ from experiments.benchmark.contract import (
 
 _BY_MU = (estimate.IN_SAMPLE,)  # estimates of epsilon that follow from the mu of a Gaussian curve
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of methods whose audits take seconds
-# What methods of one run's coins assume beyond fair coins, which their records do not say.
+# What methods of a single run's coins assume beyond fair coins, which their records do not say.
 _COINS_ASSUMED = {
     one_run_bounds.ONE_RUN_GAUSSIAN: Assumption(
         "", "", f"{one_run_bounds.FAIR_COINS.sentence}; a Gaussian trade-off curve", gaussian=True
@@ -43,7 +43,7 @@ _COINS_ASSUMED = {
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method for one canary a run.
+    """Returns epsilon by a method for a single canary a run.
 
     Raises:
       InputError: The method assumes a Gaussian trade-off curve, and the scores refute it. An audit's page

@@ -148,7 +148,7 @@ _HELD_IN_ONE_RUN = f"{_HELD} of a single run"
 
 
 def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
-    """Returns the record of jax-privacy's Clopper-Pearson bound for one canary a run.
+    """Returns the record of jax-privacy's Clopper-Pearson bound for a single canary a run.
 
     Args:
       strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
@@ -164,7 +164,7 @@ def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
 
 
 def _one_run(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for one run of any mechanism, with a strategy."""
+    """Returns the record of jax-privacy's bound for a single run of any mechanism, with a strategy."""
     return _jax(
         f"jax-privacy: one_run, {strategy}",
         design=ONE_RUN,
@@ -175,7 +175,7 @@ def _one_run(strategy: str) -> Estimator:
 
 
 def _one_run_fdp(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for one run by a trade-off curve, with a strategy."""
+    """Returns the record of jax-privacy's bound for a single run by a trade-off curve, with a strategy."""
     return _jax(
         f"jax-privacy: one_run_fdp, {strategy}",
         design=ONE_RUN,

@@ -334,7 +334,7 @@ def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
 
     Args:
       how: The user's choices.
-      clocked: The scores of one run with many canaries.
+      clocked: The scores of a single run with many canaries.
     """
     # False: a cosine's law without its canary is fitted to the canaries that are out, so that all bounds
     # are of the coins alone.
@@ -359,8 +359,8 @@ def make_peer_curves(
     Args:
       how: The user's choices.
       engine: The measurement of the engine's speed.
-      single: The scores of runs with one canary each.
-      once: The scores of one run with many canaries.
+      single: The scores of runs with a single canary each.
+      once: The scores of a single run with many canaries.
     """
     models_at_once = engine.about.models * engine.processes
     steps = how.setting(SINGLE).schedule.steps

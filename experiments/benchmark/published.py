@@ -216,7 +216,7 @@ def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float
 
 
 def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
-    """Guesses the coins of one run, and returns which guesses are right, the surest guess first.
+    """Guesses the coins of a single run, and returns which guesses are right, the surest guess first.
 
     The canary with the largest score is guessed to be in, that with the smallest to be out, that with the
     second largest to be in, and so on.
@@ -238,7 +238,7 @@ def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[i
 
     Args:
       is_right: (m,) whether each guess is right, the surest first, as `judge_guesses` returns it.
-      best: Whether to count for 20 numbers of guesses, or for one number, a fifth of the coins.
+      best: Whether to count for 20 numbers of guesses, or for a single number, a fifth of the coins.
 
     Returns:
       (number of guesses, number of right guesses) for each number of guesses, an even number of at least 2.

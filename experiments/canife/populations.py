@@ -351,7 +351,7 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns how clients with one example each train: a round is a step of DP-SGD on the cohort.
+    """Returns how clients with a single example each train: a round is a step of DP-SGD on the cohort.
 
     What a client sends is the clipped gradient of its example.
 

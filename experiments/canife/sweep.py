@@ -1,7 +1,7 @@
 """CANIFE's ablations as data, at three scales: the paper's Figures 5a, 5b, 8a and 8c.
 
     smoke    seconds: a few steps of a design, to see that all is in its place
-    laptop   clients of one example of Fashion-MNIST, two layers, frozen at round 101
+    laptop   clients of a single example of Fashion-MNIST, two layers, frozen at round 101
     paper    designs of 2,500 steps, and five seeds
 
 Each combination of fields is a training run of its own; seeds are averaged.

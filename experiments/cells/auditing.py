@@ -164,7 +164,7 @@ class Written(NamedTuple):
     """The result of an audit, after the attempt to write its files.
 
     Attributes:
-      result: The result as JSON on one line.
+      result: The result as JSON on a single line.
       refusal: The reason why the files could not be written; empty where they were.
     """
 

@@ -135,7 +135,7 @@ class GameRecipe(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A piece of a sweep's work, such as the audit of one setting.
+    """A piece of a sweep's work, such as the audit of a single setting.
 
     Attributes:
       name: The name for people.

@@ -171,7 +171,7 @@ def join(address: str) -> Iterator[Cluster]:
 
 
 def _shorten(error: Exception) -> str:
-    """Returns the first 120 characters of an error's message, on one line."""
+    """Returns the first 120 characters of an error's message, on a single line."""
     return " ".join(str(error).split())[:120]
 
 

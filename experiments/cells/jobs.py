@@ -159,7 +159,7 @@ class StartedTask(NamedTuple):
 
 
 class Job(Protocol):
-    """Tasks that belong together: those of one cell, or of one request to train runs."""
+    """Tasks that belong together: those of a single cell, or of one request to train runs."""
 
     def start(self, node: Node | None) -> StartedTask | None:
         """Starts the next task, on a node or, for None, on any; returns None where no task can start now."""

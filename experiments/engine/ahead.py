@@ -34,7 +34,7 @@ _MOST_LETTERS = 200  # of a compiler's message that a table shows
 
 
 class ProgramMemory(NamedTuple):
-    """The memory, in bytes, that a compiled training program takes on one device.
+    """The memory, in bytes, that a compiled training program takes on a single device.
 
     Attributes:
       device: The whole program's bytes: arguments, outputs and temporary buffers.

@@ -222,7 +222,7 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
 
     Args:
       fields: The setting's fields, as scores.json has them.
-      runs: The number of runs to score, each with one canary.
+      runs: The number of runs to score, each with a single canary.
     """
     from audit.settings import build
     from audit.training import game
@@ -279,7 +279,7 @@ def _audit(setting: Setting, trial: Trial) -> Row:
     upper bound.
 
     Args:
-      setting: A setting with one canary a run.
+      setting: A setting with a single canary a run.
       trial: The scale and the data.
     """
     from audit.methods import estimate
@@ -428,7 +428,7 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
 
 
 def _count_operations(setting: Setting, dataset: Dataset) -> int:
-    """Returns the floating-point operations of a model-step, the step of one model on a mini-batch."""
+    """Returns the floating-point operations of a model-step, the step of a single model on a mini-batch."""
     from audit.settings import build
     from experiments.engine import peers_jax
 

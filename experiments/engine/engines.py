@@ -175,7 +175,7 @@ class Kind(NamedTuple):
       name: The name in tables and flags.
       load: () -> the function that builds the engine; imports its libraries.
       needs: The name of the library that may be missing.
-      one_thread: Whether a process of it uses a single core, so that a CPU is given one process for each
+      one_thread: Whether a process of it uses a single core, so that a CPU is given a single process for each
         core.
       chooses: Whether the engine tries several numbers of models at once, unless it is given a number.
     """

@@ -57,7 +57,7 @@ class Probe(NamedTuple):
     """How fast this machine trains.
 
     Attributes:
-      model_step: The seconds of a model-step, a step of one model.
+      model_step: The seconds of a model-step, a step of a single model.
       chunk: The number of runs that are trained at once.
       compilation: The seconds from the start until all is compiled.
     """

@@ -57,7 +57,7 @@ def make_problem(
       sources: Where the data come from.
 
     Returns:
-      (the problem, the floating-point operations of a step of one model)
+      (the problem, the floating-point operations of a step of a single model)
     """
     dataset = task(model).data.load(sources)
     size = {} if batch_size is None else {"batch_size": batch_size}
@@ -192,7 +192,7 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
 
     Args:
       model: The network.
-      example: The features of one example; only their shape is read.
+      example: The features of a single example; only their shape is read.
     """
     # The parameters as Flax nests them, but with indices in theta in place of values.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
@@ -214,7 +214,7 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
 
 
 def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
-    """Counts the numbers that each layer computes for one example, by path and in the order of calls."""
+    """Counts the numbers that each layer computes for a single example, by path and in the order of calls."""
     outputs: dict[LayerPath, int] = {}
 
     def note_call(
@@ -260,7 +260,7 @@ def flops(uses: list[int], examples: float) -> int:
     no gradient of its inputs. Biases, activations, clipping and noise are not counted.
 
     Args:
-      uses: The number of uses of weights in one example's forward pass, for each layer with a kernel.
+      uses: The number of uses of weights in a single example's forward pass, for each layer with a kernel.
       examples: The number of examples in the step.
     """
     return round(2 * examples * (3 * sum(uses) - uses[0]))
@@ -309,7 +309,7 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         data: Data,
         schedule: Schedule,
     ) -> State:
-        """Trains one run through all rounds."""
+        """Trains a single run through all rounds."""
         return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
     mapped_axes = (0, 0, None, None, None)  # state and key are a run's own
@@ -425,7 +425,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
 
 def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
-    """Makes the function that trains one model by jax_privacy.
+    """Makes the function that trains a single model by jax_privacy.
 
     Returns:
       (theta (p,), key, batches (steps, B), data, learning rate, sigma) -> the parameters (p,) after a step on

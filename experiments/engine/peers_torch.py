@@ -205,7 +205,7 @@ def _cycle_batches(problem: Problem) -> Iterator[Batch]:
 def opacus(problem: Problem) -> Engine:
     """Builds the engine of Opacus: DP-SGD by its GradSampleModule and DPOptimizer.
 
-    It trains one model, in one thread.
+    It trains a single model, in one thread.
     """
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
@@ -331,7 +331,7 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     names = [name for name, _ in network.named_parameters()]
 
     def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
-        """Returns the loss on one example."""
+        """Returns the loss on a single example."""
         parameters = dict(zip(names, theta, strict=True))
         logits = torch.func.functional_call(network, parameters, (features[None],))
         return cross_entropy(logits, label[None])

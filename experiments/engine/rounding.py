@@ -186,7 +186,7 @@ def _compute_reference(
     """
 
     def loss(params: Any, features: Array, label: Array) -> Array:
-        """Returns the loss on one example."""
+        """Returns the loss on a single example."""
         logits: Any = model.module.apply({"params": params}, features)
         return model.criterion(logits, label)
 

@@ -28,7 +28,7 @@ stated: dict[str, Any] = {
 
 
 def loss(params: Any, x: Any, y: Any) -> Any:
-    """Returns the mean loss of a batch; jax_privacy calls it with batches of one example."""
+    """Returns the mean loss of a batch; jax_privacy calls it with batches of a single example."""
     logits = x @ params["kernel"] + params["bias"]
     return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
 

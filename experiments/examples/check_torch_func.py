@@ -31,7 +31,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD, which clips each example's gradient over all layers."""
 
     def loss(params: Any, x: Any, y: Any) -> Any:
-        """Returns the cross entropy of one example."""
+        """Returns the cross entropy of a single example."""
         return cross_entropy(functional_call(network, params, x[None]), y[None])
 
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)

@@ -61,7 +61,7 @@ for _ in range(3):
 
 
 def train_batch(x: torch.Tensor, y: torch.Tensor) -> None:
-    """Trains on one batch that the check gives, in place of those of the Poisson sampler."""
+    """Trains on a single batch that the check gives, in place of those of the Poisson sampler."""
     all_rows = list(range(len(x)))
     single = DataLoader(
         TensorDataset(x, y),

@@ -43,7 +43,7 @@ def sum_clipped_gradients(
     """
 
     def loss(weights: dict[str, Tensor], example: Tensor, label: Tensor) -> Tensor:
-        """Returns the cross entropy of one example."""
+        """Returns the cross entropy of a single example."""
         logits = functional_call(model, weights, (example[None],))
         return cross_entropy(logits, label[None])
 

@@ -33,7 +33,7 @@ def constant_direction() -> Adversary:
 
 
 def loss(params: Array, labelled: tuple[Array, Array]) -> Array:
-    """Returns the squared error of a linear regression on one example (features, label)."""
+    """Returns the squared error of a linear regression on a single example (features, label)."""
     feature, label = labelled
     return (params @ feature - label) ** 2
 

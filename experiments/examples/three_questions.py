@@ -115,7 +115,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 def draw_steps(axes: Axes) -> None:
-    """Draws a bar for each step: how far one example moves it, divided by its noise.
+    """Draws a bar for each step: how far a single example moves it, divided by its noise.
 
     Units are such that accounting assumes 1. A bar is green where `audit.check_step` passes the step.
     """

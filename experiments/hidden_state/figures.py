@@ -397,7 +397,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     """Draws a cell's false-negative rates, exact and Gaussian, less those of the upper bound.
 
     The exact rates are those of the last iterate where every step splits at h = C / 2. The Gaussian curve
-    agrees with them at one point, the test at the threshold C / 2.
+    agrees with them at a single point, the test at the threshold C / 2.
     """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))

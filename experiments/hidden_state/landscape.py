@@ -245,7 +245,7 @@ class Study(NamedTuple):
 
 
 class CellResults(NamedTuple):
-    """All results of one cell.
+    """All results of a single cell.
 
     Attributes:
       cell: The cell.
@@ -261,7 +261,7 @@ class CellResults(NamedTuple):
 
 
 class SearchResults(NamedTuple):
-    """Algorithm 6 on one cell.
+    """Algorithm 6 on a single cell.
 
     Attributes:
       cell: The cell.
@@ -404,7 +404,7 @@ def text(result: Result) -> str:
 
 
 def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """Reads the results of one cell; returns None unless all of them are stored."""
+    """Reads the results of a single cell; returns None unless all of them are stored."""
     results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
     stored = {thresholds: exact for thresholds, exact in results.items() if exact is not None}
     simulated = read(held, study.audit(cell), Simulated)
@@ -415,7 +415,7 @@ def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults
 
 
 def _read_search(held: Holdings, request: ThresholdSearch) -> SearchResults | None:
-    """Reads the results of Algorithm 6 on one cell; returns None unless all of them are stored."""
+    """Reads the results of Algorithm 6 on a single cell; returns None unless all of them are stored."""
     result = read(held, request, Search)
     laws = [read(held, law, Exact) for law in request.laws()]
     stored = [law for law in laws if law is not None]

@@ -90,7 +90,7 @@ class Stepper:
         # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - share_up))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
-        # At one point the weight of the cut is 13/12, so that the other part's weight is negative there.
+        # At a single point the weight of the cut is 13/12, so that the other part's weight is negative there.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:

@@ -166,7 +166,7 @@ def simulate(
                 findings = estimate.findings(scores[present], scores[~present], delta, confidence)
                 bounds.append([finding_fields(finding) for finding in findings])
             first, last = bounds
-            # From run 0 on, with one canary a run.
+            # From run 0 on, with a single canary a run.
             final_scores = Scores(0, scores_by_step[-1][:, None], present[:, None])
             yield request, final_scores, Simulated(in_sample, first, last)
 

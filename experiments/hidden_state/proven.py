@@ -90,7 +90,7 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
 
 
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
-    """Yields a line for each method: the epsilon it proves by the number of training runs of one audit.
+    """Yields a line for each method: the epsilon it proves by the number of training runs of a single audit.
 
     With fresh directions there is a bound after every run. All other methods are computed from the scores of
     the first runs, at the numbers of runs _SHOWN_RUNS and from all runs.

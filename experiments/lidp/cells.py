@@ -95,7 +95,7 @@ class PlacedAudit(NamedTuple):
 
 
 class _SeedFindings(NamedTuple):
-    """What an audit with one seed finds.
+    """What an audit with a single seed finds.
 
     Attributes:
       by_order: What each order of Wilson's intervals finds, at its threshold.
@@ -180,7 +180,7 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
 
 
 def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) -> _SeedFindings:
-    """Audits the mechanism with one seed, by each order of Wilson's intervals and by `lifted`.
+    """Audits the mechanism with a single seed, by each order of Wilson's intervals and by `lifted`.
 
     Args:
       audit: The audit.

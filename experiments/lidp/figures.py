@@ -123,7 +123,7 @@ def epsilons_figure(points: Points) -> Figure:
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     """Draws a panel of Figure 3: methods' epsilons, the exact epsilon, and the limit of the paper's window.
 
-    In the panel over n, audits with one canary have separate lines.
+    In the panel over n, audits with a single canary have separate lines.
 
     Args:
       axis: The panel's axes.
@@ -266,7 +266,7 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Table 1: how many times fewer runs several canaries need than one.
 
-    In the sweep, each audit with one canary is followed by the audit with several that belongs to it.
+    In the sweep, each audit with a single canary is followed by the audit with several that belongs to it.
     """
     pairs = _read_scores(sweep, evidence)
     missing = sum(scores is None for _, scores in pairs)
@@ -356,7 +356,7 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
-    """Draws an attack's bounds over the runs, with one canary and with several."""
+    """Draws an attack's bounds over the runs, with a single canary and with several."""
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():

@@ -32,7 +32,7 @@ class Gain(NamedTuple):
 
     Attributes:
       label: The entry's name.
-      single: The largest mean epsilon with one canary and order 1, over the numbers of runs.
+      single: The largest mean epsilon with a single canary and order 1, over the numbers of runs.
       several: The largest mean epsilon with several canaries, by method: ORDER_2, ORDER_4.
       by_order: The gain by method (see `compute_gain`); None where one of the two curves proves nothing.
     """
@@ -51,7 +51,7 @@ class Lifted(NamedTuple):
       over_canaries: Epsilon from all runs, by the number of canaries and then by method.
       runs: The numbers of runs at which `single` and `several` are computed.
       single: Epsilon at each number of runs with one canary and order 1; None where no such audit is stored.
-      canaries: The number of canaries of `several`; None where audits with one canary alone are stored.
+      canaries: The number of canaries of `several`; None where audits with a single canary alone are stored.
       several: Epsilon at each number of runs with `canaries` canaries, by method.
     """
 
@@ -68,7 +68,7 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
 
     Args:
       label: The entry's name.
-      single: Scores of runs with one canary.
+      single: Scores of runs with a single canary.
       several: Scores of runs with several canaries.
       levels: Delta and confidence of the bounds.
     """
@@ -87,7 +87,7 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
 def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Level) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
-    Over the number of runs, bounds are computed with one canary, and with the number of canaries that is
+    Over the number of runs, bounds are computed with a single canary, and with the number of canaries that is
     nearest to the square root of the number of all runs.
 
     Args:
@@ -166,7 +166,7 @@ def compute_gain(
 
     Args:
       runs: The numbers of runs at which both curves are computed.
-      single: Epsilon with one canary, at each number of runs.
+      single: Epsilon with a single canary, at each number of runs.
       several: Epsilon with several canaries, at each number of runs.
 
     Returns:
@@ -202,7 +202,7 @@ def _list_usable_methods(canaries: int) -> list[str]:
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """Draws a random part of the runs without replacement, as the evidence of an audit.
 
-    Where each run has one canary, half of the part's runs insert it and half do not.
+    Where each run has a single canary, half of the part's runs insert it and half do not.
 
     Args:
       scores: The scores of all runs.

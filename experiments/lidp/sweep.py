@@ -43,7 +43,7 @@ class MechanismGrid(NamedTuple):
 
     Attributes:
       lifted_runs: The numbers of runs n in each world, in the panel over n, with sqrt(n) canaries.
-      single_runs: The numbers of runs n in each world, in the panel over n, with one canary.
+      single_runs: The numbers of runs n in each world, in the panel over n, with a single canary.
       canaries: The numbers of canaries K in the panel over K.
       dimensions: The dimensions d in the panel over d.
       runs: The number of runs n in each world, in the panels over K and over d.
@@ -190,7 +190,7 @@ SIZES = {
         epsilon=4,
     ),
 }
-# The adversaries with one canary in each run, and with several.
+# The adversaries with a single canary in each run, and with several.
 ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
     "poisoned data": (ClipBkd(), _POISONED),
     "random gradients": (CotS(), CotS()),

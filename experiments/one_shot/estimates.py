@@ -76,7 +76,7 @@ def simulate_cells(
     seed: int,
     progress: Callable[[int], object] = lambda simulations: None,
 ) -> list[TableCell]:
-    """Simulates the cells of Table 1 at one dimension, one for each sigma.
+    """Simulates the cells of Table 1 at a single dimension, one for each sigma.
 
     The i-th simulation draws its canaries once for all sigmas, from the seed, the dimension and i alone.
 
@@ -131,7 +131,7 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
 
 
 class Observation(NamedTuple):
-    """The cosines of one run's canaries, under one kind of observation, and what they show.
+    """The cosines of a single run's canaries, under one kind of observation, and what they show.
 
     Attributes:
       cosines: The canaries' cosines.
@@ -184,7 +184,7 @@ class SplitQuantiles(NamedTuple):
     Attributes:
       noise: The noise multiplier.
       observe: The setting's word for what the observer sees: "all" iterates or the "final" model.
-      one_run: The quantiles (len(QUANTILES),) with all canaries in one run.
+      one_run: The quantiles (len(QUANTILES),) with all canaries in a single run.
       several_runs: The quantiles (len(QUANTILES),) with the canaries spread over several runs.
     """
 
@@ -233,11 +233,11 @@ def read_runs(
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
     """Yields Figure 4's quantiles, for each noise multiplier and observation whose scores are stored.
 
-    The scores of the experiments in one run and of those in several runs have to be stored.
+    The scores of the experiments in a single run and of those in several runs have to be stored.
 
     Args:
       held: The store's holdings.
-      plan: The experiments: all canaries in one run, against as many canaries over several runs.
+      plan: The experiments: all canaries in a single run, against as many canaries over several runs.
       delta: The delta of every epsilon.
     """
     for noise in plan.training.noises:

@@ -58,7 +58,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a federated sweep's figure and makes its table, if the store holds any of it.
 
     Args:
-      sweep: Training runs at some noise multipliers, or experiments of one run against several.
+      sweep: Training runs at some noise multipliers, or experiments of a single run against several.
       evidence: The store's holdings, and the delta and confidence of estimates.
 
     Returns:
@@ -103,10 +103,10 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
 
 
 def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
-    """Draws a sweep of one run against several and makes its table; returns None where none is stored.
+    """Draws a sweep of a single run against several and makes its table; returns None where none is stored.
 
     Args:
-      sweep: Experiments with all canaries in one run, and with as many spread over several.
+      sweep: Experiments with all canaries in a single run, and with as many spread over several.
       evidence: The store's holdings, and delta.
     """
     plan = sweep.plan
@@ -231,7 +231,7 @@ def repetitions_figure(planned: PlannedRuns) -> Figure:
 
 
 def quantiles_figure(title: str, splits: Sequence[SplitQuantiles], delta: float) -> Figure:
-    """Draws the estimates' quantiles over experiments: of one run, beside several runs.
+    """Draws the estimates' quantiles over experiments: of a single run, beside several runs.
 
     There is a panel for each noise multiplier and observation.
 

@@ -58,7 +58,7 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        The setting has one canary, because run 0 of such a setting leaves its single canary out.
+        The setting has a single canary, because run 0 of such a setting leaves its single canary out.
 
         The server divides a round's sum by the number of clients that it expects, canaries among them:
 
@@ -91,7 +91,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def one_run(self, noise: float) -> FederatedSetting:
-        """Returns the setting with all canaries in one run."""
+        """Returns the setting with all canaries in a single run."""
         return self.training.with_noise(noise)
 
     def several_runs(self, noise: float) -> FederatedSetting:
@@ -106,7 +106,7 @@ class FederatedSizes(NamedTuple):
     Attributes:
       images: Clients with images.
       text: Clients with text.
-      splits: Experiments whose canaries are in one run or spread over several.
+      splits: Experiments whose canaries are in a single run or spread over several.
     """
 
     images: TrainingPlan
@@ -213,7 +213,7 @@ class RepeatedSweep(Sweep):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitSweep(Sweep):
-    """A sweep of experiments of one run against several.
+    """A sweep of experiments of a single run against several.
 
     Attributes:
       plan: The experiments.

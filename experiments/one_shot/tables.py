@@ -343,7 +343,7 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
 def make_splits_table(
     name: str, splits: Sequence[SplitQuantiles], words: str, delta: float
 ) -> OwnTable:
-    """Makes a table of quantiles of the estimates, with all canaries in one run or spread over several.
+    """Makes a table of quantiles of the estimates, with all canaries in a single run or spread over several.
 
     Args:
       name: The sweep's name.

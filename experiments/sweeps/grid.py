@@ -43,7 +43,7 @@ class GridAudit(NamedTuple):
 
 
 class GridResult(NamedTuple):
-    """The result of one audit of a grid.
+    """The result of a single audit of a grid.
 
     Attributes:
       values: the values of the varied fields, by the fields' flags.

@@ -133,14 +133,14 @@ class Point(NamedTuple):
 def _method_for(conclusion: Conclusion, method: str) -> str:
     """Returns the name of the method that takes a method's place in an audit.
 
-    With one canary a run, that is the method itself. With several, "lifted" takes the place of
+    With a single canary a run, that is the method itself. With several, "lifted" takes the place of
     "assumption_free", and "lifted_gaussian" that of "if_gaussian". Where the law of the scores is known,
     since each run draws fresh directions, "exact_null" takes the place of "assumption_free", and no other
     method has a counterpart.
 
     Args:
       conclusion: The audit's conclusion.
-      method: The name of a method for one canary a run.
+      method: The name of a method for a single canary a run.
 
     Returns:
       The counterpart's name; "" where there is none.
@@ -206,7 +206,7 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
     """Returns an audit's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
     The ends are NaN for fresh directions. Otherwise the interval is that for mu, converted to
-    epsilon: by `normal_scores.mu_interval` with one canary a run, by `mu_interval_of_runs` with several.
+    epsilon: by `normal_scores.mu_interval` with a single canary a run, by `mu_interval_of_runs` with several.
     """
     delta = conclusion.delta
     confidence = conclusion.confidence

@@ -46,7 +46,7 @@ def make_rows(
             missing=len(cells) - stored,
             canaries=cells[0].setting.canaries,
         )
-        # An interval belongs to one audit; with several seeds the row shows their range instead.
+        # An interval belongs to a single audit; with several seeds the row shows their range instead.
         interval = None
         if len(cells) == 1:
             interval = point.interval()
@@ -127,7 +127,7 @@ def _method_columns(method: Method) -> list[Column]:
         return row.epsilons[name].mean
 
     def mean_of_one_canary(row: Row) -> float | None:
-        """Returns the mean epsilon where the row's runs have one canary, else None."""
+        """Returns the mean epsilon where the row's runs have a single canary, else None."""
         if row.seeds.canaries > 1:
             return None
         return mean(row)

@@ -239,7 +239,7 @@ def _require_same(what: str, checksum: str, expected: str) -> None:
 
 @contextlib.contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Turns any exception inside the `with` block into an InputError of one line."""
+    """Turns any exception inside the `with` block into an InputError of a single line."""
     try:
         yield
     except InputError:

@@ -38,7 +38,7 @@ def book_keeping(
     Args:
       module: module.apply({"params": unravel(theta)}, x (features,)) gives logits (outputs,).
       unravel: theta (p,) -> the module's parameters.
-      criterion: criterion(logits, label) is the loss of one example.
+      criterion: criterion(logits, label) is the loss of a single example.
 
     Raises:
       TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function of more

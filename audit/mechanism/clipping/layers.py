@@ -52,7 +52,7 @@ class Factors(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What is measured of the per-example gradients of one parameter of a layer.
+    """What is measured of the per-example gradients of a single parameter of a layer.
 
     Attributes:
       squares: the gradients' squared norms (B,).
@@ -117,7 +117,7 @@ class Call:
 
 
 def call(layer: Any, x: Array) -> Call | None:
-    """Passes one example x through a layer, if it is of a kind whose gradients `measure` can measure.
+    """Passes a single example x through a layer, if it is of a kind whose gradients `measure` can measure.
 
     Args:
       layer: a bound Flax module, with its parameters.

@@ -60,9 +60,9 @@ def unfolded_book_keeping(
     """Returns the strategy for modules of the layers of `layers` and any functions between them.
 
     Args:
-      module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
+      module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
-      criterion: criterion(logits, label) is the loss of one example.
+      criterion: criterion(logits, label) is the loss of a single example.
       block_bytes: bounds what a model's layers store of a block of examples: their inputs, unfolded,
         and their output gradients; but a block takes at least four times what the parameters take, which it
         reads and writes several times.
@@ -117,9 +117,9 @@ def unfolded_dots(
     `unfolded_book_keeping` takes.
 
     Args:
-      module: module.apply({"params": unravel(theta)}, x) gives one example's logits.
+      module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
-      criterion: criterion(logits, label) is the loss of one example.
+      criterion: criterion(logits, label) is the loss of a single example.
       block_bytes: bounds what a model's layers store of a block of examples.
     """
 
@@ -217,7 +217,7 @@ def _block_sum(
     Args:
       module: the network.
       params: its parameters.
-      criterion: criterion(logits, label) is the loss of one example.
+      criterion: criterion(logits, label) is the loss of a single example.
       shapes: every layer's path -> the shape of its output as a matrix.
       block: the examples and their weights.
       clipping_norm: C.
@@ -261,7 +261,7 @@ def _is_factored(summed: Any) -> bool:
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
-    """Returns one example's logits, and the call of each layer by the layer's path.
+    """Returns a single example's logits, and the call of each layer by the layer's path.
 
     Args:
       module: the network.
