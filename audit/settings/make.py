@@ -184,7 +184,7 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
 
 
 def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
-    """Returns the values of a setting's fields by name: the given, else the model's default, else the field's.
+    """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
 
     `steps` and `sampler` are always among them. Without `steps`, these follow from `insertions` where that is
     given; else there are as many steps as the default of `insertions` says, in whole epochs if the sampler
