@@ -8,9 +8,9 @@ _PROJECT = Path(__file__).resolve().parents[1]
 
 
 def _require_own_packages() -> None:
-    """Exits with status 2 where `import audit` or `import models` would take a file of the user's.
+    """Exits with status 2 where `import audit` or `import models` would import a file of the user's.
 
-    Such a file is in the working directory or beside the user's script.
+    Such a file lies in the working directory or beside the user's script.
     """
     for name in ("audit", "models"):
         location = _location(name)
@@ -24,7 +24,7 @@ def _require_own_packages() -> None:
 
 
 def _location(name: str) -> Path | None:
-    """Returns the folder or the file that an import of this name would take; None where there is neither."""
+    """Returns the package's folder or the module's file that an import of a name would load; None without."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

@@ -13,7 +13,7 @@ from audit.commands import dispatch
 from audit.errors import InputError
 from audit.runtime import installed, started
 
-# Examples need them, and no extra that every user has installs them.
+# Packages that examples need, and that the usual installation does not have.
 _EXAMPLES_PACKAGES = ("torch", "opacus")
 _ROOT = Path(__file__).resolve().parents[1]
 # Commands that spread over processes, one a core: each process multiplies small matrices on one thread.
@@ -23,7 +23,7 @@ _SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
 def main() -> None:
     """Runs the command that the first argument names, on the arguments after it.
 
-    Commands of this file run in it; all others are modules that `dispatch` finds and starts.
+    Commands in _OTHERS are functions of this file. All others are modules, which `dispatch` finds and runs.
     """
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:
@@ -49,9 +49,12 @@ def main() -> None:
 
 
 def _script(arguments: Sequence[str]) -> int:
-    """Runs a script of the user's and returns an exit status: 2 where the script or a package is missing.
+    """Runs a script of the user's and returns the exit status: 2 where the script or a package is missing.
 
-    This repository comes first in the search path, so that no models.py beside the script shadows ours.
+    The script's folder comes last in the search path, so that no models.py beside the script shadows ours.
+
+    Args:
+      arguments: the script's path, and the arguments of the script.
     """
     if not arguments or not Path(arguments[0]).is_file():
         print("error: python runs a script: ./run.sh python mine.py", file=sys.stderr)
@@ -74,21 +77,24 @@ def _script(arguments: Sequence[str]) -> int:
 
 
 def _tests(arguments: Sequence[str]) -> int:
-    """Runs pytest over all cores and returns its exit status; the slow tests only in CI or with --slow.
+    """Runs pytest over all cores, and returns its exit status.
 
-    Other arguments go to pytest.
+    Slow tests run only with --slow, or where the environment's CI is true or 1. Other arguments go to pytest.
     """
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
     marks = "not slow"
     if slow:
         marks = ""
-    rest = [argument for argument in arguments if argument != "--slow"]
+    pytest_arguments = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
-    return _run_module("pytest", *spread, "-m", marks, *rest)
+    return _run_module("pytest", *spread, "-m", marks, *pytest_arguments)
 
 
 def _linters(arguments: Sequence[str]) -> int:
-    """Runs ruff and mypy, each to its end, and returns the worst of their exit statuses."""
+    """Runs ruff's check, ruff's format check and mypy, and returns the largest of their exit statuses.
+
+    All three run, whatever they find. Arguments go to ruff's check.
+    """
     statuses = (
         _run_module("ruff", "check", ".", *arguments),
         _run_module("ruff", "format", "--check", "."),
@@ -98,7 +104,7 @@ def _linters(arguments: Sequence[str]) -> int:
 
 
 def _docs(arguments: Sequence[str]) -> int:
-    """Builds the manual into docs/_build and returns Sphinx's exit status; a broken link is an error."""
+    """Builds the manual into docs/_build, and returns Sphinx's exit status; its warnings are errors."""
     folder = _ROOT / "docs" / "_build"
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     status = _run_module("sphinx", *settings, *arguments, ".", str(folder))
@@ -108,35 +114,35 @@ def _docs(arguments: Sequence[str]) -> int:
 
 
 def _ray(arguments: Sequence[str]) -> int:
-    """Replaces this process by Ray's own command, with this project's settings.
+    """Replaces this process by Ray's own command on these arguments, with this project's settings.
 
-    Returns only where it fails: exit status 2.
+    It returns only where Ray can't be set up, with exit status 2.
     """
     from experiments.cells import local_ray
 
-    rest = list(arguments)
+    ray_arguments = list(arguments)
     try:
         local_ray.set_up(alone=False)
-        if rest[:1] == ["start"]:
-            rest[1:] = local_ray.start_arguments(rest[1:])
+        if ray_arguments[:1] == ["start"]:
+            ray_arguments[1:] = local_ray.start_arguments(ray_arguments[1:])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *rest])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *ray_arguments])
 
 
 def _run_module(name: str, *arguments: str) -> int:
-    """Runs `python -m name` in the repository's root and returns its exit status."""
+    """Runs `python -m NAME ARGUMENTS` in the repository's root, and returns its exit status."""
     return subprocess.run([sys.executable, "-P", "-m", name, *arguments], cwd=_ROOT).returncode
 
 
 class _Other(NamedTuple):
-    """A command that is no module with flags.
+    """A command that is a function of this file, and not a module with flags.
 
     Attributes:
-      summary: its line of the help.
-      run: the function that runs it on its arguments and returns an exit status.
-      program: the module that answers --help; empty where there is none.
+      summary: its line in the help.
+      run: the function that runs it on its arguments and returns the exit status.
+      program: the name of the library that it starts, which answers --help; empty where there is none.
     """
 
     summary: str
@@ -145,7 +151,7 @@ class _Other(NamedTuple):
 
 
 def _lacks_help(other: _Other, arguments: Sequence[str]) -> bool:
-    """Returns whether the first argument asks for help, which no installed program gives."""
+    """Returns whether the first argument asks for help, and no installed library can answer it."""
     if not arguments or arguments[0] not in dispatch.HELP_FLAGS:
         return False
     return not other.program or importlib.util.find_spec(other.program) is None
@@ -160,6 +166,7 @@ _OTHERS = {
     "docs": _Other("Build the manual into docs/_build, a site to read offline.", _docs, "sphinx"),
     "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray, "ray"),
 }
+# The commands by their groups in the help.
 _PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")
 _MEASURING = (
     *("accelerator", "benchmark", "calibrate", "compare", "compile", "precision", "proof"),

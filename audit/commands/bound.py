@@ -89,7 +89,7 @@ flags.DEFINE_bool(
 cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
-VIOLATED = 3  # exit status
+VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
 _NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
 
@@ -118,7 +118,7 @@ def _require_flags() -> None:
 
 
 def _require_figure_format() -> None:
-    """Raises InputError for a --figure whose suffix is that of no format."""
+    """Raises InputError where the suffix of --figure is no known format's."""
     if FLAGS.figure is None:
         return
     from audit.report.style import FORMATS
@@ -131,11 +131,11 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
     With --fail_if_violated it exits with status 3 where the claim is refuted, and raises InputError where
-    scores are not those of independent runs.
+    there is doubt that the scores come from independent runs.
 
     Args:
       paths: the files of scores, for the report.
-      conclusion: from the scores.
+      conclusion: what follows from the scores.
     """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
@@ -143,7 +143,7 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
         remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:  # which the table would have shown
+        for remark in remarks:  # the table would have shown them
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -159,7 +159,10 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
 
 
 def _is_violated(conclusion: Conclusion) -> bool:
-    """Returns whether the claim's test refutes it, or more is proven than an upper bound."""
+    """Returns whether the claim is violated: its test refutes it, or the proven epsilon is above it.
+
+    The proven epsilon is the conclusion's; it is compared with the tightest upper bound, if there is any.
+    """
     test = conclusion.claim_test
     if test is not None and test.refuted:
         return True
@@ -181,7 +184,8 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 def _read_scores(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence of files of scores, or of ranks among fresh draws.
 
-    Raises InputError for --in_order with scores that have no order.
+    With --in_order, the runs count as standing in the order in which they were begun. Raises InputError for
+    that flag with evidence that is not of fresh draws.
     """
     columns = _parse_columns()
     if columns is None:
@@ -197,7 +201,7 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
 
 
 def _parse_columns() -> dict[str, str] | None:
-    """Returns the names that --columns gives, {ours: the file's}; None without the flag."""
+    """Returns the columns' names by --columns, {our name: the file's name}; None without the flag."""
     if FLAGS.columns is None:
         return None
     columns = {}
@@ -210,9 +214,10 @@ def _parse_columns() -> dict[str, str] | None:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim that the flags make of the mechanism, None where they make none.
+    """Returns the claim that the flags make about the mechanism; None where they make none.
 
-    Raises InputError for flags that do not go together.
+    The claim is an accountant's epsilon (--claim), or DP-SGD's own numbers (--noise_multiplier, --insertions
+    and what goes with these). Raises InputError for flags that do not go together.
     """
     sigma = FLAGS.noise_multiplier
     insertions = FLAGS.insertions
@@ -221,9 +226,9 @@ def _make_claim() -> Claim | None:
     is_alone = FLAGS.claim is None or (sigma is None and FLAGS.sampling_rate is None)
     others = "--noise_multiplier, --insertions, --sampling_rate"
     require(is_alone, f"--claim goes with none of {others}: drop one")
-    rate_alone = FLAGS.sampling_rate is not None and sigma is None
+    is_rate_alone = FLAGS.sampling_rate is not None and sigma is None
     require(
-        not rate_alone,
+        not is_rate_alone,
         "--sampling_rate goes with --noise_multiplier and --insertions: give all three",
     )
     if FLAGS.lipschitz is None:
@@ -247,8 +252,13 @@ def _make_claim() -> Claim | None:
 
 
 def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tuple[Path, bytes]]:
-    """Returns the path and the bytes of the requested figure and report, by their flags."""
-    # Matplotlib takes a second to load, which other calls do without.
+    """Returns the requested figure and report: {flag: (path, content)}, not written yet.
+
+    Args:
+      paths: the files of scores, for the report.
+      conclusion: what follows from the scores.
+    """
+    # Imported here, since matplotlib takes a second to load and most calls do not need it.
     contents = {}
     if FLAGS.figure is not None:
         from audit.report import audit_panels, style

@@ -45,7 +45,11 @@ cli.define_json()
 
 
 def main() -> None:
-    """Checks what the flags name; ends with 3 after a bug, with 4 where too little was tried."""
+    """Checks the step or the batches that the flags name.
+
+    Exits with status 3 where a bug is found, and with 4 where none is, but a check that is needed could not
+    be tried.
+    """
     exactly_one = (FLAGS.step is None) != (FLAGS.batches is None)
     require(exactly_one, "give one of --step=mine.py:step, --batches=mine.py:loader")
     if FLAGS.step is not None:
@@ -56,16 +60,17 @@ def main() -> None:
 
 
 def check(path: Path, function: str) -> None:
-    """Checks a function of a file as the flags say, and prints the report.
+    """Checks one step of DP-SGD, a function in a user's file, and prints the report.
 
-    Exits with status 3 after a bug, and with 4 where a check that is needed could not be tried.
+    Exits with status 3 where a bug is found, and with 4 where none is, but a check that is needed could not
+    be tried.
 
     Args:
-      path: of the file, which also defines params, batch and, unless flags replace it, stated.
-      function: its name.
+      path: the file. It also defines params, batch and, unless flags replace all its numbers, stated.
+      function: the function's name.
 
     Raises:
-      InputError: the file fails, or has not all definitions.
+      InputError: the file fails, or lacks a definition.
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
     definitions = run_file(path)
@@ -85,14 +90,14 @@ def check(path: Path, function: str) -> None:
 
 
 def _check_batches(path: Path, name: str) -> None:
-    """Checks the batches of a user's file, and prints the report; exits with 3 or 4 as `check` does.
+    """Checks the batches that a user's file draws, and prints the report; exits with 3 or 4 as `check` does.
 
     Args:
-      path: of the file.
-      name: in the file, of a loader, or of a function seed -> the batches of a pass.
+      path: the file.
+      name: the name of a loader in the file, or of a function seed -> the batches of a pass.
 
     Raises:
-      InputError: the file fails, or flags or definitions are missing.
+      InputError: the file fails, or a flag or the definition is missing.
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
@@ -107,15 +112,15 @@ def _check_batches(path: Path, name: str) -> None:
             noise_multiplier=FLAGS.noise_multiplier,
             epochs=FLAGS.epochs,
         )
-    except InputError as error:  # of an argument, whose flag has another name
+    except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
     _print_report(report)
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:
-    """Splits a flag's value, as mine.py:step, into the file and a name in it.
+    """Splits a flag's value, such as mine.py:step, into a file and a name that the file defines.
 
-    Raises InputError where either is missing, or the file is not there.
+    Raises InputError where either is missing, or where there is no such file.
     """
     file, _, name = value.rpartition(":")
     what = "function" if flag == "step" else "loader"
@@ -127,7 +132,10 @@ def _read_place(flag: str, value: str) -> tuple[Path, str]:
 
 
 def _print_report(report: CheckReport) -> None:
-    """Prints a report, and writes its page; exits with 3 or 4 where it has not passed."""
+    """Prints a report, and writes its page if --report asks for one.
+
+    Where the report has not passed, it exits with status 3 if there are findings, else with 4.
+    """
     print(report.to_json() if FLAGS.json else report)
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
@@ -137,14 +145,14 @@ def _print_report(report: CheckReport) -> None:
 
 
 def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Returns the four numbers that the file states, or the flags in their place.
+    """Returns the four numbers of STATED by name, each from its flag or else from the file.
 
     Args:
-      path: of the file, for errors.
-      definitions: what the file defines.
+      path: the file, for messages.
+      definitions: what the file defines, by name; `stated` holds the numbers.
 
     Raises:
-      InputError: neither states a number.
+      InputError: a number is given neither by a flag nor by the file.
     """
     stated = definitions.get("stated", {})
     require(isinstance(stated, dict), f"{path.name}: stated is no dict, give {', '.join(STATED)}")

@@ -51,15 +51,15 @@ flags.DEFINE_bool(
 flags.DEFINE_integer("passes", 200, "With --refute: runs through all epochs, at most.")
 cli.define_json()
 
-REFUTED = 3  # exit status
+REFUTED = 3  # exit status with --refute where the claim is refuted
 
 
 class _Loader(NamedTuple):
-    """What a loader turned out to be.
+    """The sampler that draws the batches, as the flags name it or as a loader's batches show it.
 
     Attributes:
-      sampler: its name.
-      batches: of an epoch.
+      sampler: the sampler's name.
+      batches: the number of batches in an epoch.
     """
 
     sampler: str
@@ -67,7 +67,10 @@ class _Loader(NamedTuple):
 
 
 def main() -> None:
-    """Prints what may be claimed for the sampler or the loader that the flags name."""
+    """Prints what may be claimed for the sampler or the loader that the flags name.
+
+    With --refute it instead tests the claim of Poisson sampling by the loader's batches.
+    """
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
     require(FLAGS.epochs is not None, "--epochs is missing: give a number")
@@ -95,8 +98,8 @@ def main() -> None:
 def _refute() -> None:
     """Prints whether a loader's batches refute the claim of Poisson sampling; exits with 3 if they do.
 
-    The claim is that of batches / epoch times the epochs, each taking an example with probability 1 /
-    batches.
+    An epoch has 1 / rate batches, rounded. The claim is that of so many steps for each of --epochs epochs,
+    each of which takes an example with probability 1 / batches.
     """
     require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
     require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
@@ -114,7 +117,7 @@ def _refute() -> None:
 
 
 def _find_loader() -> _Loader:
-    """Returns the sampler that the flags name, or that their loader turns out to be."""
+    """Returns the sampler that --sampler names, or the one that the loader in --batches turns out to be."""
     if ":" not in FLAGS.batches:
         require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
         is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
@@ -125,14 +128,14 @@ def _find_loader() -> _Loader:
 
 
 class _Definitions(NamedTuple):
-    """What a file says of a loader.
+    """What a user's file says of a loader.
 
     Attributes:
-      file: its name, for errors.
+      file: the file's name, for messages.
       draw: seed -> the batches of a pass.
-      examples: how many the data set has.
-      rate: the sampling rate that the file states, or 1 / the batches of a pass.
-      noise: generator -> the noise of a sum, where the file has such a function.
+      examples: the number of examples in the data set.
+      rate: the sampling rate that the file states, or else 1 / the number of batches of a pass.
+      noise: generator -> the noise of one sum, in units of C; None where the file has no such function.
     """
 
     file: str
@@ -143,7 +146,10 @@ class _Definitions(NamedTuple):
 
 
 def _read_loader() -> _Definitions:
-    """Returns the loader that --batches names; raises InputError if its file has not all definitions."""
+    """Runs the file that --batches names, and returns what it says of the loader.
+
+    Raises InputError where the file fails, lacks a definition, or has a sampling rate out of range.
+    """
     file, _, function = FLAGS.batches.rpartition(":")
     path = Path(file)
     flag = f"--batches={FLAGS.batches}"
@@ -163,9 +169,13 @@ def _read_loader() -> _Definitions:
 
 
 def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
-    """Counts the batches of a pass of a user's loader.
+    """Returns the number of batches in a pass of a user's loader, the one with seed 0.
 
     Raises InputError where the loader fails, or gives a single batch instead of a pass.
+
+    Args:
+      file: the file's name, for messages.
+      draw: seed -> the batches of a pass.
     """
     try:
         first = list(draw(0))
@@ -177,13 +187,13 @@ def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
 
 
 def _name_loader(loader: _Definitions) -> _Loader:
-    """Returns which sampler a loader is, as far as its own batches show.
+    """Returns the sampler that a loader is, as far as its batches show.
 
-    Raises InputError where they are those of no sampler with a bound.
+    Raises InputError where no sampler with a known bound draws such batches.
     """
     report = check_batches(loader.draw, loader.examples, loader.rate)
     kind = report.figures["kind"]
-    if kind == "shuffled" and _repeats(loader.draw):
+    if kind == "shuffled" and _repeats(loader.draw):  # every pass is the same
         kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
@@ -191,7 +201,10 @@ def _name_loader(loader: _Definitions) -> _Loader:
 
 
 def _repeats(draw: Callable[[int], Any]) -> bool:
-    """Returns whether a loader's passes with two seeds have the same batches in the same order."""
+    """Returns whether a loader's passes with seeds 0 and 1 have the same batches in the same order.
+
+    The order of examples within a batch does not matter.
+    """
     passes = []
     for seed in (0, 1):
         batches = [sorted(np.asarray(batch).ravel().tolist()) for batch in draw(seed)]
@@ -200,9 +213,10 @@ def _repeats(draw: Callable[[int], Any]) -> bool:
 
 
 def _add_truncation(sampler: str) -> str | TruncatedPoisson:
-    """Returns a sampler's name, or truncated Poisson sampling with the sizes that the flags give.
+    """Returns the sampler as `sampler_claims` takes it: its name, or a truncated Poisson sampler with sizes.
 
-    Raises InputError where the flags do not go with the sampler, or only one is given.
+    The sizes are --examples and --largest_batch. Raises InputError where only one of these is given, or where
+    they do not go with the sampler.
     """
     given = (FLAGS.examples, FLAGS.largest_batch)
     if given == (None, None):

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 _AS_TEXT: flags.ArgumentSerializer[int | str] = flags.ArgumentSerializer()
+# By the type of a field, what defines its flag.
 _DEFINE: dict[type, Callable[[str, Any, str], object]] = {
     int: flags.DEFINE_integer,
     float: flags.DEFINE_float,
     bool: flags.DEFINE_bool,
     str: flags.DEFINE_string,
 }
-_GIVE = {  # by the type of a flag's values
+_GIVE = {  # advice by the type of a flag's values, as absl names it
     "int": "give a whole number",
     "float": "give a number",
     "bool": "give true or false",
@@ -42,7 +43,7 @@ _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 _HELP_WIDTH = 80
 _COMMAND_GROUP = "this command"
-_GROUPS = {  # of flags that are no fields of a setting
+_GROUPS = {  # the groups in --help, and flags of them that are no fields of a setting
     AUDITED: (
         "models",
         "runs",
@@ -71,16 +72,20 @@ _GROUPS = {  # of flags that are no fields of a setting
 }
 
 _MOST_PROCESSES = 1024
-_MOST_SHOWN = 1000  # characters of a message
-_LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # longer than most paths
+_MOST_SHOWN = 1000  # characters of a message that are printed, about
+_LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # 300 characters or more: longer than most paths
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and calls main; a user's mistake ends in a single line and exit status 2."""
+    """Parses the flags and calls main; a mistake of the user's ends in one line and exit status 2."""
 
     def run_main(argv: Sequence[str]) -> int:
-        """Calls main; returns the exit status. `argv` is what the flags' parser left over."""
+        """Calls main and returns the exit status.
+
+        Args:
+          argv: the command's name, and the arguments that are no flags, which are a mistake.
+        """
         try:
             with interrupts.end_in_one_line():
                 if len(argv) > 1:
@@ -97,7 +102,8 @@ def run(main: Callable[[], None]) -> None:
             return _report_unprinted(error)
         return 0
 
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it logs that it looks for fonts
+    # Otherwise matplotlib logs that it looks for fonts.
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
     streams.open_closed_streams()
     interrupts.install()
     with interrupts.end_in_one_line():
@@ -105,7 +111,10 @@ def run(main: Callable[[], None]) -> None:
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    """Returns what absl's parser leaves of a command line; exits after printing help or an error."""
+    """Parses a command line's flags, and returns the arguments that are no flags.
+
+    Exits after printing the help that the command line asks for, or an error.
+    """
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         try:
             print(_format_help(), flush=True)
@@ -121,9 +130,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
-    """Returns absl's message on a value of a wrong type, but with what to give: "give a whole number".
+    """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
-    It is of the form "flag --name=value: reason", and the reason is that of Python's parser.
+    Absl's own message has the form "flag --name=value: reason". The reason, the message of Python's parser,
+    is replaced by advice where _GIVE has some.
     """
     reason = str(error.__context__)
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -133,7 +143,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
 
 def _format_help() -> str:
-    """Returns a command's help: its docstring, and its flags by group."""
+    """Returns the help of the command that runs: its module's docstring, and its flags by group."""
     docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
     about = started.name_program(docstring).strip()
     paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
@@ -152,9 +162,9 @@ def _format_help() -> str:
 
 
 def _find_command_flags() -> list[flags.Flag[Any]]:
-    """Returns the flags that this repository defines, without those of libraries."""
+    """Returns the flags that modules of this repository have defined, without those of libraries."""
     command_flags = []
-    # absl files the flags of the module that is run under argv[0].
+    # absl lists the flags of the module that is run as the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module == sys.argv[0] or module.startswith(("experiments.", "audit.")):
             command_flags.extend(module_flags)
@@ -162,7 +172,10 @@ def _find_command_flags() -> list[flags.Flag[Any]]:
 
 
 def _find_groups() -> dict[str, str]:
-    """Returns the group in --help of each flag, by its name; flags of the command alone are not there."""
+    """Returns the group in --help of each common flag, by the flag's name.
+
+    A command's own flags are not among them: they are in _COMMAND_GROUP.
+    """
     from audit.settings.make import fields
 
     groups = {}
@@ -177,8 +190,9 @@ def _find_groups() -> dict[str, str]:
 def _fold(paragraph: str) -> str:
     """Folds a paragraph of a docstring to the help's width.
 
-    In a paragraph of examples, which begin with the program, each stays a line "command  comment", with
-    comments in a column, or each below its command where they would not fit.
+    A paragraph that begins with the program's name has examples: lines "command  comment", with two blanks
+    between. These stay lines, with the comments in a column. Where that is too wide for one of them, each
+    comment goes below its command.
     """
     program = started.program() or started.MODULE
     if not paragraph.lstrip().startswith(("./", program)):
@@ -188,8 +202,8 @@ def _fold(paragraph: str) -> str:
     for line in paragraph.splitlines():
         command, _, comment = line.strip().partition("  ")
         examples.append((command, comment.strip()))
-    width = max(len(command) for command, _ in examples)
-    lines = [f"    {command:<{width}}  {comment}".rstrip() for command, comment in examples]
+    command_width = max(len(command) for command, _ in examples)
+    lines = [f"    {command:<{command_width}}  {comment}".rstrip() for command, comment in examples]
     if max(map(len, lines)) > _HELP_WIDTH:
         lines = [f"    {command}\n        {comment}".rstrip() for command, comment in examples]
     return "\n".join(lines)
@@ -214,22 +228,23 @@ def _format_flag(flag: flags.Flag[Any]) -> str:
 
 
 def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout takes no more, as of a full disk, and returns the exit status.
+    """Reports that stdout can't be written, because of a full disk for example; returns the exit status.
 
-    Nothing is reported where stdout's reader left, as `head` does. Any other error is raised again.
+    Nothing is reported where stdout's reader has left, as `head` does. Any other error is raised again.
     """
-    # An error that names a file is of that file, not of stdout.
+    # An error that names a file comes from that file, not from stdout.
     if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
         raise error
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())  # for what is left to print
+    # What is still in stdout's buffer goes nowhere, or flushing it at the end would fail again.
+    os.dup2(nowhere, sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return 1
     return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
 
 
 def _report_error(message: str) -> int:
-    """Prints an error's line on stderr, and returns the exit status."""
+    """Prints an error as one line on stderr, and returns the exit status for it."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return USAGE_ERROR
 
@@ -237,8 +252,8 @@ def _report_error(message: str) -> int:
 def one_line(message: str) -> str:
     """Returns a message as one line for a terminal.
 
-    Names of fields in backticks become flags, control characters are escaped, and the middle of words of more
-    than 300 characters and of messages of more than 1,000 is cut out.
+    Names of fields in backticks become flags, and control characters are escaped. A word of 300 characters or
+    more is cut to its beginning. Of a message of more than 1,000 characters the middle is cut out.
     """
     words = " ".join(message.split())
     line = _LONG_WORD.sub(r"\1...", _replace_fields_by_flags(words))
@@ -249,7 +264,7 @@ def one_line(message: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns lines for a terminal, with their control characters escaped."""
+    """Returns a text for a terminal, with control characters escaped, except line breaks."""
     characters = []
     for character in text:
         if character.isprintable() or character == "\n":
@@ -260,11 +275,14 @@ def printable(text: str) -> str:
 
 
 def _replace_fields_by_flags(message: str) -> str:
-    """Returns a library's message, which names `fields` and `field=value`s, with flags in their place."""
+    """Returns a message with flags in place of fields: `name` and `name=value` become --flag, --flag=value.
+
+    Messages of the library name a setting's fields; a command's user knows their flags.
+    """
     from audit.settings.make import fields
 
     def name_flag(match: re.Match[str]) -> str:
-        """Returns the flag, with its value if any, of a match's (field, "=value" or "")."""
+        """Returns the flag for a match whose groups are a field's name, and "=value" or ""."""
         name, value = match.groups()
         field = fields().get(name)
         if field is None:
@@ -275,11 +293,11 @@ def _replace_fields_by_flags(message: str) -> str:
 
 
 def define_setting(kind: type | None = None, names: Iterable[str] | None = None) -> None:
-    """Defines flags for the fields of a setting.
+    """Defines a flag for each field of a setting.
 
     Args:
-      kind: the kind of setting, by default an audit's.
-      names: the names of some fields, by default all.
+      kind: the dataclass of the setting; by default an audit's.
+      names: the names of the fields that get flags; by default all.
     """
     for field in _select_fields(kind, names):
         if field.auto:
@@ -290,37 +308,37 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
 
 
 def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Returns the flags' values of these fields, by the fields' names; arguments as in `define_setting`."""
+    """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
     return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
-    """Returns the audit's setting that flags describe.
+    """Returns the audit's setting that the flags describe.
 
-    --steps takes the place of --insertions where that is at its default.
+    Where --steps is given, or a sampler by epochs, the default of --insertions does not count.
 
     Args:
-      names: the names of the fields whose flags count, by default all.
-      **fixed: values of other fields.
+      names: the names of the fields whose flags are read; by default all.
+      **fixed: values of fields, which replace those of flags.
     """
     from audit.settings.make import setting_of
 
     given = {**values(None, names), **fixed}
     gives_steps = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
     if gives_steps and "insertions" in given and not flags.FLAGS["insertions"].present:
-        del given["insertions"]  # a default
+        del given["insertions"]  # only its default, which would contradict the steps
     return setting_of(**given)
 
 
 def _counts_epochs(sampler: str | None) -> bool:
-    """Returns whether training with a sampler takes whole epochs, unless its steps are given."""
+    """Returns whether a sampler, given as text such as "shuffled:98", draws by epochs."""
     from audit.settings.sampler import BY_EPOCHS
 
     return sampler is not None and sampler.partition(":")[0] in BY_EPOCHS
 
 
 def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Field]":
-    """Returns the fields of a kind of setting: all, or those of some names."""
+    """Returns the fields of a kind of setting, by default an audit's: all of them, or those named."""
     from audit.settings.make import fields
 
     by_name = fields() if kind is None else fields(kind)
@@ -330,7 +348,7 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
 
 
 class _CountParser(flags.ArgumentParser[int | str]):
-    """Parses a whole number, or `auto`."""
+    """Parses a flag's value that is a whole number or `auto`."""
 
     def parse(self, argument: int | str) -> int | str:
         """Returns the number or `auto`; raises ValueError for anything else."""
@@ -343,13 +361,13 @@ class _CountParser(flags.ArgumentParser[int | str]):
 
 
 def define_levels() -> None:
-    """Defines the flags of the bounds' levels."""
+    """Defines the flags --delta and --confidence, the levels of bounds."""
     flags.DEFINE_float("delta", 1e-5, "delta of the bounds.")
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
 
 def require_levels() -> None:
-    """Raises InputError unless the flags of the levels are in their ranges."""
+    """Raises InputError unless --delta and --confidence are in their ranges."""
     from audit.laws import conversions
 
     conversions.require_delta(flags.FLAGS.delta)
@@ -357,23 +375,23 @@ def require_levels() -> None:
 
 
 def define_seed(help: str) -> None:
-    """Defines the flag of a seed."""
+    """Defines the flag --seed; `help` is its line in --help."""
     flags.DEFINE_integer("seed", 0, help)
 
 
 def require_seed() -> None:
-    """Raises InputError unless the seed is in its range."""
+    """Raises InputError unless --seed is 0 to 2^32 - 1."""
     seed = flags.FLAGS.seed
     require(0 <= seed < 2**32, f"--seed={seed}: give 0 to 2^32 - 1")
 
 
 def define_processes() -> None:
-    """Defines the flag of how many processes work, which `processes` reads."""
+    """Defines the flag --processes, the number of processes that work; `processes` reads it."""
     flags.DEFINE_integer("processes", None, "Processes; by default one a core.")
 
 
 def processes() -> int:
-    """Returns the flag's number of processes; raises InputError if it is out of range."""
+    """Returns the number of --processes, by default one a core; raises InputError if it is out of range."""
     number = flags.FLAGS.processes
     if number is None:
         return cores()
@@ -382,43 +400,43 @@ def processes() -> int:
 
 
 def define_json() -> None:
-    """Defines the flag that asks for JSON."""
+    """Defines the flag --json, which asks for JSON instead of tables."""
     flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
 
 
 def define_out(help: str) -> None:
-    """Defines the flag of the folder for results, which `folder` reads."""
+    """Defines the flag --out, the folder for results; `folder` reads it, `help` is its line in --help."""
     flags.DEFINE_string("out", "results", help)
 
 
 def define_sources() -> None:
-    """Defines the flags of the data's sources."""
+    """Defines the flags --data_file and --tfds_dir, which say where data come from."""
     flags.DEFINE_string("data_file", None, "The data as a file, instead of fetching them.")
     flags.DEFINE_string("tfds_dir", None, "A prepared TFDS folder that holds the data.")
 
 
 def sources(**more: Any) -> "Sources":
-    """Returns the sources that the flags name."""
+    """Returns where data come from, as --data_file and --tfds_dir say; `more` are other fields of Sources."""
     from audit.tasks.task import Sources
 
     return Sources(flags.FLAGS.data_file, flags.FLAGS.tfds_dir, **more)
 
 
 def folder() -> Path:
-    """Returns --out's folder, which need not be there; raises InputError where it names none."""
+    """Returns the folder that --out names, which need not exist; raises InputError where it is empty."""
     require(flags.FLAGS.out, "--out=: name a folder")
     return Path(flags.FLAGS.out)
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:
-    """Returns the values of a list flag, each once; by default all that are allowed.
+    """Returns the values of a list flag, each once; all allowed values where the flag is not given.
 
     Args:
-      flag: its name.
+      flag: the flag's name.
       choices: the allowed values.
 
     Raises:
-      InputError: the list is empty, or has another value.
+      InputError: the list is empty, or has a value that is not allowed.
     """
     given: list[str] | None = flags.FLAGS[flag].value
     names = list(choices if given is None else dict.fromkeys(given))
@@ -430,17 +448,20 @@ def chosen(flag: str, choices: Sequence[str]) -> list[str]:
 
 
 def numbers(flag: str) -> list[float]:
-    """Returns a list flag's numbers; raises InputError for a part that is no number."""
+    """Returns the numbers in a list flag, [] if it has no value; raises InputError for any other part."""
     return [_parse_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns a list flag's whole numbers; raises InputError for a part that is no whole number."""
+    """Returns the whole numbers in a list flag, [] if it has no value; raises InputError for other parts."""
     return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
 
 
 def _parse_whole_number(flag: str, text: str) -> int:
-    """Returns a text as a whole number, which may be written as 1e6; raises InputError for anything else."""
+    """Returns a text as a whole number, which may be written as 1e6; raises InputError for anything else.
+
+    `flag` is the flag's name, for the message.
+    """
     try:
         return int(text)
     except ValueError:
@@ -453,7 +474,7 @@ def _parse_whole_number(flag: str, text: str) -> int:
 
 
 def _parse_number(flag: str, text: str) -> float:
-    """Returns a text as a number; raises InputError for anything else."""
+    """Returns a text as a number; raises InputError, which names the flag, for anything else."""
     try:
         return float(text)
     except ValueError:

@@ -16,7 +16,7 @@ from audit.runtime import started
 from audit.runtime.progress import shortened
 from audit.version import __version__
 
-_MARK = '\nif __name__ == "__main__":'  # a module with it is a command
+_MARK = '\nif __name__ == "__main__":'  # a module whose source has this line is a command
 _HELP_COMMANDS = ("help", "-h", "--help")
 _VERSION = "--version"
 HELP_FLAGS = {"-h", "-help", "--help", "--helpshort", "--helpfull"}
@@ -25,12 +25,12 @@ _FIRST_GROUP = "audit"
 
 
 class Command(NamedTuple):
-    """A command.
+    """A command of a program.
 
     Attributes:
       name: what the user types.
-      module: the module that it runs.
-      summary: the first line of the module's docstring.
+      module: the full name of the module that is run; empty for a command that the program runs otherwise.
+      summary: its line in the help: the first line of the module's docstring, if there is a module.
     """
 
     name: str
@@ -42,12 +42,13 @@ class Program(NamedTuple):
     """A program whose first argument names a command.
 
     Attributes:
-      call: how the user calls it.
-      packages: whose modules are commands; of two of the same name the first package's counts.
-      alone: the command that it runs without arguments.
-      usual: the command that flags alone are for; empty where there is none.
-      groups: the names of commands by their group in the help; commands of none are in "audit".
-      others: commands that it runs besides, for the help.
+      call: how the user calls the program, such as ./run.sh.
+      packages: the names of packages whose modules are commands. Of two modules of the same name, that of the
+        earlier package counts.
+      alone: the command that runs where there are no arguments.
+      usual: the command that runs where there are only flags; empty where there is none.
+      groups: the groups in the help, each with its commands' names; all other commands are in "audit".
+      others: commands that are no modules of these packages, for the help.
     """
 
     call: str
@@ -72,8 +73,8 @@ def run(program: Program) -> None:
 def _run(program: Program) -> None:
     """Runs a command, or prints the help, as the command line says; see `run`.
 
-    A command's --help is its module's own, except where its flags cannot be parsed yet, before absl is
-    installed: then its docstring is printed.
+    A command's module answers --help itself. Only where absl, which parses flags, is not installed yet, the
+    module's docstring is printed instead.
     """
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
@@ -94,15 +95,16 @@ def _run(program: Program) -> None:
         later = "Its flags are listed here once any command has set up .venv."
         print(f"{_read_help(modules[command])}\n\n{later}")
     else:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # in C++ log fatal errors only
         sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
 
 
 def split_arguments(program: Program, arguments: list[str]) -> tuple[str, list[str]]:
-    """Splits a program's arguments into a command and its flags.
+    """Splits a program's arguments into a command's name and the arguments of that command.
 
-    Without arguments it is the program's `alone` command; flags without a command are those of its `usual`.
+    Without arguments, the command is the program's `alone`. Where the first argument is a flag, it is the
+    program's `usual`, if it has one.
     """
     if not arguments:
         return program.alone, []
@@ -129,7 +131,7 @@ def _format_usage(program: Program) -> str:
 
 
 def _find_group(program: Program, command: Command) -> str:
-    """Returns the group in the help that a command is in."""
+    """Returns the title of a command's group in the help."""
     for title, names in program.groups.items():
         if command.name in names:
             return title
@@ -142,11 +144,11 @@ _HELP = Command("help", "", "List the commands, or say what one does: help bound
 def commands(packages: Sequence[str]) -> Iterator[Command]:
     """Yields the modules of packages that can be run as commands, in the order of their names.
 
-    Of two modules of equal name that of the first package counts. Modules are parsed and not imported, which
-    would take seconds.
+    Of two modules of the same name, that of the earlier package counts. Modules are parsed, since importing
+    them would take seconds.
     """
     module_and_path: dict[str, tuple[str, Path]] = {}
-    for package in reversed(packages):
+    for package in reversed(packages):  # so that an earlier package replaces a later one's modules
         spec = importlib.util.find_spec(package)
         assert spec is not None and spec.submodule_search_locations
         folder = Path(spec.submodule_search_locations[0])
@@ -161,7 +163,7 @@ def commands(packages: Sequence[str]) -> Iterator[Command]:
 
 
 def _read_help(module: str) -> str:
-    """Returns a command's docstring, with this program's name in its examples; the module is not imported."""
+    """Returns a module's docstring, with this program's name in its examples, without importing it."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     source = Path(spec.origin).read_text(encoding="utf-8")
@@ -170,7 +172,7 @@ def _read_help(module: str) -> str:
 
 
 def _print_whole(text: str) -> None:
-    """Prints a text; that stdout's reader leaves before its end, as `head` does, is no error."""
+    """Prints a text; does not mind if stdout's reader leaves before the text's end, as `head` does."""
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return

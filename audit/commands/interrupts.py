@@ -15,19 +15,22 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-STATUS = 130
+STATUS = 130  # exit status after an interrupt: a shell's for SIGINT, 128 + 2
 LINE = "interrupted: finished chunks are kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
-# Compiled modules that are interrupted while they are imported crash, begun processes print
-# tracebacks.
+# Files of Python's own, as a frame names them: while their code runs, KeyboardInterrupt does harm. A
+# compiled module that is interrupted while it is imported crashes, and a process that is being started
+# prints a traceback.
 _FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
-_HAS_COME = threading.Event()  # an interrupt
-_IS_OVER = threading.Event()  # the time in which interrupts matter
+_HAS_COME = threading.Event()  # set once an interrupt has come
+_IS_OVER = (
+    threading.Event()
+)  # set once the command's work is done, when interrupts no longer matter
 
 
 def install() -> None:
-    """Has this process handle SIGINT and SIGTERM from now on, except those that it was started to ignore.
+    """Makes this process handle SIGINT and SIGTERM from now on; a signal that it ignores stays ignored.
 
     A thread gets the number of each signal through a pipe, even while the main thread runs compiled code. A
     second call changes nothing.
@@ -45,14 +48,14 @@ def install() -> None:
 
 @contextlib.contextmanager
 def end_in_one_line() -> Iterator[None]:
-    """Ends the process with one line where an interrupt comes in the block, whatever the block raises then.
+    """Ends the process with one line if an interrupt comes in the block, whatever the block raises then.
 
-    After the block, interrupts are too late, and ignored.
+    Interrupts after the block are ignored: the command's work is done.
     """
     try:
         yield
     except BaseException as error:
-        # Whatever goes wrong after an interrupt is its doing.
+        # An error after an interrupt counts as caused by it.
         if _HAS_COME.is_set() or isinstance(error, KeyboardInterrupt):
             _end()
         raise
@@ -62,14 +65,14 @@ def end_in_one_line() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles the first signal by raising KeyboardInterrupt in the main thread.
+    """Handles a signal: raises KeyboardInterrupt in the main thread at the first one, ignores all others.
 
-    Not while a module is imported or a process started, which an exception would break: the watching thread
-    then ends the process. Further signals, and those after the command's work, are ignored.
+    It does not raise while a module is imported or a process is started, which an exception would break; the
+    watching thread then ends the process. Signals after the command's work are ignored, too.
 
     Args:
-      number: of the signal.
-      frame: what the main thread was executing.
+      number: the signal's number.
+      frame: the frame that the main thread was executing.
     """
     if _HAS_COME.is_set() or _IS_OVER.is_set():
         return
@@ -77,16 +80,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
     while frame is not None:
         if frame.f_code.co_filename.endswith(_FRAGILE):
-            return  # the watch ends the process
+            return  # `_watch` ends the process
         frame = frame.f_back
     raise KeyboardInterrupt
 
 
 def _watch(reading: int) -> None:
-    """Waits for an interrupt, also while the main thread can't, and ends the process some seconds later.
+    """Waits for an interrupt, and ends the process _MOST_SECONDS later unless its work is done by then.
+
+    It runs in a thread of its own, so that it works even while the main thread is in compiled code.
 
     Args:
-      reading: the end of a pipe that gets the number of every signal.
+      reading: the end to read of a pipe that gets the number of every signal.
     """
     number = 0
     while number not in _SIGNALS:
@@ -96,10 +101,11 @@ def _watch(reading: int) -> None:
 
 
 def _end() -> NoReturn:
-    """Writes a line on stderr, and ends the process at once, without Python's cleaning up.
+    """Writes a line on stderr, and ends the process at once, without Python's clean-up.
 
-    Threads of compilers crash an interpreter that is taken down beside them. The line begins with a line
-    break, since a progress bar may be before it, and is left out where stderr would block.
+    During the clean-up, a compiler's threads that still run would crash the interpreter. The line begins
+    with a line break, since a progress bar may be before it. It is left out where writing to stderr would
+    block.
     """
     with contextlib.suppress(OSError):
         _, writable, _ = select.select([], [2], [], 0)

@@ -48,7 +48,10 @@ def main() -> None:
 
 
 def checked_levels() -> "RequestedLevels":
-    """Returns the levels that the flags name; raises InputError for those out of range."""
+    """Returns the levels that --delta and --confidence request, None for one that is not given.
+
+    Raises InputError for levels out of range, and for an empty --report.
+    """
     from audit.laws import conversions
     from audit.report.subjects import RequestedLevels
 
@@ -61,7 +64,7 @@ def checked_levels() -> "RequestedLevels":
 
 
 def write(content: bytes, place: Path) -> None:
-    """Writes a page to the file that --report names, or else to its place, and prints where."""
+    """Writes a page to the file that --report names, or else to `place`, and prints the path."""
     if FLAGS.report is None:
         written = files.write_whole(place, content)
     else:
@@ -70,22 +73,22 @@ def write(content: bytes, place: Path) -> None:
 
 
 def _choose_place(folders: Sequence[Path], root: Path) -> Path:
-    """Returns the default file of a page: in the only folder that it is about, or else in the root."""
+    """Returns the default file of a page: in the folder that it is about, or in the root for several."""
     if len(folders) == 1:
         return folders[0] / "report.html"
     return root / "report.html"
 
 
 def _find_federated(root: Path) -> list[Path]:
-    """Returns the folders of federated runs that the page is about, none where it is about other audits.
+    """Returns the folders of federated runs that the page is about; [] where it is about other audits.
 
-    These are those that --setting names; without it the newest run, if no other audit is newer.
+    They are the runs that --setting names. Without the flag it is the newest run, unless an audit is as new.
 
     Args:
       root: the folder of all stores.
 
     Raises:
-      InputError: --setting names audits of both kinds, or a name that begins several hashes.
+      InputError: --setting names audits of both kinds, or has a name with which several hashes begin.
     """
     if FLAGS.setting == "all":
         return []
@@ -93,7 +96,7 @@ def _find_federated(root: Path) -> list[Path]:
     if FLAGS.setting is None:
         return _find_newest_federated(root, federated)
     names = FLAGS.setting.split(",")
-    matches = []
+    matches = []  # the folders of each name
     for name in names:
         matches.append([folder for folder in federated if _is_named(folder, name)])
     if not any(matches):
@@ -108,7 +111,7 @@ def _find_federated(root: Path) -> list[Path]:
 
 
 def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
-    """Returns the newest federated run, if there is any and no other audit is newer; else nothing.
+    """Returns a list with the folder of the newest federated run; [] if there is none, or an audit is as new.
 
     Args:
       root: the folder of all stores.
@@ -125,13 +128,13 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
 
 
 def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject], Path]":
-    """Returns the facts of the audits that --setting names, and the page's default file.
+    """Returns what the page says of the audits that --setting names, and the page's default file.
 
-    Prints on stderr what is left out.
+    Without the flag it is about the newest audit. Prints on stderr which folders are left out.
 
     Args:
       root: the folder of all stores.
-      levels: of the bounds.
+      levels: the levels of the bounds.
 
     Raises:
       InputError: there are no such audits, or they can't be read.
@@ -160,42 +163,42 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
 
 
 def _read_all(folders: list[Path], levels: "RequestedLevels") -> "list[Subject]":
-    """Returns the facts of those audits that can be read; prints on stderr which can't.
+    """Returns what the page says of each audit that can be read; prints on stderr which can't.
 
     Args:
-      folders: of the audits.
-      levels: of the bounds.
+      folders: the audits' folders.
+      levels: the levels of the bounds.
 
     Raises:
-      InputError: none can be read.
+      InputError: none of them can be read.
     """
     from audit.report import subjects
 
-    about = []
+    described = []
     messages = []
     for folder in folders:
         try:
-            about.append(subjects.describe_setting(folder, levels))
+            described.append(subjects.describe_setting(folder, levels))
         except InputError as error:
             messages.append(str(error))
     others = f" (and {len(messages) - 1} others)" if len(messages) > 1 else ""
     first = messages[0] if messages else ""
-    require(about, f"--out={FLAGS.out} holds no audit that can be read{others}: {first}")
+    require(described, f"--out={FLAGS.out} holds no audit that can be read{others}: {first}")
     say_left_out(messages)
-    return about
+    return described
 
 
 def say_left_out(messages: Sequence[str]) -> None:
-    """Prints a line on stderr for each audit that can't be read."""
+    """Prints on stderr a line for each audit that is left out; `messages` say why."""
     for message in messages:
         print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
 def _find_named(audits: Audits) -> list[Path]:
-    """Returns the folders that --setting names.
+    """Returns the folders of the audits that --setting names, each once.
 
     Raises:
-      InputError: for a name of none or of several, or of a folder that can't be read.
+      InputError: a name is no audit's or several audits', or its folder can't be read.
     """
     chosen = []
     for name in FLAGS.setting.split(","):
@@ -212,12 +215,12 @@ def _find_named(audits: Audits) -> list[Path]:
 
 
 def _require_unique(name: str, folders: Sequence[Path]) -> None:
-    """Raises InputError unless a name is the beginning of a single folder's hash."""
+    """Raises InputError unless a name has matched a single folder; `folders` are its matches."""
     require(len(folders) == 1, f"--setting={name} begins {len(folders)} hashes: write more of it")
 
 
 def _is_named(folder: Path, name: str) -> bool:
-    """Returns whether a name is a folder's, or the beginning of its hash."""
+    """Returns whether a user's name for an audit is its folder's name, or the beginning of its hash."""
     if not name:
         return False
     return hash_of(folder).startswith(name) or folder.name == name

@@ -14,17 +14,18 @@ from audit.runtime.machine import prepare_jax
 def run_file(path: Path) -> dict[str, Any]:
     """Runs a user's Python file and returns what it defines, by name.
 
-    Its folder joins sys.path, and JAX is set up before it runs where the file mentions it.
+    The file's folder is appended to sys.path. Where the file's text mentions JAX, and JAX is installed, it is
+    set up before the file runs.
 
     Raises:
-      InputError: the file fails; the message has its own error in a line.
+      InputError: the file fails; the message has the file's own error in a line.
     """
     sys.path.append(str(path.resolve().parent))
     mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # By another name than __main__, so that what a file does as a program is left out.
+        # The name is not __main__, so that what the file does only as a program is left out.
         return runpy.run_path(str(path), run_name="check")
     except InputError:
         raise

@@ -29,11 +29,11 @@ ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}
 
 @dataclasses.dataclass(frozen=True)
 class OwnAdversary(AdversaryFields):
-    """An adversary of the caller's own.
+    """The fields of an adversary that the caller has written.
 
     Attributes:
-      label: the name of its function.
-      computes: the SHA-256 of what it computes.
+      label: the name of the caller's function.
+      computes: the SHA-256 of what the adversary computes, by which the store tells it from others.
     """
 
     name: ClassVar[str] = "own"
@@ -42,7 +42,7 @@ class OwnAdversary(AdversaryFields):
 
 
 def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> "Adversary":
-    """Raises InputError: a caller's own functions are in no store."""
+    """Raises InputError: a caller's own adversary can't be made from its fields, which lack its functions."""
     raise InputError(
         f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again"
     )
@@ -60,7 +60,7 @@ _OWN = AdversaryRow(
 
 
 def adversary_row(name: str) -> AdversaryRow:
-    """Returns the row of an adversary by its name in a store, a caller's own among them.
+    """Returns the row of the adversary with a name, which may be that of a caller's own adversaries, "own".
 
     Raises:
       KeyError: there is no such adversary.

@@ -36,13 +36,14 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled functions, by what is compiled into them.
+# Compiled functions, by the key of what is compiled into them (`_Program`).
 _SIMULATE: Programs[Wrapped] = Programs()
 _EXPECT: Programs[Wrapped] = Programs()
 _RESPOND: Programs[Wrapped] = Programs()
 
 
 def _momentum(learning_rate: Array) -> optax.GradientTransformation:
+    """Returns SGD with momentum 0.9."""
     return optax.sgd(learning_rate, momentum=0.9)
 
 
@@ -54,16 +55,20 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 
 
 class Strategy(Protocol):
-    """(model, the devices that it is trained on, by default this process's) -> a clipping strategy."""
+    """Makes a clipping strategy's function (theta, batch, C) -> the sum of the batch's clipped gradients."""
 
-    def __call__(self, model: Model, hardware: Hardware | None = None, /) -> ClippedSum: ...
+    def __call__(self, model: Model, hardware: Hardware | None = None, /) -> ClippedSum:
+        """Returns the function for a model and the devices it is trained on, by default this process's."""
+        ...
 
 
 def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    """Returns the clipped sum by book-keeping, for models of dense layers; see `clipping.dense`."""
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    """Returns the clipped sum by unfolded book-keeping; see `layerwise.unfolded_book_keeping`."""
     block_bytes = layerwise.block_bytes(hardware)
     return layerwise.unfolded_book_keeping(
         model.module, model.unravel, model.criterion, block_bytes
@@ -71,15 +76,18 @@ def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum
 
 
 def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+    """Returns the clipped sum that computes each example's gradient, for any model, but slowly."""
     return per_example(model.loss)
 
 
 def _dots_unfolded(model: Model) -> ClippedDots:
+    """Returns the clipped gradients' dot products by the "unfolded" strategy; see `DOTS`."""
     block_bytes = layerwise.block_bytes()
     return layerwise.unfolded_dots(model.module, model.unravel, model.criterion, block_bytes)
 
 
 def _dots_per_example(model: Model) -> ClippedDots:
+    """Returns the clipped gradients' dot products from each example's gradient; see `DOTS`."""
     return per_example_dots(model.loss)
 
 
@@ -88,7 +96,8 @@ CLIPPING: dict[str, Strategy] = {
     "unfolded": _clip_unfolded,
     "per_example": _clip_per_example,
 }
-# Every clipped gradient's product with a direction; book_keeping computes none itself.
+# By clipping strategy, what computes each example's clipped gradient times a direction. Book-keeping has no
+# such function of its own.
 DOTS: dict[str, Callable[[Model], ClippedDots]] = {
     "book_keeping": _dots_per_example,
     "unfolded": _dots_unfolded,
@@ -101,8 +110,8 @@ class Trainee(NamedTuple):
 
     Attributes:
       model: the model.
-      name: equal for models that compute the same function.
-      classes: the number of classes of its labels.
+      name: a key that is equal for models that compute the same function, so that they share programs.
+      classes: the number of classes of its labels; 0 where labels are no classes, or nobody needs it.
     """
 
     model: Model
@@ -112,16 +121,18 @@ class Trainee(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Program:
-    """The key of a compiled function: names of all that it computes; equal keys mean the same function.
+    """The key of a compiled function. It names all that the function computes: equal keys, equal functions.
 
     Attributes:
       model: the trainee's name.
-      clipping, optimizer, precision: the mechanism's, by name.
-      adversary: the name of its functions, or the hash of what a caller's own compute.
-      canaries: of a run: some adversaries' functions hold their number.
-      sampler: its name, and the steps of its epoch.
-      observes: whether the adversary has an observer of the models in between.
-      variant: which functions the adversary's maker gave, where settings decide that.
+      clipping: the name of the mechanism's clipping strategy.
+      optimizer: the name of the mechanism's optimizer.
+      precision: the name of the precision of the mechanism's products.
+      adversary: the name of the adversary's functions, or the hash of what a caller's own functions compute.
+      canaries: the number of canaries a run, which some adversaries' functions hold.
+      sampler: the sampler's name, and the number of steps of its epoch.
+      observes: whether the adversary observes the models between the first and the last.
+      variant: the name of the functions that the adversary's maker chose, where settings decide that.
     """
 
     model: Hashable
@@ -136,14 +147,14 @@ class _Program:
 
 
 class _Training(NamedTuple):
-    """A training run of DP-SGD.
+    """Everything that describes a training run of DP-SGD, without its adversary.
 
     Attributes:
-      program: the key of what is compiled for it.
-      mechanism: its functions.
+      program: the key under which functions for it are compiled, usually a `_Program`.
+      mechanism: DP-SGD's functions.
       hyper: learning rate, clipping norm, noise multiplier, weight decay.
-      data: (features, labels), an example a row.
-      schedule: mini-batches, and the steps that insert.
+      data: (features, labels), each with an example a row.
+      schedule: the mini-batches (T, B), and the mask of the steps that insert canaries.
     """
 
     program: Hashable
@@ -154,10 +165,10 @@ class _Training(NamedTuple):
 
 
 def in_precision(function: F, precision_name: str) -> F:
-    """Returns a function of float32 arrays that rounds the operands of all its products to a precision.
+    """Returns a function with the operands of all its products rounded to a precision.
 
     Args:
-      function: the function, in float32.
+      function: a function of float32 arrays.
       precision_name: "float32", which leaves the function as it is, "tf32" or "bf16".
     """
     if precision_name == "float32":
@@ -167,32 +178,35 @@ def in_precision(function: F, precision_name: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Returns a model of the repository, by its name, for data of this shape."""
+    """Returns one of the repository's models, by its name, for a data set whose features have this shape."""
     row = task(model)
     shape = dataset.features.shape[1:]
     return Trainee(model=row.make(shape), name=(model, shape), classes=row.classes)
 
 
 def validate(setting: Setting, runs: int) -> None:
-    """Raises InputError for a value out of range; what needs the data is checked in `build`."""
+    """Raises InputError for a setting with a value out of range, or for too few or too many runs.
+
+    `build` checks what needs the data.
+    """
     settings.validate(setting, runs, task(setting.model).clipping)
 
 
 def build(setting: Setting, dataset: Dataset) -> game.Game:
-    """Builds the game of a task's setting on its data; raises InputError where the two don't fit."""
+    """Builds the game of a setting whose model is one of the repository's; see `build_for`."""
     return build_for(setting, dataset, trainee(setting.model, dataset))
 
 
 def build_for(
     setting: Setting, dataset: Dataset, trained: Trainee, own: Adversary | None = None
 ) -> game.Game:
-    """Builds the game of a model against an adversary.
+    """Builds a game: how models are trained with DP-SGD, and how an adversary inserts and scores canaries.
 
     Args:
       setting: the setting of the audit.
       dataset: the training examples.
       trained: the model.
-      own: an adversary of the caller's own; by default the setting's.
+      own: the caller's own adversary; by default the setting's adversary is made.
 
     Raises:
       InputError: setting, data, model and adversary don't fit.
@@ -231,7 +245,7 @@ def build_for(
 
 
 def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Training:
-    """Returns the training run that a setting describes, on its data and model, without an adversary."""
+    """Returns the training run of a model on data that a setting describes, without its adversary."""
     fields = setting.mechanism
     hyper = Hyperparameters(
         fields.learning_rate,
@@ -251,7 +265,8 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
 def _name_program(setting: Setting, trained: Trainee) -> _Program:
     """Returns the key under which functions for a setting's training run and adversary are compiled.
 
-    Settings that differ in traced values alone, as noise or learning rate, share a key.
+    Settings share a key if they differ only in values that are arguments of the compiled function, such as
+    noise or learning rate.
     """
     fields = setting.mechanism
     if isinstance(setting.adversary, OwnAdversary):
@@ -270,7 +285,10 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
 
 
 def _make_join(sampler: Sampling) -> base.Join | None:
-    """Returns how canaries join steps by chance; None where the schedule fixes which steps take them."""
+    """Returns the function that draws which canaries join a step.
+
+    It is None where the schedule fixes which steps take canaries.
+    """
     if sampler.name == POISSON:
         return joining.draw_by_coins
     if sampler.name == SHUFFLED:
@@ -281,11 +299,11 @@ def _make_join(sampler: Sampling) -> base.Join | None:
 
 
 def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
-    """Returns what an adversary knows of a training run, and functions with which it may rehearse it."""
+    """Returns what an adversary knows of a training run, with functions by which it can rehearse the run."""
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run; all settings of the same program share what was compiled."""
+        """Simulates a training run without canaries from theta_0 (p,), by a program that settings share."""
         compiled = _SIMULATE.get(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )
@@ -294,15 +312,27 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) without noise, each canary inserted times its mean presence."""
+        """Returns the final model (p,) that is expected of a training run without noise.
+
+        Each canary is inserted times the probability with which a step takes it.
+
+        Args:
+          craft: the function that makes the canaries from the adversary's state.
+          state: the adversary's state.
+          theta_0: (p,) the initial model.
+        """
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
-        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)  # in by a fair coin
+        # A canary is in by a fair coin; a step takes it then with the sampler's chance.
+        presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
     def respond(theta_0: Array) -> Array:
-        """Returns the mus (p,) of scores that project on a coordinate, as linear response forecasts them."""
+        """Returns the mu (p,) that linear response forecasts for each coordinate.
+
+        The canary lies along the coordinate, and its score is the projection on it.
+        """
         return _forecast_by_coordinate(training, theta_0)[0]
 
     return Knowledge(
@@ -321,7 +351,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
 
 
 def _require_canaries(setting: Setting, adversary: Adversary) -> None:
-    """Raises InputError unless an adversary has as many canaries as the setting says."""
+    """Raises InputError unless the adversary makes as many canaries as the setting says."""
     name = setting.adversary.name
     mismatch = f"`canaries={setting.canaries}`: the adversary {name} has {adversary.canaries}"
     fix = "pass Knowledge.canaries on to Adversary, or drop `canaries`"
@@ -329,20 +359,23 @@ def _require_canaries(setting: Setting, adversary: Adversary) -> None:
 
 
 def _trace(hyper: Hyperparameters) -> Hyperparameters:
-    """Returns hyperparameters as float32 arrays, so that other values need no other program."""
+    """Returns hyperparameters as float32 arrays: JAX traces these, so that other values reuse a program."""
     traced: Hyperparameters = jax.tree.map(jnp.float32, hyper)
     return traced
 
 
 def batches_of(setting: Setting, n_examples: int) -> Array:
-    """Returns a setting's mini-batches (T, B), indices of examples."""
+    """Returns the mini-batches (T, B) of a setting's steps, as indices of examples.
+
+    The setting's seed decides them, so that they are the same in all runs.
+    """
     key = game.root(setting.seed, "batches")
     steps = setting.schedule.steps
     return base.fixed_shuffle(key, n_examples, setting.mechanism.batch_size, steps)
 
 
 def unresponsive(setting: Setting, parameters: int) -> str:
-    """Returns why linear response forecasts nothing for a setting, in a few words; empty where it does.
+    """Returns why linear response can't forecast a setting, in a few words; empty where it can.
 
     Args:
       setting: the setting.
@@ -359,14 +392,14 @@ def unresponsive(setting: Setting, parameters: int) -> str:
 
 
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
-    """Returns the mu (p,) that linear response forecasts for a canary along each coordinate of the model.
+    """Forecasts by linear response which mu an audit finds with a canary along each coordinate.
 
     Args:
-      played: the game, of a model with p parameters and optimizer SGD or momentum.
+      played: the game of a model with p parameters whose optimizer is SGD, with momentum or without.
 
     Returns:
-      (the mu of the score that projects on the coordinate, as GC-R's and GC-S's; that of the best linear
-      score).
+      Two arrays (p,): the mu of the score that projects on the coordinate, as in GC-R and GC-S, and the mu of
+      the best linear score.
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
     training = _Training(
@@ -376,17 +409,20 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
 
 
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
-    """Returns the mus (p,) that linear response forecasts for a canary along each coordinate.
+    """Forecasts by linear response which mu a canary along each coordinate gives.
 
-    The first are of the score that projects on the coordinate, the second of the best linear score.
-
-    Where each of several canaries has steps of its own, the mean of their masks stands for each. The response
-    is linear in the mask, so that it gives their mean shift, and with it the mean of the first mus; the
-    second, lengths of the mean shift, are at most the mean of theirs.
+    Where canaries have steps of their own, the mean of the canaries' masks stands in for each mask. The
+    response is linear in the mask, so that the mean mask gives the mean of the canaries' shifts. The mu of a
+    projection is linear in the shift, so that its mean is right. The mu of the best linear score is a norm of
+    the shift: the norm of the mean shift is at most the mean of the norms.
 
     Args:
       training: the training run.
-      theta_0: (p,) its initial model.
+      theta_0: (p,) the initial model of the run.
+
+    Returns:
+      Two arrays (p,): the mu of the score that projects on the coordinate, and the mu of the best linear
+      score.
     """
     # A local name, so that the cached program does not keep the whole training run, with its data, alive.
     mechanism = training.mechanism
@@ -394,7 +430,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
-        """Returns both mus (p,) of canaries that are the p coordinate axes times the clipping norm."""
+        """Returns both arrays (p,) of mus, of canaries that are the p axes times the clipping norm."""
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal
@@ -410,22 +446,25 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
 
 
 def _make_insertion_mask(setting: Setting) -> Array:
-    """Returns which steps insert, (T,) for all canaries, or (T, K) where each has steps of its own."""
+    """Returns the mask of the steps that insert canaries, 1 at those steps and 0 at others.
+
+    It is (T,) where all canaries share their steps, or (T, K) where each of K canaries has its own.
+    """
     schedule = setting.schedule
     if not setting.repetitions:
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
     shuffle = game.root(setting.seed, "batches")
-    # A number beyond any epoch's, which `base.fixed_shuffle` folds into the same key.
+    # `base.fixed_shuffle` folds epochs' numbers into the same key; this number is beyond any epoch's.
     key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))
     mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
     return jnp.asarray(mask)
 
 
 def choices(setting: Setting, model: Model, hardware: Hardware | None = None) -> dpsgd.DPSGD:
-    """Returns DP-SGD's functions for a setting: its sum of clipped gradients, and its optimizer.
+    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer.
 
     Args:
-      setting: names clipping strategy, precision and optimizer.
+      setting: the setting, which names the clipping strategy, the precision and the optimizer.
       model: the model.
       hardware: the devices that it is trained on; by default this process's.
     """
@@ -435,9 +474,9 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
 
 
 def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """Returns a function to be compiled: a training run without noise, as an adversary expects it.
+    """Returns a function, to be compiled, that trains without noise, as an adversary expects of a run.
 
-    The run inserts each canary times the probability with which it is present; see `base.rehearse`.
+    Each canary is inserted times the probability with which it is present; see `base.rehearse`.
 
     Args:
       mechanism: DP-SGD's functions.
@@ -452,7 +491,10 @@ def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..
         schedule: Schedule,
         presence: Array,
     ) -> Array:
-        """Returns the final theta (p,) from theta_0 (p,); `presence` (K,) holds the probabilities."""
+        """Returns the final model (p,) of training from theta_0 (p,).
+
+        `presence` (K,) is the probability with which each canary is present; `state` is the adversary's.
+        """
         canaries = base.Canaries(partial(craft, state), presence)
         return base.rehearse(mechanism, hyper, theta_0, data, schedule, canaries)
 
@@ -460,9 +502,9 @@ def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..
 
 
 def provenance(dataset: Dataset) -> dict[str, Any]:
-    """Returns the circumstances of training by name: data, versions, device, time.
+    """Returns the circumstances of a training run by name: data source, versions, device, time.
 
-    They do not decide the law of the scores, but explain their last bits.
+    They do not decide the distribution of the scores, but may explain differences in their last bits.
     """
     versions = {name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
     return {

@@ -30,7 +30,7 @@ from audit.tasks.zoo import federated_task
 from audit.training import game
 from audit.training.game import Game
 
-_SEGMENT_CLIENTS = 250  # clients' updates between two checkpoints, about
+_SEGMENT_CLIENTS = 250  # about how many clients' updates there are between two checkpoints
 _MOST_COHORTS_BYTES = 1 << 30
 _MOST_LISTED_ROUNDS = 1_000_000
 _COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
@@ -41,13 +41,13 @@ Rehearse = Callable[[Array], Array]  # theta_0 -> the final model without noise 
 
 
 class Participation(NamedTuple):
-    """Who takes part in which of T rounds.
+    """Which clients and canaries take part in which of T rounds.
 
     Attributes:
-      clients: (T, W) the clients of each round, padded with cohorts.ABSENT.
-      canaries: (T, K) whether a canary takes part in a round where it is in.
-      mean: the mean number of clients and of canaries that are in, in a round.
-      most: the largest number of rounds of a client.
+      clients: (T, W) the indices of each round's clients, padded with cohorts.ABSENT.
+      canaries: (T, K) 1 in the rounds in which each of K canaries takes part, if it is in at all; else 0.
+      mean: the mean number of participants of a round: clients, and canaries that are in.
+      most: the largest number of rounds in which any one client takes part.
     """
 
     clients: NDArray[np.int32]
@@ -57,7 +57,7 @@ class Participation(NamedTuple):
 
 
 def checksum(clients: Clients) -> str:
-    """Returns the SHA-256 of clients' examples, in hex."""
+    """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
     digest = hashlib.sha256()
     for part in (clients.features, clients.labels, clients.counts):
         digest.update(f"{part.dtype}{part.shape}".encode())
@@ -66,9 +66,12 @@ def checksum(clients: Clients) -> str:
 
 
 def read_rounds(path: Path) -> list[NDArray[np.int64]]:
-    """Reads the clients of each round from lines `round,client`, below a header or none.
+    """Reads which clients take part in each round from a file of lines `round,client`.
 
-    Rounds count from 1, clients from 0.
+    Rounds are counted from 1 and clients from 0. The first line may be a header.
+
+    Returns:
+      The clients of each round, up to the last round that the file names; a round may be empty.
 
     Raises:
       InputError: the file can't be read, or holds something else.
@@ -99,12 +102,14 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
 
 
 def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
-    """Returns (round from 1, client from 0) of the text "round,client"; raises InputError for others.
+    """Parses the text "round,client" into the round, from 1, and the client, from 0.
+
+    Numbers may have up to nine digits. Raises InputError for any other text.
 
     Args:
-      path: of the file, for the message.
-      number: of the line, for the message.
-      text: of a pair; numbers have at most nine digits.
+      path: the file, for the message.
+      number: the line's number in the file, for the message.
+      text: the text of the pair.
     """
     parts = text.split(",")
     are_numbers = all(part.isdecimal() and len(part) < 10 for part in parts)
@@ -114,14 +119,14 @@ def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
 
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
-    """Returns the setting with the number of listed rounds, and their mean number of clients as its cohort.
+    """Returns a setting with its number of rounds and its cohort's size replaced by those of a list.
 
     Args:
-      setting: the setting, of participation "listed".
-      listed: the clients of each round.
+      setting: a setting whose participation is "listed".
+      listed: the clients of each round; the cohort becomes their mean number, rounded, and at least 1.
 
     Raises:
-      InputError: the setting doesn't fit these rounds.
+      InputError: with these rounds the setting is invalid.
     """
     participations = sum(map(len, listed))
     mean_clients = max(round(participations / len(listed)), 1)
@@ -133,15 +138,15 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
 def rounds(
     setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
 ) -> Participation:
-    """Draws which clients take part in which round, from the setting's seed, or takes them from a list.
+    """Draws from the setting's seed which clients and canaries take part in which round.
 
     Args:
-      setting: with participation, cohort and rounds, and with the canaries.
+      setting: the setting, whose participation says how clients are drawn.
       clients: the clients' data.
-      listed: the clients of each round, or None.
+      listed: the clients of each round, which then are not drawn; or None.
 
     Raises:
-      InputError: there are too few clients.
+      InputError: there are too few clients for a cohort, or the list names one that does not exist.
     """
     key = game.root(setting.seed, "batches")
     canary_key = jax.random.fold_in(key, 1)
@@ -177,30 +182,33 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
       clients: the clients' data.
       participation: which clients take part in which round.
     """
-    split = noise(setting)
+    round_noise = noise(setting)
     hyper = Hyperparameters(
         setting.learning_rate,
         setting.clipping_norm,
-        split.multiplier,
+        round_noise.multiplier,
         own=fedavg.Federated(
             setting.client_learning_rate,
             denominator=participation.mean,
             target_quantile=setting.quantile,
-            quantile_rate=split.quantile_rate,
-            count_noise=split.on_count,
+            quantile_rate=round_noise.quantile_rate,
+            count_noise=round_noise.on_count,
         ),
     )
     chosen = choices(setting, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Neighbours, who train in one block, then take equally many steps.
+    # Clients that are next to each other train in one block. Sorted, they take about as many steps each.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
-        """Returns the final model (p,) from theta_0 (p,), without noise and canaries, on a single device."""
-        unspread = fedavg.mechanism(chosen._replace(spreads=False))
+        """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries.
+
+        A single device trains it: a round's clients are not spread over devices.
+        """
+        on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
-        train = jax.jit(partial(base.rehearse, unspread, canaries=base.no_canaries()))
+        train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         theta: Array = train(hyper, theta_0, data, without_canaries)
         return theta
 
@@ -217,22 +225,22 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
 
 
 def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
-    """Returns the one-shot adversary that observes what the setting says.
+    """Returns the one-shot adversary, whose scores are cosines with the models that the setting lets it see.
 
     Args:
-      setting: names the observation; see its field `observe`.
-      rehearse: theta_0 -> the final model without noise and canaries, for "fresh" directions.
+      setting: the setting; its field `observe` says what the adversary sees.
+      rehearse: theta_0 -> the final model without noise and canaries, which "fresh" directions need.
     """
     canaries = setting.canaries
     if setting.observe == "final":
         return directions.final_cosines(canaries, directions.initial_model)
-    if setting.observe == "weights":
+    if setting.observe == "weights":  # the displacement from 0 is the final model itself
         return directions.final_cosines(canaries, directions.zero_model)
     if setting.observe == "fresh":
         return directions.final_cosines(canaries, rehearse, fresh=True)
     if setting.observe == "all":
         return directions.largest_cosines(canaries)
-    return directions.largest_cosines(canaries, setting.momentum)  # noisy means
+    return directions.largest_cosines(canaries, setting.momentum)  # "means": noisy means of updates
 
 
 def choices(
@@ -240,8 +248,9 @@ def choices(
 ) -> fedavg.FedAvg:
     """Returns DP-FedAvg's functions and sizes for a setting.
 
-    A block is the number of clients that train at once: on a CPU 4, or 1 of a model whose clients train
-    fastest in turn (`by_batch`); on other devices as many as memory takes.
+    A device trains a block of clients at once. On a CPU a block is 4 clients, or 1 for a model that takes a
+    mini-batch at once (`by_batch`), since its clients train fastest one after the other. On other devices it
+    is as many clients as memory takes.
 
     Args:
       setting: the setting.
@@ -254,6 +263,7 @@ def choices(
     most_examples = int(clients.counts.max())
 
     def optimizer(rate: Array) -> optax.GradientTransformation:
+        """Returns the server's optimizer, SGD with the setting's momentum, at a learning rate."""
         return optax.sgd(rate, momentum=setting.momentum)
 
     chosen = fedavg.FedAvg(
@@ -273,7 +283,7 @@ def choices(
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     data_types = tuple(map(jax.typeof, clients.arrays))
     memory = fedavg.client_memory(chosen, theta, data_types)
-    # What one device's memory takes; a device whose share of the cohort is smaller cuts the block to it.
+    # As many as one device's memory takes. A device whose share of the cohort is smaller trains only that.
     block = ensemble.chunk_size(setting.cohort, memory, devices._replace(number=1))
     return chosen._replace(block=block)
 
@@ -283,13 +293,13 @@ def accuracy(
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 
-    It is the share of labels that are a model's first choice, on every few of the test examples: at most
-    10,000 examples and 100,000 labels. Padding does not count.
+    Accuracy is the share of labels that are a model's first choice; padding does not count. It is measured on
+    at most 10,000 examples with at most 100,000 labels: on every n-th example where there are more.
 
     Args:
-      setting: names the model.
-      clients: the clients' data, whose examples are used where there is no test data.
-      test: features and labels, or None.
+      setting: the setting, which names the model.
+      clients: the clients' data, whose examples are used where there are no test data.
+      test: the test data's features and labels, or None.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -304,17 +314,19 @@ def accuracy(
         """Returns the share of labels, padding left out, that are the first choice of a model (p,)."""
 
         def compute_logits(example: Array) -> Any:
+            """Returns the logits of one example; of a text, those of each position."""
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return logits
 
         logits = jax.lax.map(compute_logits, features, batch_size=500)
         first_choices = jnp.argmax(logits, axis=-1)
-        counts = jnp.ones_like(labels) if row.padding is None else labels != row.padding
-        return jnp.sum((first_choices == labels) * counts) / jnp.sum(counts)
+        is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
+        return jnp.sum((first_choices == labels) * is_counted) / jnp.sum(is_counted)
 
     measure_models = jax.jit(jax.vmap(measure_one_model, (0, None, None)))
 
     def measure(thetas: Array) -> Array:
+        """Returns the accuracies (R,) of models (R, p) on the chosen examples."""
         accuracies: Array = measure_models(thetas, some_features, some_labels)
         return accuracies
 
@@ -322,7 +334,7 @@ def accuracy(
 
 
 def require_clients(clients: Clients) -> None:
-    """Raises InputError where there are no clients, or a client has no examples."""
+    """Raises InputError where there are no clients, or where a client has no examples."""
     if not clients.number:
         raise InputError("there are no clients: name data that have some")
     empty = np.flatnonzero(clients.counts < 1)

@@ -13,22 +13,22 @@ from audit.settings.setting import MOST_CANARIES, NOISE_LIMITS
 if TYPE_CHECKING:
     from audit.claims.accounting import Composition
 
-FINAL = ("final", "weights", "fresh")  # observations of the final model alone
+FINAL = ("final", "weights", "fresh")  # values of `observe` that see the final model alone
 OBSERVED = (*FINAL, "all", "means")
 PARTICIPATIONS = ("shuffled", "poisson", "listed")
 LEAST_CANARIES = 100
 MOST_ROUNDS = 1_000_000
 MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
 
-# Adaptive clipping (Andrew et al., 2021): the noise on the count of updates within C has this share
-# of the clients a round as its standard deviation, and C follows its quantile at the rate eta.
+# Adaptive clipping (Andrew et al., 2021): the noise on the count of updates within C has this share of a
+# round's clients as its standard deviation, and C follows the quantile of norms at this rate eta.
 _COUNT_SHARE = 0.05
 _QUANTILE_RATE = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
 class FederatedTraining:
-    """Clients, and how DP-FedAvg trains a model on them; settings of audits add what attacks it."""
+    """Clients, and how DP-FedAvg trains a model on them; settings of audits add the canaries and attack."""
 
     model: str = described("A model and its clients; see below.", default="two_layer", always=True)
     clients: int = described(
@@ -65,7 +65,7 @@ class FederatedTraining:
 
 @dataclasses.dataclass(frozen=True)
 class FederatedSetting(FederatedTraining):
-    """One federated audit; a field that equals its default is left out of its name in the store."""
+    """The setting of one federated audit; its identity in the store leaves out fields at their defaults."""
 
     participation: str = described(
         "shuffled, poisson, or listed (see --cohorts).", default="shuffled", choices=PARTICIPATIONS
@@ -95,12 +95,12 @@ class FederatedSetting(FederatedTraining):
 
 
 def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:
-    """Returns a setting's name in the store.
+    """Returns what identifies a setting in the store, as a dict for JSON.
 
     Args:
       setting: the setting.
       data: the checksum of its clients' data.
-      cohorts: the checksum of its rounds where these are listed.
+      cohorts: the checksum of the list of each round's clients; None where these are drawn.
     """
     config = {"experiment": "federated", **deciding(setting), "data_sha256": data}
     if cohorts is not None:
@@ -109,7 +109,10 @@ def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None
 
 
 def validate_federated(setting: FederatedSetting) -> None:
-    """Raises InputError for a value out of range; what needs the clients is checked with the game."""
+    """Raises InputError for a setting with a value out of range.
+
+    What needs the clients' data is checked when rounds are drawn and the game is built.
+    """
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions
@@ -120,12 +123,13 @@ def validate_federated(setting: FederatedSetting) -> None:
 
 
 class RoundNoise(NamedTuple):
-    """The noise of a round.
+    """The noise that a round of DP-FedAvg adds, and how its clipping norm C adapts.
 
     Attributes:
-      multiplier: standard deviation of the noise on the sum of updates, as a multiple of C.
-      on_count: standard deviation of the noise on the count of updates within C.
-      quantile_rate: the rate at which an adaptive C follows its quantile.
+      multiplier: the standard deviation of the noise on the sum of updates, as a multiple of C.
+      on_count: the standard deviation of the noise on the count of updates whose norm is within C; 0 where C
+        is fixed.
+      quantile_rate: the rate at which an adaptive C follows its quantile; 0 where C is fixed.
     """
 
     multiplier: float
@@ -134,9 +138,10 @@ class RoundNoise(NamedTuple):
 
 
 def noise(setting: FederatedSetting) -> RoundNoise:
-    """Returns a round's noise.
+    """Returns the noise of a setting's rounds.
 
-    Where the clipping norm adapts, it is divided between the sum of updates and the count of those within C.
+    Where the clipping norm C adapts, a round also releases the noisy count of updates within C. The noise on
+    the sum is then larger, so that both together cost as much privacy as the setting's noise multiplier says.
     """
     if not setting.quantile:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
@@ -150,7 +155,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
 
 
 class Leaks(NamedTuple):
-    """The steps that count for the privacy of a client, and of a canary."""
+    """The compositions of noisy steps that bound what a client leaks, and what a canary leaks."""
 
     client: "Composition"
     canary: "Composition"
@@ -159,13 +164,14 @@ class Leaks(NamedTuple):
 def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
     """Returns the compositions that bound what a client and what a canary leak.
 
-    A client takes part in at most `most_rounds` rounds, a canary in its repetitions; with Poisson sampling,
-    both join a round by a coin. Sum and count together cost as much as the whole noise multiplier.
+    A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. With
+    Poisson sampling, both may join every round, each time with probability cohort / clients. A round counts
+    with the setting's whole noise multiplier, also where its noise is divided (see `noise`).
 
     Args:
       setting: the setting.
-      clients: how many there are.
-      most_rounds: the largest number of rounds of a client.
+      clients: the number of clients.
+      most_rounds: the largest number of rounds in which any one client takes part.
     """
     from audit.claims.accounting import Composition
 

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 from audit.errors import require
 from audit.values import require_type, shown
 
-# The groups of flags in --help.
+# The groups into which --help puts the fields' flags.
 AUDITED = "what is audited"
 ADVERSARY = "adversary"
 DP_SGD = "DP-SGD"
 
-AUTO = "auto"  # as many as the model takes
+AUTO = "auto"  # the value of a flag that leaves the number to the model
 MOST_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The values that a field may have: some texts, or a number between bounds.
+    """The values that a field may have: one of some texts, or a number between bounds.
 
     Attributes:
       least: the smallest number, itself allowed.
@@ -42,7 +42,7 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
-        """Returns whether a value is allowed, a number by the bounds and text by the choices, if any."""
+        """Returns whether a value is allowed: a number by the bounds, a text by the choices, if any."""
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
@@ -53,7 +53,7 @@ class FieldLimits(NamedTuple):
         return is_between
 
     def __str__(self) -> str:
-        """Returns the end of a message on a value that is not allowed, as "give 1 to 10"."""
+        """Returns the advice in a message about a value that is not allowed, such as "give 1 to 10"."""
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
@@ -88,7 +88,7 @@ class Field(NamedTuple):
       name: its keyword.
       flag: its flag, without the dashes.
       kind: the type of its values.
-      default: its value where none is given; None means the model's own.
+      default: its value where none is given; None means that the model decides, or that nothing does.
       help: its line in --help.
       group: the group in --help that it belongs to.
       limits: the values that it may have.
@@ -107,7 +107,7 @@ class Field(NamedTuple):
     auto: bool = False
 
     def require(self, value: Any) -> None:
-        """Raises InputError for a value beyond the limits; the message gives field, value and limits."""
+        """Raises InputError for a value beyond the limits; the message names field, value and limits."""
         unknown = " is unknown" if self.limits.choices else ""
         message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
         require(self.limits.hold(value), message)
@@ -127,17 +127,18 @@ def described(
     """Declares a field of a dataclass, with its help, its flag and its limits.
 
     Args:
-      help_text: its line in --help.
-      default: a value that identities leave out, so that it can never change.
-      usual: a value for a flag or keyword that is not given, which is always part of an identity.
+      help_text: the field's line in --help.
+      default: the dataclass's default. Identities in the store leave it out, so that it can never change.
+      usual: the value where a flag or keyword is not given, for a field without `default`. Identities include
+        it.
       flag: the flag's name where that differs from the field's.
-      group: its group in --help, by default the class's.
-      always: whether it is part of every identity, even at its default.
-      auto: whether its flag also takes `auto`.
+      group: the flag's group in --help; by default the attribute `group` of the class.
+      always: whether identities include the field even at its default.
+      auto: whether the flag also takes `auto`.
       **limits: the fields of `FieldLimits`.
 
     Returns:
-      What a dataclass expects as the value of the field's annotation.
+      A `dataclasses.field`, to be assigned to the annotated name.
     """
     field = Field(
         name="",
@@ -154,7 +155,10 @@ def described(
 
 
 def declared(kind: type) -> dict[str, Field]:
-    """Returns the fields that a dataclass declares by `described`, by name in the order of declaration."""
+    """Returns the fields that a dataclass declares by `described`, by name, in the order of declaration.
+
+    The dataclass gives each its name and type, and what `described` was not given of default, flag and group.
+    """
     fields = {}
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
@@ -175,9 +179,9 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns what identifies a setting, or a part of one: fields that differ from their default, by name.
+    """Returns what identifies a setting or a part of one: its values by field, without those at defaults.
 
-    Fields that are declared with `always` are there at their default too.
+    Fields that are declared with `always` are included even at their default.
     """
     described_fields = declared(type(part))
     identity = {}
@@ -185,13 +189,15 @@ def deciding(part: Any) -> dict[str, Any]:
         name = field.name
         value = getattr(part, name)
         is_always_in = name in described_fields and described_fields[name].always
-        if is_always_in or value != field.default:  # MISSING where a field has none
+        if (
+            is_always_in or value != field.default
+        ):  # no value equals MISSING, a field's lack of a default
             identity[name] = value
     return identity
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting, or of its parts, that is beyond its limits."""
+    """Raises InputError for the first field of a setting, or of one of its parts, beyond its limits."""
     for name, field in declared(type(part)).items():
         field.require(getattr(part, name))
     for attribute in dataclasses.fields(part):
@@ -201,7 +207,10 @@ def require_fields(part: Any) -> None:
 
 
 def require_types(part: Any) -> None:
-    """Raises InputError for a field whose value is of another type, as a foreign file can have it."""
+    """Raises InputError for a field of a setting, or of one of its parts, whose value has a wrong type.
+
+    Dataclasses do not check types, and a setting that is read from a file may hold anything.
+    """
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         assert isinstance(field.type, type)
@@ -211,12 +220,12 @@ def require_types(part: Any) -> None:
 
 
 def _is_whole_number(text: Any) -> bool:
-    """Returns whether a text is a whole number from 1, without leading zeros."""
+    """Returns whether a value is the text of a whole number from 1, of up to 9 digits and no leading 0."""
     return isinstance(text, str) and re.fullmatch("[1-9][0-9]{0,8}", text) is not None
 
 
 def _format_bound(number: float) -> str:
-    """Returns a bound as people write it: 10,000, 1e-6, 2^32 - 1."""
+    """Returns a bound as people write it: "10,000", "1e-6", "2^32 - 1"."""
     if number == MOST_SEED:
         return "2^32 - 1"
     if isinstance(number, int):

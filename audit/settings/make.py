@@ -26,7 +26,7 @@ P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
 
 
 class Usual(NamedTuple):
-    """A model's own defaults."""
+    """A model's own defaults of the fields learning_rate, batch_size and clipping."""
 
     learning_rate: float
     batch_size: int
@@ -35,10 +35,10 @@ class Usual(NamedTuple):
 
 @cache
 def fields(kind: type = Setting) -> dict[str, Field]:
-    """Returns every field that decides a setting of that kind, by name.
+    """Returns every field by which a setting of a kind can be described, by name.
 
-    The fields of an audit's setting are those of its parts and of all adversaries, and ways to give two of
-    them: `insertions` for its steps, `sampling_rate` and `repetitions` for its sampler.
+    For an audit's setting these are the fields of its parts and of all adversaries, and other ways to give
+    two of them: `insertions` for its steps, and `sampling_rate` and `repetitions` for its sampler.
     """
     if kind is not Setting:
         return declared(kind)
@@ -51,9 +51,9 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def _undeclared_fields() -> dict[str, Field]:
-    """Returns the fields model, adversary and insertions, by name, which no class declares.
+    """Returns the fields of an audit's setting that no class declares by `described`, by name.
 
-    Their help and choices come from the catalogues of models and adversaries.
+    Help and choices of `model` and `adversary` come from the catalogues of models and adversaries.
     """
     models_by_data: dict[str, list[str]] = {}
     for task_row in tasks().values():
@@ -113,12 +113,13 @@ def _undeclared_fields() -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models.
 
-    Where nothing else is given, it has the model's learning rate, batch size and fastest clipping, GC-S, and
-    250 steps.
+    Where nothing else is given, it has the model's learning rate, batch size and fastest clipping strategy,
+    the adversary GC-S, and 250 steps.
 
     Args:
       model: the model's name.
-      **given: values as in `make_setting`; `canaries="auto"` means the model's number.
+      **given: values as in `make_setting`; `canaries="auto"` means the number that the catalogue has for the
+        model.
 
     Raises:
       InputError: as `make_setting`, and for an unknown model.
@@ -134,19 +135,20 @@ def setting_of(model: str, **given: Any) -> Setting:
 
 
 def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: int = 0) -> Setting:
-    """Returns the setting of any model, from values by the names of fields or of their flags.
+    """Returns the setting of any model from values by the names of fields, or of their flags.
 
     Args:
       model: the model's name.
       usual: the model's own defaults.
-      given: values by name. None means: as usual. `adversary` is a name, or fields of an adversary.
-        `insertions` is an alternative to `steps`: there are insertions * periodicity of these. Of
-        adversaries' fields only the chosen adversary's are used; the others are held to their types.
-        NumPy's numbers become Python's.
-      examples: how many the data have, if that is known: it gives the epoch of a sampler without a number.
+      given: values by name; None means the default. `adversary` is a name, or an adversary's fields as one
+        object. `insertions` may be given in place of `steps`, of which there are then insertions *
+        periodicity. Of the fields of adversaries only those of the chosen adversary are used; values for
+        others only need the right type. NumPy's scalars become Python's.
+      examples: the number of examples in the data; 0 where it is unknown. It decides the length of an epoch
+        for a sampler that is given without a number.
 
     Raises:
-      InputError: a name is of no field, or a value is beyond the field's limits.
+      InputError: a name is no field's and no flag's, or a value has a wrong type or is beyond its limits.
     """
     require_type("model", model, str)
     given_values = _by_field(given)
@@ -177,18 +179,28 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
     """Raises InputError for a value of another type than its field's."""
     for name, value in values.items():
         if name == "adversary" and isinstance(value, AdversaryFields):
-            continue  # instead of its name
+            continue  # an adversary may be given as its fields, in place of its name
         require_type(name, value, fields()[name].kind)
 
 
 def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
-    """Returns the values of all fields by name: what is given, else the model's defaults, else the fields'.
+    """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
 
-    Steps follow from insertions where these are given. Raises InputError where both are.
+    `steps` and `sampler` are always among them. Without `steps`, these follow from `insertions` where that is
+    given; else there are as many steps as the default of `insertions` says, in whole epochs if the sampler
+    has epochs. `insertions` keeps its default where only `steps` is given: no setting holds it.
+
+    Args:
+      given: the caller's values by field.
+      usual: the model's own defaults.
+      examples: the number of examples in the data; 0 where it is unknown.
+
+    Raises:
+      InputError: both steps and insertions are given, or values that decide them are beyond their limits.
     """
-    both = f"`steps={given.get('steps')}` and `insertions={given.get('insertions')}`"
+    conflict = f"`steps={given.get('steps')}` and `insertions={given.get('insertions')}`"
     is_given_twice = "steps" in given and "insertions" in given
-    require(not is_given_twice, f"{both} say the same: drop one")
+    require(not is_given_twice, f"{conflict} say the same: drop one")
 
     values = {}
     for name, field in fields().items():
@@ -197,8 +209,9 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
     values |= usual._asdict()
     values |= given
 
-    # The batch size is not held to its limits yet: it may be 0.
-    sampler = _choose_sampler(given, examples // max(values["batch_size"], 1))
+    # The batch size has not been checked yet: it may be 0.
+    batches_of_epoch = examples // max(values["batch_size"], 1)
+    sampler = _choose_sampler(given, batches_of_epoch)
     values["sampler"] = str(sampler)
     if "insertions" in given:
         values["steps"] = _count_steps(values["insertions"], values["periodicity"])
@@ -208,11 +221,14 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
 
 
 def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
-    """Returns the sampler; a rate, or a number of steps drawn beforehand, may be given in its place.
+    """Returns the sampler that values give by one of `sampler`, `sampling_rate` and `repetitions`.
 
     Args:
-      given: values by name.
-      batches: of an epoch of the data; 0 where that is unknown.
+      given: the caller's values by field.
+      batches: the number of batches in an epoch of the data; 0 where it is unknown.
+
+    Raises:
+      InputError: a value is beyond its limits, or more than one of the three means other than every step.
     """
     rate = given.get("sampling_rate", 1.0)
     times = given.get("repetitions", 0)
@@ -220,7 +236,7 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
     fields()["repetitions"].require(times)
     sampler = read_sampler(given.get("sampler", EVERY), batches)
     choices = (sampler, read_sampler(f"{POISSON}:{rate}"), make_known(times))
-    # A rate of 1, and 0 times, stand for every step too.
+    # A sampling rate of 1 and 0 repetitions mean every step, as if they were not given.
     chosen = [choice for choice in choices if choice.name != EVERY]
     fix = "`sampler`, `sampling_rate` and `repetitions` say how canaries come: give one of them"
     require(len(chosen) <= 1, fix)
@@ -228,26 +244,32 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
 
 
 def _count_usual_steps(usual: int, batches: int) -> int:
-    """Returns the steps where none are given: the usual number, in whole epochs of so many batches."""
+    """Returns the default number of steps: `usual`, rounded down to whole epochs but at least to one.
+
+    Args:
+      usual: the number of steps without epochs.
+      batches: the steps of an epoch; 0 for a sampler without epochs.
+    """
     if not batches:
         return usual
     return max(usual // batches, 1) * batches
 
 
 def _select_declared(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those values that are of fields that a class declares."""
+    """Returns the values of those fields that a class declares by `described`."""
     return {name: values[name] for name in declared(kind)}
 
 
 def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Returns a part of a setting from the values of all fields."""
+    """Returns a part of a setting, an object of class `kind`, from the values of all fields by name."""
     return kind(**_select_declared(kind, values))
 
 
 def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a caller's values that are not None by the names of their fields, as plain numbers of Python.
+    """Returns a caller's values by the names of their fields, without those that are None.
 
-    A name may also be a field's flag, as k for periodicity.
+    The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
+    Python's.
 
     Raises:
       InputError: a name is neither a field's nor a flag's.
@@ -257,14 +279,13 @@ def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
     choices = f"choose of {', '.join(sorted(field_by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
 
-    # A later name replaces an earlier one of the same field, also where it takes the value back
-    # with None.
+    # Of two names of the same field, as k and periodicity, the later one counts, even if its value is None.
     values = {field_by_flag.get(name, name): plain(value) for name, value in given.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _count_steps(insertions: int, periodicity: int) -> int:
-    """Returns the number of steps with this many insertions, if every `periodicity`-th step inserts.
+    """Returns the number of steps that have this many insertions, one in every `periodicity` steps.
 
     Raises InputError for numbers out of range.
     """
@@ -279,8 +300,8 @@ def _count_steps(insertions: int, periodicity: int) -> int:
 def _canonical_insert(insert: str, periodicity: int) -> str:
     """Returns the canonical name of the step that inserts in each period of `periodicity` steps.
 
-    It is last for the last step, first for step 1 unless that is the last, and else the step's number.
-    Settings that are the same have the same name in the store so.
+    It is "last" for the last step of a period, "first" for the first unless that is also the last, and else
+    the step's number. So settings that mean the same have the same identity in the store.
     """
     number = "1" if insert == FIRST else insert
     if number == str(periodicity):
@@ -291,9 +312,12 @@ def _canonical_insert(insert: str, periodicity: int) -> str:
 
 
 def changed(setting: Setting, **given: Any) -> Setting:
-    """Returns a setting with some fields changed; `given` has their values as `make_setting` takes them.
+    """Returns a setting with some fields changed.
 
-    A caller's own adversary stays, whose fields are no keywords.
+    Args:
+      setting: the setting before.
+      **given: the new values by field or flag, as `make_setting` takes them. `insertions` replaces the steps;
+        `sampling_rate` or `repetitions` replaces the sampler.
     """
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
@@ -305,15 +329,20 @@ def changed(setting: Setting, **given: Any) -> Setting:
     if "sampling_rate" in given or "repetitions" in given:
         del values["sampler"]
     if isinstance(setting.adversary, OwnAdversary):
+        # The fields of a caller's own adversary are no keywords: it is passed on as one object.
         values = {name: value for name, value in values.items() if name in fields()}
         values["adversary"] = setting.adversary
     return make_setting(setting.model, usual, {**values, **given})
 
 
 def from_identity(config: Mapping[str, Any]) -> Setting:
-    """Returns the setting that `identity` describes; what it leaves out is at its default.
+    """Returns the setting that a config describes; fields that the config leaves out have their defaults.
 
-    A config that is no audit's raises KeyError, TypeError, AttributeError or ValueError.
+    Args:
+      config: a dict as `setting.identity` returns it; further keys do not count.
+
+    Raises:
+      KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
     mechanism_fields = dict(config["mechanism"])
     del mechanism_fields["name"]
@@ -334,7 +363,7 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
 
 
 def _join_by_or(names: Sequence[str]) -> str:
-    """Returns names as an alternative in words: a, b or c."""
+    """Returns names joined by commas and a last "or": "a, b or c"."""
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} or {names[-1]}"

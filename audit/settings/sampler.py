@@ -27,13 +27,13 @@ _FORM = "`sampler={}`: give every, poisson:RATE, {}, each with :BATCHES of an ep
 
 
 class Sampling(NamedTuple):
-    """How canaries come to steps.
+    """How it is decided which steps of a training run take a canary that is in.
 
     Attributes:
       name: one of NAMES.
-      rate: the probability with which a step takes a canary, with `poisson`; else 1.
-      batches: the steps of an epoch, in one of which a canary comes; 0 of other samplers.
-      times: the steps in which a canary comes, with `known`; else 0.
+      rate: with `poisson` the probability with which a step takes a canary; else 1.
+      batches: with samplers by epochs the number of steps in an epoch, one of which takes the canary; else 0.
+      times: with `known` the number of steps that take a canary; else 0.
     """
 
     name: str = EVERY
@@ -48,15 +48,16 @@ class Sampling(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """The probability with which a step that may take a canary that is in takes it."""
+        """The probability with which a step takes a canary that is in, if it is a step that may take it."""
         return 1 / self.batches if self.batches else self.rate
 
     def __str__(self) -> str:
-        """Returns the text that `read_sampler` reads."""
+        """Returns the text from which `read_sampler` makes this sampler."""
         if self.name == EVERY:
             return EVERY
         if self.name == POISSON:
             return f"{POISSON}:{self.rate!r}"
+        # Samplers by epochs have batches, and `known` has times; the other number is 0.
         return f"{self.name}:{self.batches or self.times}"
 
 
@@ -64,8 +65,9 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """Returns the sampler that a text describes.
 
     Args:
-      text: a name, mostly with a number.
-      batches: of an epoch of the data, if known: the number for a name without a number.
+      text: one of NAMES, followed by a colon and a number unless it is every, as in "poisson:0.01".
+      batches: the number of batches in an epoch of the data; 0 where it is unknown. It stands in for a
+        missing number; the rate of poisson is then 1 / batches. `known` always needs its number.
 
     Raises:
       InputError: the text describes no sampler.
@@ -92,7 +94,12 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
 
 
 def _read_rate(text: str, message: str) -> float:
-    """Returns a sampling rate; raises InputError where the text is no probability above 0."""
+    """Returns a text as a sampling rate; raises InputError unless it is above 0 and at most 1.
+
+    Args:
+      text: the text of the number.
+      message: the error's message, or its beginning.
+    """
     try:
         rate = float(text)
     except ValueError:
@@ -102,17 +109,17 @@ def _read_rate(text: str, message: str) -> float:
 
 
 def _make_poisson(rate: float) -> Sampling:
-    """Returns the sampler of a rate; with rate 1 all steps take all canaries."""
+    """Returns Poisson sampling with a rate; `every` for the rate 1, at which all steps take all canaries."""
     return Sampling() if rate == 1 else Sampling(POISSON, rate=rate)
 
 
 def make_known(times: int) -> Sampling:
-    """Returns the sampler of so many steps that are drawn beforehand; 0 means all steps."""
+    """Returns `known`, with which each canary comes in `times` steps drawn beforehand; `every` for 0."""
     return Sampling(KNOWN, times=times) if times else Sampling()
 
 
 def find_identity(sampler: Sampling) -> dict[str, object]:
-    """Returns a sampler's part of an identity: the fields by which stores name it."""
+    """Returns the keys and values by which a setting's identity in the store names its sampler."""
     if sampler.name == EVERY:
         return {}
     if sampler.name == POISSON:

@@ -16,11 +16,11 @@ from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, find_identit
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7
-MOST_DRAWS = 10**9  # indices of all mini-batches: 4 GB
+MOST_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 4 GB
 MOST_REPEATED_STEPS = 10**9  # canaries * steps, where each canary has steps of its own
 MOST_CANARIES = 100_000
 
-# The noise multipliers that float32 and conversions to epsilon can take, beside 0.
+# Between these, noise multipliers suit float32 and the conversions to epsilon; 0 is allowed, too.
 LEAST_NOISE = 1e-6
 MOST_NOISE = 1e9
 NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
@@ -29,14 +29,17 @@ OPTIMIZERS = ("sgd", "momentum", "adam")
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
 PRECISIONS = ("float32", "tf32", "bf16")
 
-# The steps of a period at which the canary is inserted, beside numbers.
+# Words for the step of a period that inserts the canary, which may also be a number.
 LAST = "last"
 FIRST = "first"
 
 
 @dataclasses.dataclass(frozen=True)
 class DpSgdFields:
-    """DP-SGD's own fields; the noise has standard deviation noise_multiplier * clipping_norm."""
+    """DP-SGD's own fields.
+
+    The noise on the sum of clipped gradients has standard deviation noise_multiplier * clipping_norm.
+    """
 
     name: ClassVar[str] = "dp_sgd"
     group: ClassVar[str] = fields.DP_SGD
@@ -71,7 +74,7 @@ class DpSgdFields:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleFields:
-    """The steps of a training run, and those of them that insert the canary: a step in each period of k."""
+    """How many steps a training run has, and which of them, one in each period of k, inserts the canary."""
 
     group: ClassVar[str] = fields.AUDITED
     steps: int = described("Training steps, instead of --insertions.", least=1, most=MOST_STEPS)
@@ -106,8 +109,8 @@ class Setting:
     Attributes:
       model: the name of a task, or any name of a caller's own model.
       adversary: what attacks the model, with its own fields.
-      mechanism: how the model is trained.
-      schedule: in which steps.
+      mechanism: DP-SGD's hyperparameters.
+      schedule: the number of steps, and which of them insert the canary.
     """
 
     model: str
@@ -138,24 +141,24 @@ class Setting:
 
     @property
     def sampling(self) -> Sampling:
-        """How canaries come to steps."""
+        """How it is decided which steps take a canary that is in: the parsed field `sampler`."""
         return read_sampler(self.sampler)
 
     @property
     def sampling_rate(self) -> float:
-        """The probability with which an insertion takes a canary that is in, by Poisson sampling."""
+        """The probability with which a step that inserts takes a canary; 1 without Poisson sampling."""
         return self.sampling.rate
 
     @property
     def repetitions(self) -> int:
-        """The random steps, known to the adversary, in which each canary comes; 0 of other samplers."""
+        """The number of steps that take a canary with the sampler `known`; 0 with other samplers."""
         return self.sampling.times
 
     @property
     def insertions(self) -> int:
-        """Returns the number of steps at which a canary is inserted; or may be, with Poisson sampling.
+        """The number of steps that insert a canary that is in, or may insert it with Poisson sampling.
 
-        With a sampler by epochs it is the number of epochs.
+        With a sampler by epochs it is the number of epochs, each of which inserts the canary once.
         """
         sampling = self.sampling
         if sampling.times:
@@ -168,16 +171,20 @@ class Setting:
 
     @property
     def composition(self) -> tuple[float, int, float]:
-        """Returns (noise multiplier, insertions, sampling rate): the steps that count for an upper bound."""
+        """(noise multiplier, insertions, sampling rate): what an accountant needs for an upper bound."""
         return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """Returns what identifies a setting in the store, beside the data's checksum, as a dict for JSON.
+    """Returns what identifies a setting in the store, as a dict for JSON; the data's checksum is not in it.
 
-    It holds the experiment, the model, the mechanism's own fields, the adversary and its own fields, the
-    schedule and the seed, without fields at their defaults. Poisson sampling is the key `sampling_rate`, and
-    steps drawn beforehand are the key `repetitions`.
+    It holds the experiment, the model, the mechanism's, the adversary's and the schedule's own fields, and
+    the setting's other fields. Fields at their dataclass's default are left out. For the samplers `poisson`
+    and `known` it holds their number, as `sampling_rate` or `repetitions`.
+
+    Args:
+      setting: the setting.
+      experiment: the name of what is computed for the setting.
     """
     own_fields = deciding(setting)
     own_fields.pop("sampler", None)
@@ -192,7 +199,7 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
 
 
 def flat(setting: Setting) -> dict[str, Any]:
-    """Returns all fields of a setting by name, as flags and callers name them."""
+    """Returns the values of all fields of a setting and of its parts in one dict, by the fields' names."""
     fields_of_setting = {name: getattr(setting, name) for name in declared(Setting)}
     return {
         "model": setting.model,
@@ -205,7 +212,7 @@ def flat(setting: Setting) -> dict[str, Any]:
 
 
 def summary(setting: Setting, runs: int) -> str:
-    """Returns what is audited, in a line: the model, the adversary, and what decides the upper bound."""
+    """Returns one line on what is audited: the model, the adversary, and what decides the upper bound."""
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
     mechanism = setting.mechanism
     return (
@@ -216,12 +223,14 @@ def summary(setting: Setting, runs: int) -> str:
 
 
 def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
-    """Raises InputError for values out of range; what needs the data is checked when the game is built.
+    """Raises InputError for a setting with a value out of range, or for too few or too many runs.
+
+    What needs the data is checked when the game is built.
 
     Args:
       setting: the setting.
       runs: the number of runs to train.
-      strategies: the clipping strategies that its model can take.
+      strategies: the names of the clipping strategies that the model can take.
     """
     require_fields(setting)
     clipping = setting.mechanism.clipping
@@ -246,11 +255,17 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
 
 
 def _validate_runs(setting: Setting, runs: int) -> None:
-    """Raises InputError for a number of runs that the setting's canaries are too few for, or too many."""
+    """Raises InputError for a number of runs that is out of range, or does not go with the canaries.
+
+    Two rules hold unless every run draws its canaries afresh: an adversary that inserts all canaries,
+    without coins, has a single run, and a single run has at least LEAST_COINS canaries.
+    """
     adversary = setting.adversary
     canaries = setting.canaries
-    require_runs(runs, 1 if canaries > 1 else adversary.least_runs)
-    if adversary.any_time:  # any number of runs proves something then
+    # With one canary a run, each world needs a run. With several, a single run has canaries in and out.
+    least_runs = 1 if canaries > 1 else adversary.least_runs
+    require_runs(runs, least_runs)
+    if adversary.any_time:  # canaries are drawn afresh: any number of runs proves something
         return
     require(
         runs == 1 or not adversary.inserts_all,
@@ -266,7 +281,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 
 
 def _validate_sampler(setting: Setting) -> None:
-    """Raises InputError where canaries cannot come to the steps as the sampler says."""
+    """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
     if sampling.name in (EVERY, POISSON):
         return
@@ -286,7 +301,7 @@ def _validate_sampler(setting: Setting) -> None:
 
 
 def _validate_known_steps(setting: Setting) -> None:
-    """Raises InputError where canaries cannot take part in so many steps each, drawn beforehand."""
+    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large."""
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"
@@ -298,12 +313,12 @@ def _validate_known_steps(setting: Setting) -> None:
 
 
 def require_noise(sigma: float) -> None:
-    """Raises InputError for a noise multiplier that float32 or a conversion to epsilon can't take."""
+    """Raises InputError for a noise multiplier out of range: not 0, nor LEAST_NOISE to MOST_NOISE."""
     declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 
 def require_runs(runs: int, least: int = 2) -> None:
-    """Raises InputError unless the number of runs is between `least` and the most that an audit can train."""
+    """Raises InputError unless the number of runs is between `least` and MOST_RUNS."""
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MOST_RUNS, f"`runs={runs}`: give at most {MOST_RUNS:,}")

@@ -25,8 +25,8 @@ class StoredConfig(NamedTuple):
     """What the config of a stored audit holds.
 
     Attributes:
-      setting: its setting.
-      data: the checksum of its data; None where the config has none.
+      setting: the setting of the audit.
+      data: the checksum of the data it was trained on; None where the config has none.
       model: the checksum of a caller's own model; None for the repository's models.
     """
 
@@ -36,12 +36,12 @@ class StoredConfig(NamedTuple):
 
 
 class Audits(NamedTuple):
-    """The folders with scores under a store's root.
+    """The folders with scores under a store's root, sorted out.
 
     Attributes:
-      folders: those of audits of trained models, the newest first.
-      others: the number of those with something else.
-      refused: by folder, why others could not be read.
+      folders: the folders of audits of trained models, the one with the newest scores first.
+      others: the number of folders with results of another kind.
+      refused: the folders that can't be read, each with the reason.
     """
 
     folders: list[Path]
@@ -49,7 +49,7 @@ class Audits(NamedTuple):
     refused: dict[Path, str]
 
     def left_out(self) -> list[str]:
-        """Returns a line on the folders of other results, and a line for each that can't be read."""
+        """Returns lines for people: one on folders of other results, and one for each unreadable folder."""
         lines = []
         if self.others:
             folders = "1 folder holds" if self.others == 1 else f"{self.others} folders hold"
@@ -60,13 +60,17 @@ class Audits(NamedTuple):
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses a config.json; returns None where it is not that of an audit of a trained model."""
+    """Parses the content of a config.json; returns None unless it is an audit's of a trained model.
+
+    Args:
+      config: what `Store.config` returns.
+    """
     try:
         if config["experiment"] != "audit":
             return None
         setting = from_identity(config)
         require_types(setting)
-        # whatever its runs and clipping
+        # The config has neither a number of runs nor what its model can take: these two always pass.
         validate(setting, setting.adversary.least_runs, (setting.mechanism.clipping,))
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
@@ -79,7 +83,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
 
 def audits(root: Path) -> Audits:
-    """Finds the audits under a store's root; raises InputError where that can't be read."""
+    """Finds the audits under a store's root; raises InputError where the root can't be read."""
     folders = []
     others = 0
     refused = {}
@@ -97,9 +101,9 @@ def audits(root: Path) -> Audits:
 
 
 def federated(root: Path) -> list[Path]:
-    """Finds the folders of federated runs under a store's root, the newest first.
+    """Finds the folders of federated runs under a store's root, those with the newest scores first.
 
-    It passes over folders that can't be read, which `audits` reports.
+    Folders that can't be read are skipped; `audits` reports them.
     """
     folders = []
     for folder in index.settings(root):
@@ -116,17 +120,17 @@ def open_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store:
-    """Opens the store of a setting, or makes it.
+    """Opens the store of a setting; makes it where there is none.
 
     Args:
       out: the root of all stores.
       setting: the setting.
-      dataset: the data that it is on.
-      experiment: what is computed of it.
-      model: the checksum of a caller's own model.
+      dataset: the data that models are trained on.
+      experiment: the name of what is computed for the setting.
+      model: the checksum of a caller's own model; None for the repository's models.
 
     Returns:
-      The store, in a folder whose name is like fcnn-gc_r-k5-seed1-<hash>.
+      The store; its folder has a name such as fcnn-gc_r-k5-seed1-<hash>.
     """
     store = find_store(out, setting, dataset, experiment, model)
     if store is not None:
@@ -136,9 +140,10 @@ def open_store(
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
-    """Returns the words of a folder's name, as fcnn-gc_r-k5-seed1.
+    """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1.
 
-    They are what is computed, unless that is an audit; the model; the adversary; k and the seed, if unusual.
+    These are the experiment unless it is an audit, the model, the adversary, k unless it is 1 (with the step
+    that inserts unless that is the last), and the seed unless it is 0.
     """
     words = []
     if experiment != "audit":
@@ -165,7 +170,15 @@ def find_store(
     experiment: str = "audit",
     model: str | None = None,
 ) -> Store | None:
-    """Finds the store that `open_store` opens; returns None where there is none, and makes nothing."""
+    """Finds the store that `open_store` would open; returns None where there is none, and makes nothing.
+
+    Args:
+      out: the root of all stores.
+      setting: the setting.
+      dataset: the data that models are trained on.
+      experiment: the name of what is computed for the setting.
+      model: the checksum of a caller's own model; None for the repository's models.
+    """
     config = _make_config(setting, dataset, experiment, model)
     if not Store.exists(out, config):
         return None
@@ -175,13 +188,13 @@ def find_store(
 def _make_config(
     setting: Setting, dataset: Dataset, experiment: str, model: str | None
 ) -> dict[str, Any]:
-    """Returns what identifies a setting in a store: what it is, and the checksums of data and model.
+    """Returns the content of a store's config: the setting's identity, and the checksums of data and model.
 
     Args:
       setting: the setting.
-      dataset: the data that it is on.
-      experiment: what is computed of it.
-      model: the checksum of a caller's own model, None for the repository's.
+      dataset: the data that models are trained on.
+      experiment: the name of what is computed for the setting.
+      model: the checksum of a caller's own model; None for the repository's models, whose name is enough.
     """
     config = {**identity(setting, experiment), _DATA: dataset.checksum}
     if model is not None:

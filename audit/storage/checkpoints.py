@@ -26,28 +26,32 @@ import numpy as np
 from audit.storage import files
 
 _NAME = re.compile(r"(.+)_(\d+)")  # chunk and segments done
-_LEAST_TRAINING_SHARE = (
-    49  # times as long as for its checkpoints a run trains at least: they take 2%
-)
+# Training takes at least this many times as long as writing checkpoints: writing takes at most 2%.
+_LEAST_TRAINING_RATIO = 49
 
-# (segments done, states) -> whether states after that number of segments can be these
+# (segments done, states) -> whether states can have come from that number of segments
 Fits = Callable[[int, Any], bool]
 
 
 def _fits_always(done: int, states: Any) -> bool:
+    """Accepts every checkpoint: the default where the caller has no test of its own."""
     return True
 
 
 class Checkpoints:
-    """The checkpoints in a folder, of one chunk at a time, which its user holds (`storage.shares`)."""
+    """The checkpoints in a folder.
+
+    They are of one chunk of runs at a time. Whoever uses them holds the chunk's lease
+    (`audit.storage.shares`).
+    """
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
-        """Takes a folder and the least time between two checkpoints.
+        """Opens the checkpoints of a folder, which need not exist yet.
 
         Args:
-          folder: the folder.
-          seconds: the least time between two checkpoints, which take at most 2% of the time; with 0, every
-            segment has a checkpoint.
+          folder: where checkpoints are written and looked for.
+          seconds: the least time between two checkpoints. It is longer where writing is slow, so that writing
+            takes at most 2% of all time. With 0, every segment has a checkpoint, however slow that is.
         """
         self._folder = folder.absolute()
         self._seconds = seconds
@@ -55,17 +59,19 @@ class Checkpoints:
         self._has_failed = False
 
     def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
-        """Returns the states of a chunk of runs from its newest checkpoint.
+        """Returns the states of a chunk of runs from its newest usable checkpoint.
 
-        A checkpoint that is torn, altered, of other shapes or unfit is set aside, with a line on stderr.
+        A checkpoint that is torn, altered, of other shapes or refused by `fits` is set aside, with a line on
+        stderr, and the next older one is tried.
 
         Args:
           chunk: the chunk's name.
-          states: the states at the beginning, for their structure.
-          fits: (segments done, states) -> whether these can be true.
+          states: the states at the beginning. They have the structure to return, and the shapes and types
+            that a checkpoint must have.
+          fits: (segments done, states) -> whether states can have come from that number of segments.
 
         Returns:
-          The segments done and the states as NumPy arrays; (0, states) without a checkpoint.
+          The segments done, and the states as NumPy arrays; (0, states) where no checkpoint is usable.
         """
         for done, path in self._find(chunk):
             leaves = _read(path, jax.tree.leaves(states))
@@ -79,8 +85,8 @@ class Checkpoints:
     def offer(self, chunk: str, done: int, states: Any) -> None:
         """Stores a chunk's states after `done` segments, if the time for a checkpoint has come.
 
-        Older checkpoints of the chunk are removed afterwards. Where it can't be written, a line on stderr
-        says so once, and training goes on: scores are safe.
+        Older checkpoints of the chunk are removed afterwards. Where a checkpoint can't be written, a line on
+        stderr says so once, and training goes on: scores do not depend on checkpoints.
         """
         begin = time.monotonic()
         if begin < self._due:
@@ -98,15 +104,15 @@ class Checkpoints:
         end = time.monotonic()
         self._due = end
         if self._seconds:
-            self._due += max(self._seconds, _LEAST_TRAINING_SHARE * (end - begin))
+            self._due += max(self._seconds, _LEAST_TRAINING_RATIO * (end - begin))
 
     def drop(self, chunk: str) -> None:
-        """Removes the chunk's checkpoints: its scores are stored."""
+        """Removes a chunk's checkpoints, for a chunk whose scores are stored."""
         for _, path in self._find(chunk):
             _remove(path)
 
     def clear(self) -> None:
-        """Removes all but what was set aside: no chunk is in progress."""
+        """Removes everything but what was set aside: for a folder without a chunk in progress."""
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
@@ -127,8 +133,9 @@ class Checkpoints:
         return checkpoints
 
     def _report_once(self, error: Exception) -> None:
-        """Says on stderr why there is no checkpoint, the first time."""
+        """Prints on stderr why a checkpoint could not be written; does so for the first failure alone."""
         if not self._has_failed:
+            # Of a nested message, "what failed: why: the cause", only the cause.
             last_part = str(error).split(": ")[-1]
             reason = getattr(error, "strerror", None) or " ".join(last_part.split())
             print(
@@ -140,11 +147,11 @@ class Checkpoints:
 
 
 def _write(path: Path, name: str, states: Any) -> None:
-    """Writes a checkpoint into a folder, which it makes: the states' leaves, and a manifest of its files.
+    """Writes a checkpoint: a folder with the states' leaves and a manifest of its files.
 
     Args:
-      path: the folder.
-      name: the name that the folder will get, for the manifest.
+      path: the folder, which is made here.
+      name: the name that the caller will give to the folder; the manifest holds it.
       states: a tree of arrays.
 
     Raises:
@@ -159,33 +166,38 @@ def _write(path: Path, name: str, states: Any) -> None:
 
 
 def _read(path: Path, expected: list[Any]) -> list[Any] | None:
-    """Returns the leaves of a checkpoint's states; None where it is damaged, or they are not as expected.
+    """Returns the leaves of a checkpoint's states.
 
     Args:
-      path: the checkpoint.
-      expected: arrays of the shapes and types of its leaves.
+      path: the checkpoint's folder.
+      expected: arrays of the shapes and types that the leaves must have.
+
+    Returns:
+      The leaves; None where the checkpoint is damaged, or a leaf is missing or has another shape or type.
     """
     try:
         if (path / "sha256").read_text() != _make_manifest(path, path.name):
             return None
         with _without_logs():
             stored = _checkpointer().restore(path / "state")
-    except Exception:  # orbax documents no errors, and what it held can be trained again
+    except Exception:  # orbax documents no errors, and what a checkpoint held can be trained again
         return None
 
     if len(stored) != len(expected):
         return None
     leaves = []
-    for i, like in enumerate(expected):
+    for i, expected_leaf in enumerate(expected):
         leaf = stored.get(str(i))
-        if leaf is None or leaf.shape != like.shape or leaf.dtype != like.dtype:
+        if leaf is None or leaf.shape != expected_leaf.shape or leaf.dtype != expected_leaf.dtype:
             return None
         leaves.append(leaf)
     return leaves
 
 
 def _make_manifest(path: Path, name: str) -> str:
-    """Returns the text of a checkpoint's manifest: its name, then the SHA-256 of each of its files, by lines.
+    """Returns the text of a checkpoint's manifest: a line with its name, then one for each of its files.
+
+    A file's line is its SHA-256 and its path. The name is there so that a renamed checkpoint is refused.
 
     Args:
       path: the checkpoint's folder; its file sha256, the manifest itself, is left out.
@@ -203,7 +215,10 @@ def _make_manifest(path: Path, name: str) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint. It is renamed first: what a kill leaves has a name that is never looked at."""
+    """Removes a checkpoint.
+
+    It is renamed first, so that a kill in between leaves only a folder whose name is never looked at.
+    """
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
     files.remove(path)
@@ -211,7 +226,7 @@ def _remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Silences orbax in the block, which logs, with a traceback, what it raises as well."""
+    """Silences orbax's log in the block: orbax logs every error that it raises, with a traceback."""
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -223,7 +238,7 @@ def _without_logs() -> Iterator[None]:
 
 @functools.cache
 def _checkpointer() -> Any:
-    """Returns orbax's checkpointer, imported here since most audits need no checkpoint."""
+    """Returns orbax's checkpointer; orbax is imported here, since most audits need no checkpoint."""
     import orbax.checkpoint
 
     return orbax.checkpoint.Checkpointer(orbax.checkpoint.PyTreeCheckpointHandler())

@@ -24,20 +24,21 @@ import filelock
 from audit.storage import files
 
 STALE_SECONDS = 60.0
-_RENEWALS = 6  # in the time after which a claim is stale
+_RENEWALS = 6  # of a claim, in the time after which it would be stale
 _WAIT_SECONDS = 0.05
 
 
 @contextlib.contextmanager
 def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> Iterator[bool]:
-    """Tries to claim a part of a folder, to the end of the block, and yields whether this process has it.
+    """Tries to claim a part of a folder until the end of the block, and yields whether that succeeded.
 
-    A holder that was suspended for longer than `stale`, and wakes, says so on stderr.
+    It does not wait. A claim is taken over where its holder died on this host, or has not renewed it for
+    `stale` seconds. A holder that loses its claim so, and wakes up later, says so on stderr.
 
     Args:
       folder: the folder.
-      stale: the seconds after which a claim that is not renewed is taken over.
-      part: the name of the part.
+      stale: the seconds after which a claim that is not renewed may be taken over.
+      part: the name of what is claimed; the lease's file is <part>.lease.
 
     Raises:
       CannotWriteError: the folder can't be written.
@@ -57,9 +58,9 @@ def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> It
 
 @contextlib.contextmanager
 def turn(folder: Path, part: str) -> Iterator[None]:
-    """Waits until this process can claim a part of a folder, and holds it to the end of the block.
+    """Waits until this process can claim a part of a folder, and holds it until the end of the block.
 
-    It is for work that takes moments, as reading and rewriting a file.
+    It is for work that takes moments, such as reading and rewriting a file.
     """
     while True:
         with claim(folder, part=part) as mine:
@@ -70,9 +71,9 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 
 
 def holder(folder: Path, part: str = "claim") -> str:
-    """Returns the holder of a part of a folder, in words: "host, process 123".
+    """Returns who holds a part of a folder, in words: "host, process 123".
 
-    Where the claim is dated in the future, which keeps it from being taken over, a remark follows.
+    A remark follows where the claim is dated in the future, since nobody takes over such a claim.
     """
     path = folder / f"{part}.lease"
     owner = _make_lease(path, STALE_SECONDS).owner
@@ -85,9 +86,9 @@ def holder(folder: Path, part: str = "claim") -> str:
 
 
 def _remark_on_future(path: Path) -> str:
-    """Returns a remark on a lease that is dated in the future, as a clock that was set back leaves it.
+    """Returns a remark on a lease that is dated in the future; empty for all other leases.
 
-    Empty for other leases.
+    A clock that was set back leaves such a lease.
     """
     try:
         seconds_ahead = path.stat().st_mtime - time.time()
@@ -99,19 +100,19 @@ def _remark_on_future(path: Path) -> str:
 
 
 def _make_lease(path: Path, stale: float) -> filelock.SoftFileLease:
-    """Returns an object for the lease at a path, which this does not acquire yet.
+    """Returns an object by which the lease at a path can be acquired; acquires nothing.
 
     Args:
-      path: of the lease's file.
-      stale: the seconds without renewal after which it counts as abandoned; the holder renews it six times
-        as often.
+      path: the lease's file.
+      stale: the seconds without renewal after which the lease counts as abandoned; the holder renews it six
+        times in as long.
     """
     return filelock.SoftFileLease(
         path,
         lease_duration=stale,
         heartbeat_interval=stale / _RENEWALS,
         on_compromise=lambda lease: _report_takeover(path),
-        timeout=0,  # a try, and no wait
+        timeout=0,  # `acquire` tries once and does not wait
         thread_local=False,  # the heartbeat's thread renews it
     )
 
@@ -127,7 +128,7 @@ def _report_takeover(path: Path) -> None:
 
 
 def _try_acquire(lease: filelock.SoftFileLease) -> bool:
-    """Acquires a lease where it is free, and returns whether it was."""
+    """Acquires a lease if it is free, and returns whether it was."""
     try:
         lease.acquire()
     except (filelock.Timeout, filelock.LeaseSettingsMismatch):
@@ -138,20 +139,21 @@ def _try_acquire(lease: filelock.SoftFileLease) -> bool:
 def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
     """Removes a lease that its holder has abandoned, and returns whether to try to acquire it now.
 
-    The race: two processes open the same abandoned file, the first removes it and a successor makes a lease
-    of the same name; the second must not remove that lease. So each locks the file that it opened and, before
-    it removes anything, compares it with the file that now has the name.
+    A race has to be avoided: two processes open the same abandoned file, the first removes it, and a
+    successor makes a lease of the same name. The second process must not remove the successor's lease. So
+    each process locks the file that it opened and, before it removes anything, checks that this file still
+    has the name.
 
     Returns:
-      True where the abandoned lease is gone: this call removed it, or another process did so before. That
-      process may have put its own lease in the place already; then acquiring it fails. False where the
-      holder is alive, or another process has the lock, since it is about to remove the lease.
+      True where the abandoned lease is gone: this call removed it, or another process did so before. The
+      other process may have its own lease in that place already; then acquiring fails. False where the
+      holder is alive, or where another process has the lock and so is about to remove the lease.
     """
     path = Path(lease.lock_file)
     mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
         with open(path, mode) as file:
-            # Of a file system without locks the lock fails, and the comparison alone must do.
+            # On a file system without locks this fails, and the comparison below alone must do.
             with contextlib.suppress(OSError):
                 if not filelock.lock_descriptor(file.fileno(), blocking=False):
                     return False
@@ -169,10 +171,10 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
 
     Args:
       lease: the lease.
-      renewed: when it was last renewed, by the file system's clock.
-      stale: the seconds after which it is abandoned.
+      renewed: when it was last renewed, in seconds, by the file system's clock.
+      stale: the seconds without renewal after which it counts as abandoned.
     """
-    # A lease of this process's own tells the time of the file system, and the name of this host.
+    # A lease that this process writes beside it is dated by the same clock, and tells this host's name.
     path = Path(lease.lock_file)
     with _make_lease(path.with_name(f".claim.{uuid.uuid4().hex[:8]}"), stale) as probe:
         now = os.stat(probe.lock_file).st_mtime
@@ -186,9 +188,9 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
 
 
 def _is_running(pid: int) -> bool:
-    """Returns whether there is a process of that number on this host."""
+    """Returns whether a process with this number runs on this host."""
     try:
-        os.kill(pid, 0)
+        os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
     except ProcessLookupError:
         return False
     except PermissionError:  # somebody else's

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from audit.errors import InputError, require
 
-# What np.load raises, sooner or later, for bytes that are damaged.
+# Everything that np.load may raise for damaged bytes.
 NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     AttributeError,
     EOFError,
@@ -32,29 +32,29 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-_SPARE_BYTES = 1 << 20
+_SPARE_BYTES = 1 << 20  # of a disk, beside what is to be written: a megabyte
 _OTHER_FOLDER = "name another folder with `out`"
 
 
 class CannotWriteError(InputError):
-    """A folder or disk refuses to be written to, and will go on to refuse."""
+    """A folder or disk can't be written to, and trying again would not help."""
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file whole or not at all, by writing beside it and renaming into place.
+    """Writes a file whole or not at all: writes a temporary file beside it, and renames that into place.
 
-    Links are followed to where they lead; a device or a pipe is written to as it is.
+    A link's target is replaced, not the link. A device or a pipe is written to directly.
 
     Args:
-      path: the file.
-      content: all of it.
-      fix: what to do where it can't be written, the end of the error's message.
+      path: the file; its folder is made where it is missing.
+      content: the file's bytes.
+      fix: the advice at the end of the error's message.
 
     Returns:
-      The path.
+      `path`.
 
     Raises:
-      CannotWriteError: a folder or disk refuses.
+      CannotWriteError: the file can't be written.
     """
     with writing(path, fix):
         if _is_replaceable(path):
@@ -71,7 +71,7 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
 
 
 def read(path: Path) -> bytes | None:
-    """Returns a file's content, None where there is none; raises InputError where it can't be read now."""
+    """Returns a file's content; None where there is no file. Raises InputError where it can't be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -81,12 +81,12 @@ def read(path: Path) -> bytes | None:
 
 
 def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -> Path:
-    """Returns the path of a regular file that is not too large, as it is.
+    """Checks that a path is a regular file that is not too large, and returns the path.
 
     Args:
       path: the path.
-      fix: what to do where it is no such file, the end of the error's message.
-      most: the largest size in bytes.
+      fix: the advice at the end of the error's message.
+      most: the largest allowed size in bytes.
 
     Raises:
       InputError: the file is larger, or it is a device or a pipe, which may never end.
@@ -100,7 +100,7 @@ def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -
 
 
 def _is_replaceable(path: Path) -> bool:
-    """Returns whether a path is a regular file or nothing, so that a rename may replace it."""
+    """Returns whether a rename may replace what is at a path: a regular file, or nothing."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -109,7 +109,10 @@ def _is_replaceable(path: Path) -> bool:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """Yields a hidden path that the end of the block renames to `path`, or removes after an error."""
+    """Yields a hidden path in the same folder, for the block to write a file or folder there.
+
+    At the end of the block it is renamed to `path`; after an error in the block it is removed instead.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -120,7 +123,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes a file or folder, as far as the disk lets it."""
+    """Removes a file, or a folder with all in it; ignores errors, and a path where there is nothing."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -129,15 +132,15 @@ def remove(path: Path) -> None:
 
 
 def set_aside(path: Path, fix: str, problem: str = "is damaged") -> Path:
-    """Moves a damaged file or folder to a name that nobody reads, and says so on stderr.
+    """Renames a damaged file or folder to a name that nobody reads, and says so on stderr.
 
     Args:
       path: the file or folder.
-      fix: what is done about it, for the message.
-      problem: what is wrong with it, for the message.
+      fix: what is done about the loss, for the message.
+      problem: what is wrong with the file, for the message.
 
     Returns:
-      Where it is afterwards.
+      The path after the move, in the same folder.
 
     Raises:
       CannotWriteError: it can't be moved.
@@ -151,13 +154,13 @@ def set_aside(path: Path, fix: str, problem: str = "is damaged") -> Path:
 
 @functools.cache
 def say_once(line: str) -> None:
-    """Prints a line on stderr, once a process."""
+    """Prints a line on stderr, unless this process has printed the same line before."""
     print(line, file=sys.stderr)
 
 
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
-    """Turns an OSError of the block into a CannotWriteError.
+    """Turns an OSError that is raised in the block into a CannotWriteError.
 
     Args:
       path: what the block writes, for the message.
@@ -170,19 +173,19 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Raises OSError where a folder's disk has no room for `size` bytes, and a megabyte beside.
+    """Raises OSError where a folder's disk has no room for `size` bytes and a spare megabyte.
 
-    It is for libraries that write many lines of their own where they run out of room.
+    It is called before a library writes that would print many lines of its own on a full disk.
     """
     if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def cannot_write(path: Path, error: OSError, fix: str = _OTHER_FOLDER) -> CannotWriteError:
-    """Returns the error for a folder or disk that refuses to be written to, with what to do about it."""
+    """Returns the error to raise where `path` can't be written; `fix` is the advice at its message's end."""
     return CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}")
 
 
 def cannot_read(path: Path, error: OSError) -> InputError:
-    """Returns the error for a file or folder that can't be read now."""
+    """Returns the error to raise where a file or folder can't be read."""
     return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")

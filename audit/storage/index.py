@@ -9,15 +9,15 @@ from audit.errors import InputError, require
 from audit.storage import files
 from audit.storage.store import CONFIG, Scores, Store, newest_scores
 
-_DATA = "data_sha256"  # the key of a config that is no part of the setting
+_DATA = "data_sha256"  # the only key of a config that is no part of the setting
 
 
 class Held(NamedTuple):
-    """A setting's folder.
+    """A folder that holds results of a setting.
 
     Attributes:
       folder: the folder.
-      data: the checksum of the data that the setting is on; None where the config has none.
+      data: the checksum of the data that the runs were trained on; None where the config has none.
     """
 
     folder: Path
@@ -25,28 +25,29 @@ class Held(NamedTuple):
 
 
 class Holdings(NamedTuple):
-    """The folders under a store's root.
+    """All that the stores under a root hold.
 
     Attributes:
-      root: the store's root.
-      folders: its folders by the name of their setting, which leaves out the data's checksum.
+      root: the folder of all stores.
+      folders: the settings' folders under it, by the setting's canonical JSON (`name`). The JSON is without
+        the data's checksum, so that a setting may have folders for several data sets.
     """
 
     root: Path
     folders: dict[str, list[Held]]
 
     def holds(self, setting: dict[str, Any], file: str) -> bool:
-        """Returns whether the setting's folder has a file of that name."""
+        """Returns whether the setting has a folder that holds a file of this name."""
         store = self.open(setting)
         return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, on whatever data, or None where there is none.
+        """Returns the store of a setting, whatever its data; None where there is none.
 
-        Where two folders hold the setting, it is that with more runs.
+        Where several folders hold the setting on the same data, it is the one with the most runs.
 
         Raises:
-          InputError: folders hold the setting on different data.
+          InputError: several folders hold the setting on different data.
         """
         holders = self.folders.get(name(setting), [])
         if not holders:
@@ -60,9 +61,9 @@ class Holdings(NamedTuple):
         return max(stores, key=Store.runs_held)
 
     def scores(self, setting: dict[str, Any], runs: int) -> Scores | None:
-        """Returns the scores of runs 0 .. runs - 1, or None where some are missing.
+        """Returns the scores of a setting's runs 0 .. runs - 1; None where some of them are missing.
 
-        A damaged file is reported on stderr.
+        The runs of a damaged file are missing, and the file is reported on stderr.
         """
         store = self.open(setting)
         if store is None or store.missing(runs):
@@ -71,9 +72,9 @@ class Holdings(NamedTuple):
 
 
 def holdings(root: Path) -> Holdings:
-    """Returns the folders of settings under a store's root; none where there is no such root.
+    """Returns what the stores under a root hold: nothing where there is no such folder.
 
-    A folder whose config can't be read, or which is not named after it, holds nothing.
+    Folders are left out whose config can't be read, or whose name does not end in the config's hash.
 
     Raises:
       InputError: the root can't be read.
@@ -87,23 +88,23 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """Returns the folders with scores under a store's root, those with the newest scores first.
+    """Returns the settings' folders with scores under a store's root, the newest scores first.
 
-    Folders that can't be looked into come last; there are none where there is no root.
+    Folders that can't be looked into come last. Where there is no root, the list is empty.
 
     Raises:
       InputError: the root can't be read.
     """
-    times = {}
+    time_by_folder = {}
     for folder in _list_folders(root):
         time = _find_time(folder)
         if time is not None:
-            times[folder] = time
-    return sorted(times, key=lambda folder: (-times[folder], folder.name))
+            time_by_folder[folder] = time
+    return sorted(time_by_folder, key=lambda folder: (-time_by_folder[folder], folder.name))
 
 
 def _list_folders(root: Path) -> list[Path]:
-    """Returns the paths of all that lies in a root, sorted; none where there is no root.
+    """Returns the paths of everything directly under a root, sorted; none where there is no root.
 
     Raises InputError where the root can't be read.
     """
@@ -116,10 +117,9 @@ def _list_folders(root: Path) -> list[Path]:
 
 
 def _find_time(folder: Path) -> int | None:
-    """Returns when a folder's newest scores were written, in nanoseconds.
+    """Returns when a folder's newest scores were written, in nanoseconds since 1970.
 
-    Returns:
-      None where the folder has no scores or no config, 0 where it can't be looked into.
+    It is None where the folder has no scores or no config, and 0 where it can't be looked into.
     """
     try:
         (folder / CONFIG).lstat()
@@ -131,6 +131,6 @@ def _find_time(folder: Path) -> int | None:
 
 
 def name(setting: dict[str, Any]) -> str:
-    """Returns a setting as canonical JSON, without the checksum of its data."""
+    """Returns a setting's canonical JSON, which identifies it; the checksum of its data is left out."""
     without_data = {key: value for key, value in setting.items() if key != _DATA}
     return json.dumps(without_data, sort_keys=True)

@@ -35,8 +35,8 @@ Scores = Sets | Coins | OneRun | Fresh
 STDIN = Path("-")
 MOST_SCORES = 5_000_000
 MOST_BYTES = 1 << 30
-_HEADER_BYTES = 1 << 16  # of a CSV's first line, or of a .npy's header, at most
-_MOST_COMMENTS = 100  # lines above a CSV's first
+_HEADER_BYTES = 1 << 16  # the most that are read of a CSV's first line, or of a .npy's header
+_MOST_COMMENTS = 100  # lines above the one that names a CSV's columns
 _STANDARD_INPUT = Path("standard input")
 _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
@@ -52,14 +52,14 @@ _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in",
 
 
 def paths(scores: str) -> tuple[Path, ...]:
-    """Returns the files that a user's `scores` names, with commas between them, or STDIN."""
-    if os.path.exists(scores):  # whose name may have a comma
+    """Returns the files that a user's `scores` names, separated by commas; "-" gives (STDIN,)."""
+    if os.path.exists(scores):  # a single file, whose name may have a comma
         return (Path(scores),)
     return tuple(Path(name) for name in scores.split(","))
 
 
 def describe_files(files: Sequence[Path]) -> str:
-    """Returns the names of score files, for people: comma-separated, without folders."""
+    """Returns the names of score files for a reader: comma-separated, without their folders."""
     names = []
     for path in files:
         source = _STANDARD_INPUT if path == STDIN else path
@@ -68,16 +68,22 @@ def describe_files(files: Sequence[Path]) -> str:
 
 
 def read_scores(*files: Path) -> Scores:
-    """Returns the scores of a .npz, .csv or .json file, of two .npy files, or of STDIN.
+    """Returns the scores in a .npz, .csv or .json file, in two .npy files, or on standard input.
+
+    Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
     Args:
-      files: a .npz holds arrays in, out or scores, presence, or of canaries among fresh draws scores, fresh
-        (and maybe the seed of ties) or ranks, fresh_draws; a .csv has columns score,in or score,presence
-        or in,out; a .json is an object of lists of these names; of two .npy files the first is in; STDIN is
-        CSV or JSON. Arrays are (runs,) or, with several canaries a run, (runs, canaries).
+      files: one of
+        a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries that are ranked among
+          fresh draws, `scores` and `fresh` (and maybe `seed`, which breaks ties), or `ranks` and
+          `fresh_draws`;
+        a .csv or .tsv with columns score,in or score,presence or in,out;
+        a .json, an object of lists with the names of such columns;
+        two .npy files, scores with the canary and scores without it;
+        STDIN, which has CSV or JSON.
 
     Raises:
-      InputError: for what it cannot read, makes no sense, or is more than MOST_SCORES.
+      InputError: the files can't be read, hold no scores, or hold more than MOST_SCORES.
     """
     scores = _choose_reader(files)(*files)
     size = sum(world.size for world in scores.pooled())
@@ -86,15 +92,15 @@ def read_scores(*files: Path) -> Scores:
 
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
-    """Returns the scores of a CSV whose columns have other names.
+    """Returns the scores of a CSV whose columns have names of the user's.
 
     Args:
-      path: of the .csv, or STDIN.
-      columns: {our name: the file's}, such as {"score": "loss", "presence": "member"}; other columns do not
-        count, whatever they are called.
+      path: the .csv or .tsv file, or STDIN.
+      columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. Our names are
+        one of the pairs in _FORMS. All other columns are ignored, whatever they are called.
 
     Raises:
-      InputError: as `read_scores`, and for a name that is of no column.
+      InputError: as `read_scores`, and where the file lacks one of these columns.
     """
     is_csv = path == STDIN or path.suffix.lower() in (".csv", ".tsv")
     require(is_csv, f"`scores={path}`: `columns` goes with a .csv file, or with -")
@@ -111,9 +117,9 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
 
 
 def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
-    """Returns the function that reads scores from files of these suffixes, or from STDIN.
+    """Returns the function that reads scores from files with these suffixes, or from STDIN.
 
-    It takes the files as its arguments. Raises InputError for files of other suffixes or numbers.
+    The function takes the files as its arguments. Raises InputError for any other combination of suffixes.
     """
     if files == (STDIN,):
         return _read_stdin
@@ -133,12 +139,15 @@ def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Scores:
-    """Returns the scores of a table with columns score,in or score,presence (1 or 0), or in,out.
+    """Returns the scores of a table.
+
+    The table has one of the pairs of columns in _FORMS: a score, and whether the canary was in (1 or 0); or
+    scores with the canary and scores without it.
 
     Args:
       place: the table's name, for messages.
-      names: of its columns.
-      column: returns the column of a name, (runs,) or (runs, canaries).
+      names: the names of its columns.
+      column: a function that returns the column of a name, (runs,) or (runs, canaries).
 
     Raises:
       InputError: for other columns, or for values that are no scores.
@@ -161,19 +170,21 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns a file's cosines as checked evidence, of a single run or of several.
+    """Returns the cosines in a file as checked evidence, of a single run or of several; K canaries a run.
 
     Args:
-      path: a .npz or a .json that holds `observed`, (K,) of a single run or (runs, K), and of a single
-        run maybe `unobserved`; or `in`, (runs,) or (runs, K); or `scores` and `presence` of these shapes,
-        (K,) of a single run. A .npy holds a matrix.
-      dimension: of the directions.
-      leave_one_out: whether cosines used other canaries' directions; a single run then is evidence of the
-        same kind as several.
+      path: a .npz or .json file with one of
+          `observed`, (runs, K), or (K,) of a single run, which may have `unobserved` cosines besides;
+          `in`, (runs, K), or (runs,) of a single canary a run;
+          `scores` and `presence`, (runs, K), or (K,) of a single run;
+        or a .npy file of a matrix (runs, K).
+      dimension: the dimension of the directions.
+      leave_one_out: whether a canary's cosine used the other canaries' directions. The evidence of a single
+        run is then of the same kind as that of several.
       in_order: whether rows are in the order in which runs were begun.
 
     Raises:
-      InputError: for what is something else.
+      InputError: the file holds something else.
     """
     arrays = _read_cosine_arrays(path)
     with _naming(path):
@@ -192,7 +203,7 @@ def read_cosines(
 
 
 def _read_cosine_arrays(path: Path) -> dict[str, Array]:
-    """Returns a file's arrays of cosines by their names."""
+    """Returns the arrays of _COSINE_NAMES in a file of cosines, by name; those of a .npy as `observed`."""
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _read_npz_arrays(path, _COSINE_NAMES, flat=False)
@@ -203,14 +214,14 @@ def _read_cosine_arrays(path: Path) -> dict[str, Array]:
 
 
 def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
-    """Arranges a file's arrays of cosines by run.
+    """Returns a file's cosines as a matrix with a row for each run, and what else decides their reading.
 
     Args:
-      arrays: by name: `scores` and `presence`, or `observed`, each (runs, K) or (K,) of a single run; or
-        `in`, (runs, K), or (runs,) of a single canary a run.
+      arrays: the file's arrays by name: `scores` and `presence`, or `observed`, each (runs, K) or, of a
+        single run, (K,); or `in`, (runs, K) or, of a single canary a run, (runs,).
 
     Returns:
-      (cosines (runs, K), presence of their shape or None, whether they are of several runs).
+      (cosines (runs, K), presence of the same shape or None, whether they count as those of several runs).
 
     Raises:
       InputError: none of these arrays is there.
@@ -231,13 +242,14 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
         if presence is not None:
             presence = np.atleast_2d(presence)
         cosines = cosines[:, None] if name == "in" else cosines[None]
-    # `in` means several runs, even where there is but one; a wrong number of axes is refused with theirs.
+    # `in` means several runs, even where there is but one row. Arrays of more axes count as several runs,
+    # too: the check of those refuses them.
     are_several_runs = cosines.ndim != 2 or len(cosines) > 1 or name == "in"
     return cosines, presence, are_several_runs
 
 
 def _read_json_cosines(path: Path) -> dict[str, Array]:
-    """Returns the arrays of cosines and presence in a JSON object of lists, by their names."""
+    """Returns the arrays of _COSINE_NAMES in a JSON object of lists, by name."""
     with _reading(path), open(path, encoding="utf-8-sig") as file:
         lists = dict(_load_pairs(path, file))
     with _naming(path):
@@ -248,6 +260,7 @@ def _read_json_cosines(path: Path) -> dict[str, Array]:
 
 
 def _read_npy_cosines(path: Path) -> dict[str, Array]:
+    """Returns {"observed": the matrix (runs, canaries)} of a .npy file."""
     cosines = _read_npy(path, flat=False)
     message = f"{path} has shape {cosines.shape}: save (runs, canaries), or a .npz with observed= of one run"
     require(cosines.ndim == 2, message)
@@ -255,9 +268,12 @@ def _read_npy_cosines(path: Path) -> dict[str, Array]:
 
 
 def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
-    """Returns the evidence of runs with the canary and runs without; flat scores are of a canary a run.
+    """Returns the evidence of runs with the canary and runs without it.
 
-    Messages begin with the file's name.
+    Args:
+      path: the file's name, with which messages begin.
+      scores_in: (runs,) of a single canary a run, or (runs, canaries).
+      scores_out: those of the runs without, in the same form.
     """
     with _naming(path):
         return given.two_worlds(scores_in, scores_out)
@@ -274,9 +290,9 @@ def _naming(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns all that reading a file raises in the block into an InputError; silences warnings.
+    """Turns what reading a file may raise in the block into an InputError, and silences warnings.
 
-    Raises InputError, too, for a path that is no regular file, or a file of more than 1 GiB.
+    Raises InputError before the block where the path is no regular file, or the file is above 1 GiB.
     """
     try:
         if path != _STANDARD_INPUT:
@@ -302,11 +318,11 @@ def _say_too_many(path: Path, size: int) -> str:
 
 
 def _read_npz(path: Path) -> Scores:
-    """Returns the scores of a .npz file.
+    """Returns the scores in a .npz file.
 
-    It has arrays `in` and `out`, or `scores` and `presence`, which is true or 1 for in. Of canaries that are
-    ranked among M fresh draws it has `scores` and `fresh`, and maybe the `seed` by which ties are broken, or
-    `ranks` and `fresh_draws`, M; and it may have `presence`.
+    The file has arrays `in` and `out`, or `scores` and `presence`, which is 1 or true where the canary was
+    in. Where canaries are ranked among M fresh draws, it has `scores` and `fresh`, and maybe the `seed` by
+    which ties are broken; or it has `ranks` and the number `fresh_draws`, M. Either may come with `presence`.
     """
     rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
     if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
@@ -320,12 +336,13 @@ def _read_npz(path: Path) -> Scores:
 
 
 def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
-    """Returns the evidence of a file's ranks, or of its scores with those of fresh draws.
+    """Returns the evidence of R runs whose K canaries are ranked among M fresh draws.
 
     Args:
-      path: of the file, for messages.
-      arrays: `scores` (R, K) and `fresh` (R, M), or `ranks` (R, K) and `fresh_draws`, the number M; with
-        `presence` (R, K) where canaries are in by coins.
+      path: the file, for messages.
+      arrays: the file's arrays by name: `scores` (R, K) and `fresh` (R, M), the draws' scores, and maybe the
+        `seed` by which ties are broken; or `ranks` (R, K) and the number `fresh_draws`, M. With either,
+        `presence` (R, K) where coins decided which canaries were in.
     """
     presence = arrays.get("presence")
     if "fresh" in arrays:
@@ -346,7 +363,15 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
 
 
 def _read_whole(path: Path, name: str, array: Array, least: int, most: int) -> int:
-    """Returns the whole number that an array holds; raises InputError where it is another, or none."""
+    """Returns the whole number, `least` to `most`, that an array holds; raises InputError for anything else.
+
+    Args:
+      path: the file, for messages.
+      name: the array's name, for messages.
+      array: an array of one element.
+      least: the smallest allowed number.
+      most: the largest allowed number.
+    """
     fix = f"save one whole number, {least} to {most:,}"
     require(array.size == 1, f"{path}: {name} holds {array.size} numbers: {fix}")
     value = float(array.flat[0])
@@ -356,9 +381,12 @@ def _read_whole(path: Path, name: str, array: Array, least: int, most: int) -> i
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Returns the arrays of a .npz file of these names, as float64 by name.
+    """Returns those arrays of a .npz file that have one of some names, as float64, by name.
 
-    With `flat`, an array of a single column becomes flat.
+    Args:
+      path: the file.
+      names: the names to look for; the file may lack some or all.
+      flat: whether an array (n, 1) becomes (n,).
     """
     arrays = {}
     with _reading(path), zipfile.ZipFile(path) as archive:
@@ -370,23 +398,27 @@ def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dic
 
 
 def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
+    """Returns the scores of two .npy files: those of runs with the canary, and those of runs without it."""
     return _make_sets(path_in, _read_npy(path_in), _read_npy(path_out))
 
 
 def _read_npy(path: Path, flat: bool = True) -> Array:
-    """Returns a .npy file's array as float64; with `flat`, an array of a single column becomes flat."""
+    """Returns a .npy file's array as float64; with `flat`, an array (n, 1) becomes (n,)."""
     with _reading(path), open(path, "rb") as file:
         return _read_array(path, path.stem, file, flat)
 
 
 def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
-    """Returns a .npy's array as float64, after its header shows that type and size can be read.
+    """Returns an array in the format .npy as float64, after its header has shown that type and size will do.
 
     Args:
-      path: of the file, for messages.
-      name: of the array, for messages.
-      file: at the start of the array.
-      flat: whether a single column becomes a flat array.
+      path: the file, for messages.
+      name: the array's name, for messages.
+      file: an open file at the start of the array.
+      flat: whether an array (n, 1) becomes (n,).
+
+    Raises:
+      InputError: the array is not of numbers, or of more than MOST_SCORES.
     """
     header = io.BytesIO(file.read(_HEADER_BYTES))
     readers = {
@@ -409,14 +441,18 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
 
 
 def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
-    """Returns the evidence of scores and bits of the same shape, 1 where the canary was in.
+    """Returns the evidence of scores that come with a bit for each: whether its canary was in.
 
-    A flat array (runs,) has a single canary a run and is split into two worlds; (runs, canaries) are coins.
+    Flat scores are those of a single canary a run, and are split into runs with it and runs without. A matrix
+    is evidence of several canaries a run, each in by its own coin.
 
     Args:
-      path: of the file or table, for messages.
+      path: the file or table, for messages.
       scores: (runs,) or (runs, canaries).
-      presence: of the same shape.
+      presence: an array of the same shape, 1 where the canary was in, else 0.
+
+    Raises:
+      InputError: shapes differ, or presence has other values.
     """
     fits = scores.ndim in (1, 2) and scores.shape == presence.shape
     shapes = f"scores {scores.shape} and presence {presence.shape}"
@@ -432,13 +468,13 @@ def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
 
 
 class _Cells(NamedTuple):
-    """A data row of a CSV.
+    """The two cells with scores, or with a score and its label, in a row of a CSV.
 
     Attributes:
-      place: its number among data rows, from 0.
-      line: its line in the file, from 1.
-      first: its text in the first column that counts.
-      second: its text in the other.
+      place: the number of the row, from 0, without the header and empty lines.
+      line: the number of its line in the file, from 1.
+      first: the text in the first column of the file's form (_FORMS), such as score or in.
+      second: the text in the second column of the form.
     """
 
     place: int
@@ -448,9 +484,12 @@ class _Cells(NamedTuple):
 
 
 def _read_stdin(path: Path) -> Scores:
-    """Returns the scores of standard input: JSON where it begins with a bracket, else CSV.
+    """Returns the scores on standard input, which is JSON where it begins with a bracket, else CSV.
 
-    `path` is STDIN, as for all readers of files. Raises InputError for input that is empty, or above 1 GiB.
+    Raises InputError for input that is empty, or above 1 GiB.
+
+    Args:
+      path: STDIN; all readers take their file as an argument.
     """
     with _reading(_STANDARD_INPUT):
         file = _open_stdin()
@@ -471,15 +510,16 @@ def _open_stdin() -> io.StringIO:
 
 
 def _read_json(path: Path) -> Scores:
+    """Returns the scores of a .json file; see `_parse_json`."""
     with _reading(path), open(path, encoding="utf-8-sig") as file:
         return _parse_json(path, file)
 
 
 def _parse_json(path: Path, file: IO[str]) -> Scores:
-    """Returns the scores of a JSON object of lists, whose names are those of a CSV's columns.
+    """Returns the scores of a JSON object of lists; the lists have the names of a CSV's columns.
 
     Args:
-      path: of the file, for messages.
+      path: the file, for messages.
       file: the open file.
     """
     pairs = _load_pairs(path, file)
@@ -489,14 +529,15 @@ def _parse_json(path: Path, file: IO[str]) -> Scores:
 
 
 def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
-    """Returns a JSON object's (name, value) pairs in their order, also those whose names come twice.
+    """Returns a JSON object's (name, value) pairs in their order; a name may come twice.
 
     Raises InputError for text that is no JSON, or JSON that is no object.
     """
     fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
+        # Objects become tuples, and lists stay lists: the check below tells them apart.
         pairs = json.load(file, object_pairs_hook=tuple)
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # a ValueError for which `_reading` has a message of its own
         raise
     except (ValueError, RecursionError):
         raise InputError(f"cannot read {path}: it is no JSON; {fix}") from None
@@ -505,15 +546,16 @@ def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
+    """Returns the scores of a .csv or .tsv file; see `_parse_csv`."""
     with _reading(path):
         with open(path, "rb") as raw:
-            encoding = _find_encoding(raw.read(4))
+            encoding = _find_encoding(raw.read(4))  # a byte-order mark is shorter
         with open(path, newline="", encoding=encoding) as file:
             return _parse_csv(path, file, renamed)
 
 
 def _find_encoding(start: bytes) -> str:
-    """Returns a text's encoding: UTF-16 where its first bytes say so, as spreadsheets write it, or UTF-8."""
+    """Returns a text's encoding by its first bytes: UTF-16, as spreadsheets may write it, or UTF-8."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     return "utf-8-sig"
@@ -522,13 +564,13 @@ def _find_encoding(start: bytes) -> str:
 def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = None) -> Scores:
     """Returns the scores of a CSV with columns score,in or score,presence (1 or 0), or in,out.
 
-    Commas, semicolons, tabs or spaces separate the columns; other columns are ignored. Where no comma does,
-    numbers may have a decimal comma. Lines above the names that begin with # are comments.
+    Commas, semicolons, tabs or spaces separate the columns. Unless commas do, numbers may have a decimal
+    comma. Other columns are ignored, and so are lines above the columns' names that begin with #.
 
     Args:
-      path: of the file, for messages.
-      file: at its first line.
-      renamed: {a column's name in the file, in lower case: its name here}, if any is renamed.
+      path: the file, for messages.
+      file: the open file, at its first line.
+      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
     """
     header = _read_header(path, file, renamed)
     form = header.form
@@ -547,10 +589,10 @@ class _Header(NamedTuple):
     """What a CSV says above its rows.
 
     Attributes:
-      form: the names of the two columns of scores, as in _FORMS.
-      indices: of these columns.
-      separator: of columns.
-      lines: how many there are above the first row, with those of comments.
+      form: the names of the two columns to read, one of _FORMS.
+      indices: the indices of these columns, from 0.
+      separator: the character between columns.
+      lines: the number of lines above the first row, comments included.
     """
 
     form: tuple[str, str]
@@ -560,12 +602,17 @@ class _Header(NamedTuple):
 
 
 def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -> _Header:
-    """Reads a CSV up to the line that names its columns, as `_parse_csv` describes them.
+    """Reads a CSV up to the line that names its columns, and returns what that says.
 
-    Lines above it are comments, which begin with #; so does the line of names where NumPy writes it.
+    Lines above it are comments, which begin with #. NumPy writes the line of names with a #, too.
+
+    Args:
+      path: the file, for messages.
+      file: the open file, at its first line; afterwards it is at the first row.
+      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
 
     Raises:
-      InputError: by no separator are there two such columns.
+      InputError: no such line names the columns of one of _FORMS.
     """
     for lines in range(1, _MOST_COMMENTS + 2):
         line = file.readline(_HEADER_BYTES)
@@ -586,7 +633,16 @@ def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -
 def _parse_header(
     path: Path, line: str, renamed: Mapping[str, str] | None, lines: int
 ) -> _Header | None:
-    """Returns the columns of scores that a line of a CSV names, or None where it names none."""
+    """Returns the header of a CSV if this line names the columns of one of _FORMS; else None.
+
+    Each separator is tried. Raises InputError where the line can be read in several ways.
+
+    Args:
+      path: the file, for messages.
+      line: the line, without a # before it.
+      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
+      lines: the number of the line in the file, from 1.
+    """
     for separator in "\t;, ":
         fields = next(csv.reader([line], delimiter=separator), [])
         names = [name.strip().lower() for name in fields]
@@ -600,44 +656,45 @@ def _parse_header(
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the pair of names that a table's columns have, as ("score", "in") or ("in", "out"), or None.
+    """Returns the pair of _FORMS, such as ("score", "in"), that is among a table's columns; None without one.
 
     Args:
-      path: of the file or table, for messages.
-      names: of its columns, in lower case.
+      path: the file or table, for messages.
+      names: the names of its columns, in lower case.
 
     Raises:
-      InputError: further columns have names of such pairs too, so that the table can be read in several ways.
+      InputError: a third column has a name of these pairs, too, so that the table can be read in several
+        ways.
     """
     for form in _FORMS:
         if set(form) <= set(names):
             break
     else:
         return None
-    could_count = set(itertools.chain(*_FORMS))
-    counting = [name for name in names if name in could_count]
-    several = f"{path}: its columns {','.join(counting)} can be read in several ways"
-    require(len(counting) == 2, f"{several}: keep score,in (1 or 0), or in,out (a column a world)")
+    known_names = set(itertools.chain(*_FORMS))
+    known = [name for name in names if name in known_names]
+    several = f"{path}: its columns {','.join(known)} can be read in several ways"
+    require(len(known) == 2, f"{several}: keep score,in (1 or 0), or in,out (a column a world)")
     return form
 
 
 def _read_rows(path: Path, file: IO[str], header: _Header) -> Iterator[_Cells]:
-    """Yields the two cells with scores of each row of a CSV below its header; skips empty rows.
+    """Yields the two cells to read of each row of a CSV below its header; skips empty rows.
 
-    Decimal commas become points.
+    Decimal commas become points, unless commas separate the columns. A cell that a row lacks is "".
 
     Args:
-      path: of the file, for messages.
-      file: after its header.
-      header: what it says there.
+      path: the file, for messages.
+      file: the open file, at the first row.
+      header: what the file says above its rows.
 
     Raises:
-      InputError: some numbers have commas and others points: either may be a separator of thousands.
+      InputError: some numbers have commas and others have points, so that either may separate thousands.
     """
     reader = csv.reader(file, delimiter=header.separator)
     first_index, second_index = header.indices
     place = 0
-    marks = set()  # of decimals
+    marks = set()  # the commas and points that cells have had so far
     for row in reader:
         if not row:
             continue
@@ -655,12 +712,12 @@ def _read_rows(path: Path, file: IO[str], header: _Header) -> Iterator[_Cells]:
 
 
 def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Appends a row's score to the world that the row's label names.
+    """Appends a row's score to the scores with the canary or to those without it, as its label says.
 
     Args:
-      path: of the file, for messages.
-      cells: the row: score, and a label such as 1 or 0, true or false, in or out.
-      worlds: scores by whether the canary was in; either of them is appended to.
+      path: the file, for messages.
+      cells: the row: a score, and a label such as 1 or 0, true or false, in or out.
+      worlds: {True: scores with the canary, False: scores without it}; one of the lists is appended to.
     """
     with _naming(f"{path} line {cells.line}"):
         label = _parse_label(cells.second)
@@ -668,7 +725,10 @@ def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) ->
 
 
 def _parse_label(text: str) -> bool:
-    """Returns whether a label means in; raises InputError where it means neither in nor out."""
+    """Returns whether a label means that the canary was in; raises InputError for an unknown label.
+
+    Labels are the words in _LABELS, in any case, and numbers that equal 1 or 0.
+    """
     label = _LABELS.get(text.lower())
     if label is None:
         with contextlib.suppress(ValueError):
@@ -679,11 +739,11 @@ def _parse_label(text: str) -> bool:
 
 
 def _read_second_column(name: str, values: ArrayLike) -> Array:
-    """Returns a table's second column as numbers; labels in words, as "in" or "false", become 1 or 0.
+    """Returns a table's second column as numbers; labels in words, such as "in" or "false", become 1 or 0.
 
     Args:
-      name: of the column: "out" holds scores, other names labels.
-      values: of the column.
+      name: the column's name in its pair of _FORMS: "out" holds scores, other names hold labels.
+      values: the column's values.
     """
     if name == "out" or not _has_words(values):
         return floats(name, values)
@@ -692,7 +752,10 @@ def _read_second_column(name: str, values: ArrayLike) -> Array:
 
 
 def _has_words(values: ArrayLike) -> bool:
-    """Returns whether a list has a string, or an array or column may have (types of strings and objects)."""
+    """Returns whether values may include text.
+
+    A list is looked through. An array or a column is judged by its type: objects and strings may be text.
+    """
     if isinstance(values, list):
         return any(isinstance(value, str) for value in values)
     dtype = getattr(values, "dtype", None)
@@ -700,15 +763,17 @@ def _has_words(values: ArrayLike) -> bool:
 
 
 def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Appends a row's scores to both worlds; the shorter column ends in empty cells.
+    """Appends a row's two scores, one of a run with the canary and one of a run without.
+
+    Columns may be of different length: below the end of the shorter one, its cells are empty.
 
     Args:
-      path: of the file, for messages.
-      cells: the row: a score in and a score out, either of which may be empty at the end of its column.
-      worlds: scores by whether the canary was in; both are appended to.
+      path: the file, for messages.
+      cells: the row: a score with the canary and a score without it, or "" below a column's end.
+      worlds: {True: scores with the canary, False: scores without it}; both lists are appended to.
 
     Raises:
-      InputError: a score comes below an empty cell, or is no number.
+      InputError: a score is below an empty cell of its column, or is no number.
     """
     for present, text in ((True, cells.first), (False, cells.second)):
         if not text:
@@ -720,7 +785,10 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
 
 
 def _parse_score(path: Path, line: int, text: str) -> float:
-    """Returns a score's text as a number, NaN only where the text is nan; raises InputError for others."""
+    """Returns a score's text as a number; raises InputError for any other text, also for an empty one.
+
+    The text nan gives NaN, which stands for a run that failed.
+    """
     try:
         return float(text)
     except ValueError:

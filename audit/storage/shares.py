@@ -17,28 +17,32 @@ from audit.storage.store import Store, gaps
 Range = tuple[int, int]  # runs [start, stop)
 _LEASE = re.compile(r"runs_(\d+)_(\d+)\.lease")
 _POLL_SECONDS = 0.25
-_PATIENCE_SECONDS = 10.0  # after which a worker says for whom it waits
+_PATIENCE_SECONDS = 10.0  # of waiting, after which a worker says for whom it waits
 
 
 def chunks(
     store: Store, runs: int, size: int, elsewhere: Progress = lambda runs: None
 ) -> Generator[Range, None, None]:
-    """Yields chunks of the runs that a store has not, each held by this process until it asks for the next.
+    """Yields chunks [start, stop) of the runs that a store lacks, until it lacks none.
 
-    Chunks that nobody holds come first. Where others hold all that are left, it waits until these are stored,
-    or until a holder died; it ends when nothing is missing.
+    This process holds the lease of a chunk until it asks for the next; by then it has to have stored the
+    chunk. Where other processes hold all chunks that are left, the generator waits until one of them is
+    stored or its holder has died.
 
     Args:
       store: the store.
       runs: the number of runs that it is to have.
       size: the largest number of runs in a chunk.
-      elsewhere: is called with the number of runs that others have stored since.
+      elsewhere: a function that is called with the number of runs that other processes have stored since the
+        last look.
 
     Raises:
       InputError: the folder can't be read or written.
     """
     stored: dict[str, Range] = {}
-    still_missing = 0  # runs, as far as is known
+    # Runs that were missing at the last look, less those that this process has stored since. In the first
+    # round it is 0, so that `elsewhere` is not called.
+    still_missing = 0
     patience = _Patience()
     while True:
         stored = store.find_runs_by_file(stored)
@@ -51,14 +55,15 @@ def chunks(
 
         still_missing = count_runs(missing)
         leased = set(_find_leases(store))
-        for chunk in sorted(cut(missing, size), key=leased.__contains__):  # free chunks first
+        # Chunks without a lease come first; the lease of others may be a dead process's.
+        for chunk in sorted(cut(missing, size), key=leased.__contains__):
             with _hold(store, chunk, stored) as mine:
                 if mine:
                     yield chunk
                     still_missing -= count_runs([chunk])
                     patience = _Patience()
                     break
-        else:
+        else:  # no chunk could be had
             patience.wait(store)
 
 
@@ -72,16 +77,16 @@ def cut(missing: list[Range], size: int) -> list[Range]:
 
 
 def count_runs(ranges: list[Range]) -> int:
-    """Counts the runs in ranges."""
+    """Returns the number of runs in all ranges [start, stop) together."""
     return sum(stop - start for start, stop in ranges)
 
 
 @contextlib.contextmanager
 def all_below(store: Store, runs: int) -> Iterator[bool]:
-    """Tries to claim the runs 0 to `runs` - 1, to the end of the block, and yields whether it succeeded.
+    """Tries to claim the runs 0 to `runs` - 1 until the end of the block, and yields whether that succeeded.
 
-    It does not where another process holds any of them. It is for a process that has other processes
-    train many chunks at once.
+    It fails where another process holds any of these runs. It is for a process that has other processes train
+    many chunks at once.
     """
     everything = (0, runs)
     with _claim(store, everything) as mine:
@@ -98,21 +103,21 @@ def is_idle(store: Store) -> bool:
 
 
 class _Patience:
-    """Waits for the chunks that other processes hold, and reports on stderr, once, after ten seconds."""
+    """Waits for chunks that other processes hold; says once on stderr for whom, after ten seconds."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
         self._has_reported = False
 
     def wait(self, store: Store) -> None:
-        """Waits a moment; after a while it names, once, a process that it waits for."""
+        """Sleeps for _POLL_SECONDS; after _PATIENCE_SECONDS it first reports who holds a chunk, once."""
         waited = time.monotonic() - self._begin
         if waited > _PATIENCE_SECONDS and not self._has_reported:
             self._report(store)
         time.sleep(_POLL_SECONDS)
 
     def _report(self, store: Store) -> None:
-        """Reports on stderr which process holds the first chunk that is leased."""
+        """Prints on stderr which process holds the first leased chunk, if any chunk is leased."""
         from audit.storage import claims
 
         leased = _find_leases(store)
@@ -125,25 +130,26 @@ class _Patience:
 
 @contextlib.contextmanager
 def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool]:
-    """Tries to claim a chunk, to the end of the block, and yields whether this process is to train it.
+    """Tries to claim a chunk until the end of the block, and yields whether this process is to train it.
 
-    It is not where another process holds or has stored any of its runs.
+    It is False where another process holds any of the chunk's runs, or has stored any of them.
 
     Args:
-      store: of the runs.
+      store: the store of the runs.
       chunk: the runs [start, stop).
-      stored: runs by file, as far as they were read already.
+      stored: what `Store.find_runs_by_file` returned last, so that these files are not read again.
     """
     with _claim(store, chunk) as mine:
         if not mine or _overlaps_leased(store, chunk):
             yield False
         else:
+            # Another process may have stored the runs after the last look, and freed its lease.
             stored_now = store.find_runs_by_file(stored).values()
             yield not any(_overlap(chunk, other) for other in stored_now)
 
 
 def _claim(store: Store, chunk: Range) -> contextlib.AbstractContextManager[bool]:
-    """Returns a context that tries to claim a chunk, to its end, and yields whether this process has it."""
+    """Returns a context that tries to claim a chunk until its end, and yields whether that succeeded."""
     from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
 
     return claims.claim(store.path, part=_name_part(chunk))
@@ -155,7 +161,7 @@ def _overlap(left: Range, right: Range) -> bool:
 
 
 def _overlaps_leased(store: Store, chunk: Range) -> bool:
-    """Returns whether other processes hold runs of a chunk, as parts of chunks that are cut differently."""
+    """Returns whether processes hold runs of a chunk under leases of other chunks, cut differently."""
     for leased in _find_leases(store):
         if leased != chunk and _overlap(leased, chunk) and not _is_free(store, leased):
             return True
@@ -163,15 +169,15 @@ def _overlaps_leased(store: Store, chunk: Range) -> bool:
 
 
 def _is_free(store: Store, chunk: Range) -> bool:
-    """Returns whether no process holds a chunk: whether it could be claimed just now."""
+    """Returns whether no process holds a chunk; finds out by claiming it for a moment."""
     with _claim(store, chunk) as mine:
         return mine
 
 
 def _find_leases(store: Store) -> list[Range]:
-    """Returns the chunks [start, stop) that have a lease's file in a store's folder, in order.
+    """Returns the chunks [start, stop) with a lease's file in a store's folder, in order.
 
-    Raises InputError where the folder can't be read.
+    Their holders need not be alive. Raises InputError where the folder can't be read.
     """
     try:
         names = sorted(path.name for path in store.path.iterdir())
@@ -186,5 +192,5 @@ def _find_leases(store: Store) -> list[Range]:
 
 
 def _name_part(chunk: Range) -> str:
-    """Returns the name of a chunk's claim."""
+    """Returns the name under which a chunk is claimed: its lease is the file <name>.lease."""
     return f"runs_{chunk[0]:07d}_{chunk[1]:07d}"

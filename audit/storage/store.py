@@ -35,7 +35,7 @@ from audit.storage import files
 CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
-_SETTING = "setting"  # the name of the setting's hash among a file's arrays
+_SETTING = "setting"  # the name under which a file's arrays include the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
 
@@ -46,8 +46,9 @@ class Scores(NamedTuple):
       first: the number of the first run.
       scores: (n, K) float64.
       presence: (n, K) bool, whether a canary was in.
-      dimension: of the space, where scores are cosines of uniform directions; else 0.
-      draws: M, where a score is the number of a run's M fresh draws below a canary; else 0.
+      dimension: the dimension of the space, where scores are cosines with uniform directions in it; else 0.
+      draws: the number M of fresh draws a run, where a score counts how many of these are below the canary;
+        else 0.
     """
 
     first: int
@@ -61,17 +62,20 @@ class Scores(NamedTuple):
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
     def design(self) -> Coins:
-        """Returns the scores as evidence of canaries that are in by fair coins, of one or several a run."""
+        """Returns the scores as evidence of canaries, each of which was in or out by a fair coin."""
         return make_coins(self.scores, self.presence)
 
     def directions(self) -> Fresh:
-        """Returns the scores as evidence of fresh directions' cosines, or of ranks among fresh draws."""
+        """Returns the scores as evidence of canaries that every run drew afresh.
+
+        They are ranks among fresh draws where `draws` is not 0, else cosines with uniform directions.
+        """
         if self.draws:
             return ranks.make_from_counts(self.scores, self.presence, self.draws)
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns (scores in, scores out), flat, of a single canary a run.
+        """Returns (scores with the canary, scores without it), flat, for runs with one canary each.
 
         Raises:
           InputError: a run has several canaries, whose scores share a model and are not independent.
@@ -85,15 +89,16 @@ class Scores(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """The conclusion of an audit, as its folder's audit.json holds it; None for what the file does not say.
+    """The conclusion of an audit, as its folder's audit.json holds it; a field that the file lacks is None.
 
     Attributes:
-      runs: the number of runs that it concludes from.
-      delta: of its bounds.
-      confidence: of its bounds.
-      epsilon: of the bound that assumes nothing on the curve, `lifted` of many canaries a run.
-      upper_bound: the accountant's epsilon, infinite where the file has null.
-      provenance: the circumstances of the training runs.
+      runs: the number of runs from which it was concluded.
+      delta: the delta of the bounds.
+      confidence: the confidence of the lower bounds.
+      epsilon: the lower bound that assumes nothing about the trade-off curve.
+      upper_bound: the accountant's epsilon; infinite where the file has null.
+      provenance: circumstances of the training runs by name, such as versions and device; {} where the file
+        lacks them.
     """
 
     runs: int | None = None
@@ -105,23 +110,23 @@ class Kept(NamedTuple):
 
 
 class Store:
-    """The folder of a setting.
+    """The folder of a setting, with the scores of its runs.
 
     Attributes:
       path: the folder.
-      text: its config.
+      text: the content of its config.json, the setting's canonical JSON.
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens the folder of a setting, or makes it.
+        """Opens the folder of a setting; makes it where there is none.
 
         Args:
           root: the folder of all stores.
-          setting: the setting.
-          words: what comes before the hash in the name of a folder that is made.
+          setting: everything that decides a run's score, as a dict for JSON.
+          words: text that comes before the hash in the name of a folder that is made.
 
         Raises:
-          InputError: the folder can't be written, or its config is of another setting.
+          InputError: the folder can't be written, or its config is another setting's.
         """
         self.text = _text(setting)
         name = _hash(self.text.encode())
@@ -149,10 +154,10 @@ class Store:
 
     @classmethod
     def at(cls, folder: Path) -> "Store":
-        """Returns the store of a setting whose folder is there; creates nothing.
+        """Returns the store in an existing folder; creates nothing.
 
         Raises:
-          InputError: the config can't be read, or the folder is not named after it.
+          InputError: the config can't be read, or the folder's name does not end in its hash.
         """
         config = folder / CONFIG
         try:
@@ -166,11 +171,11 @@ class Store:
 
     @classmethod
     def of(cls, folder: Path, text: str) -> "Store":
-        """Returns the store of a folder, whatever its name; creates nothing.
+        """Returns the store of a folder, whatever the folder's name; reads and creates nothing.
 
         Args:
-          folder: of the setting.
-          text: of its config.
+          folder: the setting's folder.
+          text: the content of its config.json.
         """
         # Without __init__, which looks the folder up by its hash or makes it.
         store = cls.__new__(cls)
@@ -181,11 +186,11 @@ class Store:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder for the states of a chunk in progress (`audit.storage.checkpoints`)."""
+        """The folder in which the states of a chunk in progress are kept (`audit.storage.checkpoints`)."""
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
-        """Returns the setting; raises InputError where the config holds none."""
+        """Returns the setting that the config holds; raises InputError where it is no JSON object."""
         try:
             config = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -195,7 +200,7 @@ class Store:
         return config
 
     def result(self) -> Kept | None:
-        """Returns the last audit's conclusion, None where there is none.
+        """Returns the last audit's conclusion; None where no audit has concluded yet.
 
         Raises:
           InputError: the conclusion can't be read.
@@ -213,11 +218,11 @@ class Store:
 
     @contextlib.contextmanager
     def claim(self) -> Iterator[bool]:
-        """Tries to claim the setting, to the end of the block, and yields whether this process has it.
+        """Tries to claim the setting until the end of the block, and yields whether that succeeded.
 
-        Chunks of runs are not part of it: they are shared (`audit.storage.shares`). A claim of a process that
-        died, or that has not renewed it for a minute, is taken over. Within a claim of this store's own,
-        another is granted.
+        The claim does not cover the training of chunks, which processes share (`audit.storage.shares`). It
+        is taken over from a process that died, or that has not renewed it for a minute. A block within a
+        block of the same store succeeds, too.
 
         Raises:
           InputError: the folder can't be written.
@@ -236,14 +241,20 @@ class Store:
 
     @contextlib.contextmanager
     def turn(self, part: str) -> Iterator[None]:
-        """Waits until no other process is in a block of that name: for files that are read, then written."""
+        """Waits until no other process is in a block of the same name, and enters it.
+
+        It is for files that are read and then rewritten, which two processes must not do at once.
+
+        Args:
+          part: the name of the block.
+        """
         from audit.storage import claims
 
         with claims.turn(self.path, part):
             yield
 
     def save(self, chunk: Scores) -> None:
-        """Stores a finished chunk, whose scores and presence are of the same shape."""
+        """Writes a finished chunk's file; raises InputError where scores and presence differ in shape."""
         require(
             chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
         )
@@ -286,18 +297,20 @@ class Store:
         return Scores(0, scores, presence, chunks[0].dimension, chunks[0].draws)
 
     def missing(self, runs: int) -> list[tuple[int, int]]:
-        """Returns the ranges [start, stop) of runs that no intact file holds; see `distrust` for the others.
+        """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that no intact file holds.
+
+        Damaged files are reported, and maybe set aside; see `distrust`.
 
         Raises:
-          InputError: a file can't be read, or files are of different numbers of canaries a run.
+          InputError: a file can't be read, or files differ in the number of canaries a run.
         """
         return gaps(self._find_runs(), runs)
 
     def find_runs_by_file(self, earlier: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns the runs [first, stop) of every intact file, by its name.
+        """Returns the runs [first, stop) of every intact file of scores, by the file's name.
 
         Args:
-          earlier: what an earlier call returned; these files are not read again.
+          earlier: what an earlier call returned, {} at first; files that it names are not read again.
         """
         runs_by_name = {}
         for path, first in self._find_chunk_files():
@@ -310,7 +323,7 @@ class Store:
         return runs_by_name
 
     def runs_held(self) -> int:
-        """Returns the number of runs from run 0 to the first that is missing."""
+        """Returns n where runs 0 .. n - 1 are stored and run n is missing."""
         stored = self._find_runs()
         end = max((stop for _, stop in stored), default=0)
         missing = gaps(stored, end)
@@ -319,14 +332,14 @@ class Store:
         return end
 
     def distrust(self, path: Path, fix: str) -> None:
-        """Reports on stderr that a file is damaged, or of another setting, and sets it aside.
+        """Reports on stderr that a file is damaged, or is another setting's, and sets it aside.
 
-        It is renamed only while this store is claimed (`claim`). A process that merely reads leaves it where
-        it is, and reports it once.
+        It is set aside, by renaming it, only while this store is claimed (`claim`). A process without the
+        claim leaves it where it is, and reports it once.
 
         Args:
           path: the file.
-          fix: what is done about it, for the message.
+          fix: what is done about the loss, for the message.
         """
         content = files.read(path) or b""
         problem = "is of another setting" if self.is_foreign(content) else "is damaged"
@@ -336,16 +349,23 @@ class Store:
             files.say_once(f"{path} {problem}: it counts as missing")
 
     def is_foreign(self, content: bytes) -> bool:
-        """Returns whether an .npz file's content has the hash of another setting; older files have none."""
+        """Returns whether an .npz file's content names another setting, by its hash.
+
+        It is False for content without a hash, as older files have it, and for damaged content.
+        """
         own_hash = _hash(self.text.encode())
         with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as file:
             return _SETTING in file.files and str(file[_SETTING]) != own_hash
         return False
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
-        """Writes arrays by name, and the setting's hash, to an .npz file, which appears whole or not at all.
+        """Writes arrays and the setting's hash to an .npz file, whole or not at all; returns its path.
 
-        The bytes are the same for the same values. Returns the file's path.
+        Equal arrays give equal bytes.
+
+        Args:
+          name: the file's name.
+          arrays: the arrays by their names in the file.
         """
         buffer = io.BytesIO()
         marked: dict[str, Any] = {**arrays, _SETTING: np.array(_hash(self.text.encode()))}
@@ -353,35 +373,38 @@ class Store:
         return self.write_bytes(name, buffer.getvalue())
 
     def write_text(self, name: str, text: str) -> Path:
-        """Writes a whole file or nothing; raises InputError where it can't."""
+        """Writes a file in UTF-8, whole or not at all, and returns its path; raises InputError on failure."""
         return self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, content: bytes) -> Path:
-        """Writes a whole file or nothing; raises InputError where it can't."""
+        """Writes a file, whole or not at all, and returns its path; raises InputError on failure."""
         return files.write_whole(self.path / name, content)
 
     def _find_runs(self) -> list[tuple[int, int]]:
-        """Returns the runs [first, stop) of every intact file."""
+        """Returns the runs [first, stop) of every intact file of scores."""
         return [_runs_of(chunk) for chunk in self._read_chunks()]
 
     def _read_chunks(self) -> list[Scores]:
-        """Returns the scores of all intact files; raises InputError where their runs' canaries differ."""
+        """Returns the scores of every intact file, in the order of the files' names.
+
+        Raises InputError where files differ in the number of canaries a run.
+        """
         chunks = []
         for path, first in self._find_chunk_files():
             chunk = self._read_chunk(path, first)
             if chunk is not None:
                 chunks.append(chunk)
-        canaries = sorted({chunk.scores.shape[1] for chunk in chunks})
-        if len(canaries) > 1:
+        counts = sorted({chunk.scores.shape[1] for chunk in chunks})
+        if len(counts) > 1:
             raise InputError(
-                f"{self.path} mixes scores of {canaries[0]} and {canaries[1]} canaries a run: move it away"
+                f"{self.path} mixes scores of {counts[0]} and {counts[1]} canaries a run: move it away"
             )
         return chunks
 
     def _read_chunk(self, path: Path, first: int) -> Scores | None:
-        """Returns a file's scores; None where there is no file, or it is damaged or of another setting.
+        """Returns a file's scores; None where there is no file, or it is damaged or another setting's.
 
-        Such a file is reported, and set aside where this store is claimed.
+        A damaged or foreign file is reported, and set aside where this store is claimed (`distrust`).
 
         Args:
           path: the file.
@@ -398,7 +421,7 @@ class Store:
         return chunk
 
     def _find_chunk_files(self) -> list[tuple[Path, int]]:
-        """Returns (path, number of the first run) of every file of scores, in order.
+        """Returns (path, number of the first run) of every file of scores, sorted by name.
 
         Raises InputError where the folder can't be read.
         """
@@ -417,7 +440,7 @@ class Store:
 def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
     """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
     uncovered = []
-    end = 0
+    end = 0  # of the runs that are looked at so far
     for first, stop in sorted(held):
         uncovered.append((end, min(first, runs)))
         end = max(end, stop)
@@ -426,19 +449,19 @@ def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
 
 
 def finite(value: float | None) -> float | None:
-    """Returns a number as JSON can hold it: None unless it is finite."""
+    """Returns a number, or None where it is infinite, NaN or None: JSON has no other numbers."""
     if value is None or not math.isfinite(value):
         return None
     return value
 
 
 def hash_of(folder: Path) -> str:
-    """Returns the hash at the end of a setting's folder's name."""
+    """Returns the hash at the end of a folder's name, which is <words>-<hash> or <hash>."""
     return folder.name.rpartition("-")[2]
 
 
 def newest_scores(folder: Path) -> int | None:
-    """Returns when a folder's newest scores were written, in nanoseconds; None where it has none."""
+    """Returns when a folder's newest scores were written, in nanoseconds since 1970; None without scores."""
     times = []
     for path in folder.iterdir():
         if _CHUNK.fullmatch(path.name):
@@ -452,16 +475,16 @@ def _text(setting: dict[str, Any]) -> str:
 
 
 def _hash(content: bytes) -> str:
-    """Returns the beginning of a config's SHA-256, which names its folder."""
+    """Returns the first 16 hex digits of a config's SHA-256, in which its folder's name ends."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder of a setting's hash, or None.
+    """Returns the folder of the setting with a hash; None where there is none.
 
     Args:
       root: the folder of all stores.
-      name: the hash; folders are named <hash>, which comes first, or <words>-<hash>.
+      name: the hash. A folder is named <hash>, which is looked for first, or <words>-<hash>.
     """
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if _is_there(folder / CONFIG):
@@ -479,7 +502,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _describe_misnamed(config: Path) -> str:
-    """Returns the message on a config whose hash is not in its folder's name."""
+    """Returns the message of the error where a config's hash is not the one in its folder's name."""
     return f"{config} is not the setting that its folder is named after: move it away"
 
 
@@ -489,10 +512,10 @@ def _runs_of(chunk: Scores) -> tuple[int, int]:
 
 
 def _compute_checksum(chunk: Scores) -> str:
-    """Returns SHA-256, in hex, of a chunk's first run, scores and presence.
+    """Returns the SHA-256, in hex, of a chunk: the number of its first run, its scores and its presence.
 
-    It covers their shape where a run has several canaries, and the dimension or the number of fresh draws, if
-    any.
+    It also covers their shape where a run has several canaries, and the dimension and the number of fresh
+    draws where these are not 0.
     """
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
@@ -507,11 +530,11 @@ def _compute_checksum(chunk: Scores) -> str:
 
 
 def _parse_chunk(content: bytes, first: int) -> Scores | None:
-    """Returns the scores that an .npz file of a chunk holds, None where it is torn or altered.
+    """Returns the scores in the content of a chunk's .npz file; None where it is torn or altered.
 
     Args:
-      content: the file's bytes. Arrays (n,) in it are of a single canary a run.
-      first: the number of its first run.
+      content: the file's bytes; arrays (n,) in it are those of a single canary a run.
+      first: the number of its first run, which the file's name has.
     """
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
@@ -530,18 +553,18 @@ def _parse_chunk(content: bytes, first: int) -> Scores | None:
 
 
 def _as_columns(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array (n,) as (n, 1), and an array of more axes as it is."""
+    """Returns an array (n,) as a column (n, 1), and an array of more axes as it is."""
     return np.atleast_2d(array.T).T
 
 
 def _parse_conclusion(content: bytes) -> Kept:
-    """Returns the conclusion that an audit.json holds, checked field by field.
+    """Returns the conclusion that the content of an audit.json holds, checked field by field.
 
     Raises:
-      ValueError: the content is no conclusion; OverflowError and RecursionError mean the same.
+      ValueError, OverflowError or RecursionError: the content is no conclusion.
     """
     result = json.loads(content)
-    # Nobody sees these messages: `Store.result` has one of its own.
+    # Nobody sees these messages: `Store.result` replaces them by one of its own.
     require(isinstance(result, dict), "an object")
     runs = result.get("runs")
     require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
@@ -564,7 +587,7 @@ def _parse_conclusion(content: bytes) -> Kept:
     free_rows = [row for row in rows if row.get("method") in assumption_free]
     if free_rows:
         epsilon = _parse_number(free_rows[0].get("epsilon"))
-    elif "epsilon" in result:  # of one run
+    elif "epsilon" in result:  # rows of a single run have other methods
         epsilon = _parse_number(result["epsilon"])
 
     upper_bound = None

@@ -35,7 +35,10 @@ cli.define_out("Folder for the JSON file and the page; they go into its accelera
 
 
 def main() -> None:
-    """Parses the flags, works through the parts, and prints where their results are."""
+    """Parses the flags, measures part after part, and prints the paths of the JSON file and the page.
+
+    Raises InputError for flags out of range, and at the end where a part failed or was not reached in time.
+    """
     require(0 < FLAGS.scale <= 1, f"--scale={FLAGS.scale}: give more than 0, up to 1")
     require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
     out = cli.folder() / "accelerator"
@@ -51,7 +54,8 @@ def main() -> None:
         )
 
     trial = device_parts.Trial(FLAGS.scale, FLAGS.california_housing, FLAGS.cifar10)
-    results = device_report.work(out, parts, trial, 60 * FLAGS.minutes, _print_progress)
+    most_seconds = 60 * FLAGS.minutes
+    results = device_report.work(out, parts, trial, most_seconds, _print_progress)
     for name in (device_report.JSON, device_report.PAGE):
         print(os.fspath(out / name))
     done = [result.name for result in results if not result.failure]
@@ -63,6 +67,7 @@ def main() -> None:
 
 
 def _print_progress(line: str) -> None:
+    """Prints a line on how far the parts are on stderr."""
     print(cli.one_line(line), file=sys.stderr, flush=True)
 
 

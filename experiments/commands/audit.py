@@ -67,7 +67,10 @@ grid_flags.define_vary()
 
 
 def main() -> None:
-    """Parses the flags, trains the models that the store does not have, and prints what follows from all."""
+    """Audits the setting, or with --vary the grid of settings, that the flags describe.
+
+    Models that the store lacks are trained; the conclusion from all models is printed.
+    """
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return
@@ -76,14 +79,16 @@ def main() -> None:
 
 
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
-    """Audits a setting as the other flags say: trains what is missing, prints and files the conclusion.
+    """Audits a setting: trains the models that the store lacks, and prints and files the conclusion.
+
+    Everything but the arguments comes from flags: levels, looks, data and engine.
 
     Args:
-      setting: What is audited.
-      runs: Models to train; None: as many as are usual for the adversary.
-      until: What has to be proven for training to stop early; None: nothing does.
+      setting: The setting.
+      runs: The number of models to train; None for the number that is usual for the adversary.
+      until: The condition on what is proven under which training stops early; None for no such condition.
     """
-    # All flags are checked before data are loaded, which takes longer.
+    # All flags are checked before data are loaded, which takes long.
     cli.require_levels()
     engines = engine_flags.engine()
     out = cli.folder()
@@ -104,16 +109,16 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
             folder = finished.store.path
             table += f"\n\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}"
         print(table)
-    # Why nothing was written comes last, so that it is seen.
+    # The reason why nothing was written is printed last, so that it is seen.
     if written.refusal:
         print(cli.one_line(written.refusal), file=sys.stderr)
 
 
 def _parse_until(text: str | None) -> "Until | None":
-    """Returns the condition that --until names, or None without the flag.
+    """Returns the condition under which training stops early, from the text of --until; None for None.
 
-    It is "refuted", an epsilon as 10, or a multiple of the claim as 0.9x; raises InputError for anything
-    else.
+    The text is "refuted", an epsilon such as "10", or a multiple of the claimed epsilon such as "0.9x".
+    Raises InputError for any other text.
     """
     if text is None:
         return None
@@ -136,12 +141,12 @@ def _parse_until(text: str | None) -> "Until | None":
 
 
 def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "AuditRequest":
-    """Returns what the flags request, with its data loaded.
+    """Checks all flags of an audit, loads its data, and returns both as one request.
 
     Args:
-      setting: What is audited.
-      runs: --runs; None: as many as are usual.
-      until: What has to be proven for training to stop early, or None.
+      setting: The setting that is audited.
+      runs: The number of models to train; None for the last look, or else the adversary's usual number.
+      until: The condition on what is proven under which training stops early, or None.
 
     Raises:
       InputError: Flags do not go together, or are out of range.
@@ -153,10 +158,11 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         runs = setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
+    # Only bounds that hold at any time, those of canaries drawn afresh, allow training to stop early.
     minutes = FLAGS.minutes
-    fits = minutes is None or (any_time and 0 < minutes < math.inf)
+    minutes_fit = minutes is None or (any_time and 0 < minutes < math.inf)
     afresh = "with --adversary=sphere, examples or --afresh"
-    require(fits, f"--minutes={minutes}: give a number above 0, {afresh}")
+    require(minutes_fit, f"--minutes={minutes}: give a number above 0, {afresh}")
     require(any_time or until is None, f"--until goes {afresh}: drop it")
     require(
         not (looks and any_time),
@@ -195,7 +201,10 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
 
 def _declared_looks() -> list[int]:
-    """Returns the numbers of runs that --looks declares, in order; [] without the flag."""
+    """Returns the numbers of runs that --looks declares, in increasing order; [] without the flag.
+
+    Raises InputError for looks that are no schedule, and for a --runs that is not the last of them.
+    """
     if FLAGS.looks is None:
         return []
     from audit.conclusions.conclusion import require_schedule
@@ -212,11 +221,11 @@ def _declared_looks() -> list[int]:
 
 
 def _show_look(conclusion: "Conclusion", number: int) -> None:
-    """Prints the bounds after a declared number of runs, as rows of one table; nothing with --json.
+    """Prints the bounds at a declared look, as rows of a table that grows; prints nothing with --json.
 
     Args:
-      conclusion: From the runs so far.
-      number: Of the look, from 1; the last is followed by an empty line.
+      conclusion: The conclusion from the runs so far.
+      number: The number of the look, from 1; the last is followed by an empty line.
     """
     from audit.report import bounds_table
 
@@ -229,9 +238,10 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 
 
 def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table of what each run shows by itself, for the one-shot adversary; "" for all others.
+    """Returns a table, after an empty line, of what each run shows by itself; "" where there is none.
 
-    With all canaries in there is a single run, which the table of bounds shows already.
+    Only the one-shot adversary, with many canaries a run, has such a table. With all canaries in there is a
+    single run, which the table of bounds shows already.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
@@ -250,7 +260,7 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
 
 
 def _summarise(finished: "FinishedAudit") -> str:
-    """Returns a line on what was trained: models, steps, data, and the time and memory that it took here."""
+    """Returns a line on the training: models, steps, data, and time and memory for what was trained now."""
     setting, dataset, runs, *_ = finished.request
     data = f"{task(setting.model).data.label} ({dataset.source})"
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"

@@ -54,9 +54,10 @@ MOST_N = 5_000
 
 
 def main() -> None:
-    """Parses flags, measures what is missing, prints the table and writes all files.
+    """Parses the flags, measures the cells that are not stored, prints the summary and writes all files.
 
-    Cells are audits in which estimators bound epsilon; claims are those that they are to refute.
+    A cell is an estimator on a mechanism, measured over many audits: in `cells` it bounds epsilon, in
+    `claims` it is to refute a claim.
     """
     processes = cli.processes()
     folder = cli.folder() / "benchmark"
@@ -68,10 +69,10 @@ def main() -> None:
     claims = list_claims(measured_estimators, scale, FLAGS.seed)
     store = CellStore(folder / "cells")
 
-    everything: list[Cell] = [*cells, *claims]
-    missing = len(find_missing(everything, store))
-    with tqdm(total=missing, unit="cell", desc="benchmark", disable=not missing) as bar:
-        for _ in measure_missing(everything, store, processes):
+    all_cells: list[Cell] = [*cells, *claims]
+    n_missing = len(find_missing(all_cells, store))
+    with tqdm(total=n_missing, unit="cell", desc="benchmark", disable=not n_missing) as bar:
+        for _ in measure_missing(all_cells, store, processes):
             bar.update()
 
     from experiments.benchmark import page
@@ -84,7 +85,11 @@ def main() -> None:
 
 
 def _choose_cells(estimators: list[str], scale: Scale) -> list[AuditedCell]:
-    """Returns the cells of these estimators; says on stderr which packages are missing."""
+    """Returns the cells of these estimators on the mechanisms that --mechanisms chooses.
+
+    Estimators whose package is not installed are left out, and stderr says so. Raises InputError where no
+    cell is left.
+    """
     mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
     cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
     require(
@@ -118,7 +123,7 @@ def _parse_scale() -> Scale:
 
 
 def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
-    """Returns the packages of these estimators that are not installed, each once."""
+    """Returns the names of the packages that these estimators need and lack, each once."""
     packages = []
     for name in estimators:
         estimator = registry.ESTIMATORS[name]

@@ -52,11 +52,8 @@ cli.define_seed("Seed of the scores.")
 cli.define_processes()
 cli.define_json()
 
-_DIRECTION_STOPS: tuple[int, ...] = (
-    1,
-    10,
-    60,
-)  # runs after which audits of directions are looked at
+# The numbers of runs after which audits of directions are looked at, unless --runs names others.
+_DIRECTION_STOPS: tuple[int, ...] = (1, 10, 60)
 
 
 # Flags of the other studies, which do not go with --one_run or --directions.
@@ -67,11 +64,11 @@ class _Study(NamedTuple):
     """What is calibrated, and how it is shown.
 
     Attributes:
-      settings: The mechanisms and the designs of their audits.
-      columns: Of the table for people, by their heads, and of JSON, by their keys; what a key begins with
-        "setting." goes into the object `setting`.
-      title: Above the table.
-      rule: The length of the table's rules; 0 for that of its rows.
+      settings: The mechanisms, with the design of their audits.
+      columns: The columns of the table and of JSON. Those with a head are in the table, those with a key in
+        JSON, where a key "setting.NAME" stands for NAME in an object `setting`.
+      title: The text above the table.
+      rule: The length of the table's rules in characters; 0 for the length of its rows.
     """
 
     settings: list[KnownMechanism]
@@ -81,7 +78,7 @@ class _Study(NamedTuple):
 
 
 def main() -> None:
-    """Parses the flags, simulates audits of the mechanisms, and prints how often each estimator exceeds."""
+    """Parses the flags, simulates audits, and prints how often each estimator exceeds the truth."""
     processes = cli.processes()
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
@@ -105,11 +102,11 @@ def main() -> None:
 
 
 def _nest_setting(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row for JSON, in which all keys "setting.NAME" have moved into an object `setting`."""
+    """Returns a row for JSON with every key "setting.NAME" moved into an object `setting`, as NAME."""
     fields: dict[str, Any] = {"setting": {}}
     for key, value in row.items():
-        _, is_of_setting, name = key.rpartition("setting.")
-        if is_of_setting:
+        _, prefix, name = key.rpartition("setting.")
+        if prefix:
             fields["setting"][name] = value
         else:
             fields[key] = value
@@ -128,7 +125,7 @@ def _make_study(runs: list[int]) -> _Study:
 
 
 def _checked_mus() -> list[float]:
-    """Returns the values of --mu; raises InputError for those out of range."""
+    """Returns the values of --mu; raises InputError where there are none, or one is out of range."""
     mus = cli.numbers("mu")
     require(mus, "--mu is empty: give numbers, comma-separated")
     for mu in mus:
@@ -137,12 +134,12 @@ def _checked_mus() -> list[float]:
 
 
 def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> KnownMechanism:
-    """Returns audits of a calibration law, with the levels and the seed of the flags.
+    """Returns a mechanism to be audited, with the number of audits, the levels and the seed of the flags.
 
     Args:
-      law: How scores are drawn.
-      mu: The law's parameter: mu, or epsilon where its curve is not Gaussian.
-      runs: Scores an audit, or runs where each has several canaries.
+      law: The law by which scores are drawn.
+      mu: The law's parameter: mu, or epsilon where its trade-off curve is not Gaussian.
+      runs: The number of scores in an audit, or of runs where each has several canaries.
       **shape: Further fields of KnownMechanism: canaries, dimension, stops.
     """
     return KnownMechanism(
@@ -151,9 +148,9 @@ def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> K
 
 
 def _make_one_run_study() -> _Study:
-    """Returns the study of bounds from one run of --one_run canaries, each in or out by a coin.
+    """Returns the study of bounds from one run with --one_run canaries, each in or out by its own coin.
 
-    It has a setting for each law of one run and each --mu. Raises InputError for flags of the other studies.
+    It has a setting for each law of one run at each --mu. Raises InputError for flags of the other studies.
     """
     for name in _FOR_SEVERAL_RUNS:
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
@@ -181,10 +178,10 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}
 
 
 def _make_direction_study(runs: list[int]) -> _Study:
-    """Returns the study of the exact null of uniform directions.
+    """Returns the study of bounds by the exact null law of uniform directions.
 
-    A bound of this kind holds at any number of runs, so audits are looked at after each of --runs, by default
-    1, 10 and 60. Raises InputError for flags of the other studies.
+    Such a bound holds at any number of runs. So each audit is looked at after every number of runs in --runs,
+    by default after 1, 10 and 60. Raises InputError for flags of the other studies.
     """
     for name in (*_FOR_SEVERAL_RUNS, "one_run"):
         require(
@@ -206,7 +203,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
             stops=stops,
         )
         settings.append(setting)
-    # They have one shape; mu, in which they differ, is in range.
+    # All settings have the same shape: it is enough to check one. Their mus are checked already.
     calibration.require_possible(settings[0])
 
     columns = (
@@ -228,10 +225,11 @@ error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the 
 
 
 def _make_many_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of many canaries a run, for each number of runs, tie and design.
+    """Returns the study of --canaries canaries a run, for each design, number of runs, tie and mu.
 
-    A tie is how the canaries of a run depend on each other. The design "coins" puts each canary in by its own
-    coin; "sets" has runs with all canaries in and runs with none. Raises InputError for flags out of range.
+    A tie is how the canaries of a run depend on each other. The design "coins" puts each canary in or out by
+    its own coin; "sets" has runs with all canaries in, and runs with none. Raises InputError for flags out of
+    range.
     """
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
@@ -248,6 +246,7 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
         settings.append(_make_setting(law, mu, n_runs, canaries=FLAGS.canaries))
 
     def name_design(row: Calibration) -> str:
+        """Returns the design of a row, "coins" or "sets"."""
         return "coins" if row.setting.law in laws.COINS.values() else "sets"
 
     columns = (
@@ -271,13 +270,14 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of one canary a run.
+    """Returns the study of audits with one canary a run, of --runs scores each.
 
-    Without --mechanism it is of Gaussian mechanisms, one for each --mu. With it, it is of the mechanisms that
-    are given, each at its own parameters (the Gaussian at each --mu), and also tests their trade-off curves.
+    Without --mechanism it has a Gaussian mechanism for each --mu. With it, it has the mechanisms named there,
+    each at its own parameters (the Gaussian one at each --mu); their audits also test whether the trade-off
+    curve is Gaussian. Raises InputError for flags out of range, and for those of the other studies.
     """
-    unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
-    require(unused, "--tie and --design go with --canaries: give it too")
+    are_unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
+    require(are_unused, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
     n_scores = runs[0]
     mus = _checked_mus()
@@ -301,18 +301,18 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
 
 
 def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of Gaussian mechanisms, one canary a run.
+    """Returns the study of Gaussian mechanisms with one canary a run.
 
-    A row says "too often" where the share of audits whose bound exceeds the truth is above the share that
-    sampling error alone reaches once in 1,000 tables, if the method errs as rarely as it promises. A column
-    without a key is for people alone, without a head for JSON alone.
+    A row says "too often" where the share of audits whose bound exceeds the truth is above `_allowed_share`.
+    A column without a key is in the table alone, and one without a head in JSON alone.
 
     Args:
-      settings: One for each --mu, all of as many scores.
+      settings: A mechanism for each --mu; all have the same number of scores.
     """
     allowed = _allowed_share()
 
     def show_truth(row: Calibration) -> str:
+        """Returns the true epsilon, with "too often" behind it where too many audits exceed it."""
         truth = f"{row.true_epsilon:8.3f}"
         if row.exceeding > allowed:
             return f"{truth}  too often"
@@ -337,15 +337,16 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 
 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of mechanisms at which the test of a Gaussian trade-off curve is calibrated too.
+    """Returns the study in which the test whether a trade-off curve is Gaussian is calibrated, too.
 
-    A column without a key is for people alone, without a head for JSON alone.
+    A column without a key is in the table alone, and one without a head in JSON alone.
 
     Args:
-      settings: Of mechanisms with one canary a run, all of as many scores.
+      settings: Mechanisms with one canary a run; all have the same number of scores.
     """
 
     def name_mechanism(row: Calibration) -> str:
+        """Returns the name of the row's law with its parameter."""
         return f"{row.setting.law.name} {row.setting.mu:.3g}"
 
     columns = (
@@ -372,7 +373,7 @@ epsilon above the truth (* above {_allowed_share():.1%}, which sampling error re
 
 
 def _mean_mu_or_epsilon(row: Calibration) -> float:
-    """Returns the mean of mu where the method bounds mu, else of epsilon."""
+    """Returns the bounds' mean over the audits: of mu where the method bounds mu, else of epsilon."""
     if row.mean_mu is None:
         return row.mean_epsilon
     return row.mean_mu
@@ -386,9 +387,10 @@ def _true_mu_or_epsilon(row: Calibration) -> float | None:
 
 
 def _allowed_share() -> float:
-    """Returns the share of audits that may exceed the truth, which sampling error reaches once in 1,000.
+    """Returns the largest share of audits that may exceed the truth without being a sign of an error.
 
-    It is so for methods that exceed the truth with probability 1 - confidence.
+    A method that exceeds the truth with probability 1 - confidence shows a larger share, by sampling error
+    alone, with probability at most 1 / 1,000.
     """
     return calibration.allowed_share(1 - FLAGS.confidence, FLAGS.audits)
 
@@ -403,31 +405,32 @@ def _column(
     """Returns a column that shows an attribute of a row.
 
     Args:
-      key: The attribute, dotted; the key in JSON too.
-      head: Above the column, for people; None: in JSON alone.
-      show: Formats a value.
-      width: In characters.
-      left: Whether values stand at the left.
+      key: The name of the attribute, such as "setting.mu"; it is also the key in JSON.
+      head: The text above the column in the table; None for a column in JSON alone.
+      show: A function that formats a value for the table.
+      width: The column's width in characters; 0 for that of its widest cell.
+      left: Whether values are aligned to the left.
     """
     return Column(key, attrgetter(key), head, show, width, left)
 
 
 def _method_column(width: int) -> Column:
-    """Returns the column of the methods' names, a blank before each."""
+    """Returns the column of the methods' names, with a blank before each; `width` is in characters."""
     return _column("method", " method", " {}".format, width, left=True)
 
 
 def _setting_columns(*shape: str) -> list[Column]:
-    """Returns columns, in JSON alone, of a setting's audits, levels and seed, and of further fields of it."""
+    """Returns columns, in JSON alone, of a setting's audits, levels and seed, and of fields in `shape`."""
     names = (*shape, "audits", "delta", "confidence", "seed")
     return [_column(f"setting.{name}") for name in names]
 
 
 def _exceeding_column() -> Column:
-    """Returns the column of shares of audits that exceed the truth; a star marks more than is allowed."""
+    """Returns the column of the share of audits that exceed the truth; a star marks more than is allowed."""
     allowed = _allowed_share()
 
     def show(share: float) -> str:
+        """Returns a share in percent, followed by a star where it is above the allowed share."""
         if share > allowed:
             return f"{share:.1%}*"
         return f"{share:.1%} "

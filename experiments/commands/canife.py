@@ -39,7 +39,7 @@ cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:
-    """Parses the flags, measures the rounds that are not stored, and writes and prints what all show."""
+    """Parses the flags, measures the rounds that the store lacks, and prints and writes what all show."""
     values = cli.values(Attacked)
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
     charge_is_known = FLAGS.charge in ("forward", "backward")
@@ -53,7 +53,7 @@ def main() -> None:
 
     setting, split, store = training.prepare(setting, out, data)
     numbers = setting.measured()
-    with store.claim():  # whoever has it sets damaged files aside
+    with store.claim():  # with the claim, damaged files are set aside; without it, they stay
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
             total=len(numbers), initial=n_stored, desc="measuring", unit="rounds", file=sys.stderr
@@ -81,11 +81,11 @@ def main() -> None:
 
 
 def _make_data_sets(model: str) -> DataSets:
-    """Returns a model's data sets, from where the flags --leaf, --data_file and --tfds_dir say.
+    """Returns where a model's data come from, as the flags --leaf, --data_file and --tfds_dir say.
 
     Raises:
-      InputError: A flag that the model has no use for: --data_file or --tfds_dir of a model on LEAF's data,
-        --leaf of another.
+      InputError: A flag is given for which the model has no use: --data_file or --tfds_dir for a model on
+        LEAF's data, --leaf for any other.
     """
     if model in LEAF_MODELS:
         other = FLAGS.data_file or FLAGS.tfds_dir

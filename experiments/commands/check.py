@@ -18,13 +18,18 @@ from audit.commands import check, cli
 from audit.errors import require
 
 _FOLDER = Path(__file__).parents[1] / "examples"
+# The examples' files by the name that --example takes.
 _EXAMPLES = {path.stem.removeprefix("check_"): path for path in _FOLDER.glob("check_*.py")}
 FLAGS = flags.FLAGS
 flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_EXAMPLES))}.")
 
 
 def main() -> None:
-    """Checks an example, or a step or batches of the user's; ends with exit status 3 where it finds a bug."""
+    """Checks an example, or the user's own step or batches.
+
+    Exits with status 3 where a bug is found, and with 4 where none is, but a check that is needed could not
+    be tried.
+    """
     given = [FLAGS.example, FLAGS.step, FLAGS.batches]
     exactly_one = given.count(None) == 2
     require(

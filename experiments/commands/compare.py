@@ -24,7 +24,7 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Parses the flags, audits by each method, and prints and draws what it shows."""
+    """Parses the flags, audits the mechanism by each method, and prints and draws each method's bounds."""
     from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
 

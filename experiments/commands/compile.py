@@ -25,7 +25,7 @@ cli.define_json()
 
 
 def main() -> None:
-    """Compiles the training programs of the chosen models for a TPU, and prints how many bytes each takes.
+    """Compiles the chosen models' training programs for a TPU, and prints the bytes that each model takes.
 
     Raises InputError for an unknown model, and where the compiler is not installed.
     """
@@ -53,7 +53,10 @@ def main() -> None:
 
 
 def _describe(row: ahead.CompiledRow) -> str:
-    """Returns a model's bytes, or the first 55 characters of why its program does not compile."""
+    """Returns the bytes that a model takes, or the beginning of why its program does not compile.
+
+    Either fits in the table's column of 55 characters.
+    """
     return row.failure[:55] or f"{row.bytes:,}"
 
 

@@ -17,23 +17,23 @@ ENGINES = ("local", "ray")
 
 
 def define_engine() -> None:
-    """Defines the flags that choose an engine."""
+    """Defines the flags --engine and --ray_address, which `engine` reads."""
     flags.DEFINE_string("engine", "local", "local, or ray: a Ray cluster trains.")
     define_ray_address("one of this machine alone")
 
 
 def define_ray_address(otherwise: str) -> None:
-    """Defines the flag of a Ray cluster; `otherwise` says in its help what happens without it."""
+    """Defines the flag --ray_address, a Ray cluster; its help says by `otherwise` what happens without it."""
     flags.DEFINE_string(
         "ray_address", None, f"A Ray cluster: host:port, or auto; without it {otherwise}."
     )
 
 
 def engine() -> "AbstractContextManager[TrainingEngine]":
-    """Returns the engine that the flags name, which trains inside a `with` block.
+    """Returns a context that starts the engine which the flags name, and yields it.
 
     Raises:
-      InputError: For flags that do not go together; when the block begins, where the engine can't start.
+      InputError: Flags do not go together. At the beginning of the context: the engine can't start.
     """
     name = flags.FLAGS.engine
     address = flags.FLAGS.ray_address
@@ -47,11 +47,12 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
 
 @contextlib.contextmanager
 def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
-    """Yields an engine: this process's, or a Ray cluster's, which stays joined for the block.
+    """Yields an engine: this process trains, or a Ray cluster does, to which it stays joined in the block.
 
     Args:
       name: "local" or "ray".
-      address: Of the cluster, host:port or auto; None: a cluster of this machine alone, which is started.
+      address: The cluster's address, host:port or auto; None for a cluster of this machine alone, which is
+        started.
     """
     if name == "ray":
         from experiments.cells import cluster, jobs

@@ -48,17 +48,17 @@ flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 cli.define_json()
 
 MOST_RUNS = 1_000_000
-_LOOK_SECONDS = 5.0  # between two lines about a training that is under way
+_LOOK_SECONDS = 5.0  # at least, between two lines about a training that is under way
 
 
 class _AuditedFederation(NamedTuple):
-    """What is audited.
+    """What is audited: a setting on its clients.
 
     Attributes:
-      setting: The training and its canaries.
-      federation: The clients, and the data that accuracies are measured on.
+      setting: The setting of the training and its canaries.
+      federation: The clients, and the data on which accuracies are measured.
       rounds: Which clients and canaries take part in each round.
-      dimension: Parameters that are trained.
+      dimension: The number of trained parameters.
     """
 
     setting: FederatedSetting
@@ -70,7 +70,7 @@ class _AuditedFederation(NamedTuple):
 def main() -> None:
     """Parses the flags, makes the game that they describe, and audits it.
 
-    A game is what is trained and how canaries are inserted and scored; see `audit.training.game`.
+    A game says what is trained, and how canaries are inserted and scored; see `audit.training.game`.
     """
     setting = _checked_setting()
     out = cli.folder()
@@ -112,12 +112,12 @@ def _checked_setting() -> FederatedSetting:
 
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
-    """Trains the runs that the store does not have, concludes from all, and prints and files that.
+    """Trains the runs that the store lacks, and prints and files the conclusion from all runs.
 
     Args:
       audited: What is audited.
-      game: How a run is trained and its canaries scored.
-      store: Of scores and accuracies.
+      game: How a run is trained and its canaries are scored.
+      store: The store of the setting, which keeps scores and accuracies.
     """
     from audit.report import federated_table
     from audit.training import training
@@ -148,12 +148,12 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
 def _conclude(
     audited: _AuditedFederation, scores: "Scores", accuracies: dict[str, float]
 ) -> "FederatedAudit":
-    """Returns what each run shows, what all show together, and the most that training leaks.
+    """Returns what each run shows, what all runs show together, and the most that training can leak.
 
     Args:
       audited: What was audited.
-      scores: Of all runs.
-      accuracies: Test accuracies of the final models, by the number of the run, as a string.
+      scores: The scores of all runs.
+      accuracies: The final models' test accuracies, by the run's number as a string; some may be missing.
     """
     from audit.conclusions.concluded import bound_runs_together, conclude_each_run
     from audit.methods.level import Level
@@ -165,8 +165,8 @@ def _conclude(
     level = Level(FLAGS.delta, FLAGS.confidence)
     runs = conclude_each_run(scores, audited.dimension, sees_final_model, level)
     together = bound_runs_together(scores, level)
-    names = map(str, range(len(runs)))
-    measured = [accuracies[name] for name in names if name in accuracies]
+    numbers = map(str, range(len(runs)))
+    measured = [accuracies[number] for number in numbers if number in accuracies]
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
 
 
@@ -177,8 +177,8 @@ def _write_report(
 
     Args:
       audited: What was audited.
-      conclusion: What the page shows.
-      store: Names the setting.
+      conclusion: The conclusion that the page shows.
+      store: The store of the setting; the page has its folder's name and its config.
     """
     from audit.report import audit_page, subjects
     from audit.storage import files
@@ -193,14 +193,19 @@ def _write_report(
 
 
 class _Watch:
-    """Follows a training, and keeps the final models' accuracies.
+    """Follows a training: a function that is called between segments, and stores the final accuracies.
 
-    Every few seconds it prints on stderr how far training is, the accuracy and the running estimate. Raises
-    InputError where a model is no longer finite.
+    Every few seconds it prints on stderr how far training has come, the mean accuracy and an estimate of
+    epsilon.
     """
 
     def __init__(self, audited: _AuditedFederation, store: "Store") -> None:
-        """Prepares to measure accuracies; `store` receives those of the final models."""
+        """Prepares to measure accuracies.
+
+        Args:
+          audited: What is audited.
+          store: The store that receives the final models' accuracies.
+        """
         from audit.settings import build_federated
 
         federation = audited.federation
@@ -215,8 +220,8 @@ class _Watch:
     def __call__(self, midway: "Midway") -> None:
         """Looks at a chunk of runs after a segment of rounds.
 
-        Prints a line unless the last is less than _LOOK_SECONDS ago, and after the last round stores the
-        accuracies.
+        It prints a line, unless the last line is less than _LOOK_SECONDS ago. After the last round it always
+        does, and stores the accuracies.
 
         Raises:
           InputError: A model is no longer finite.
@@ -244,10 +249,10 @@ class _Watch:
         self._next_line = time.monotonic() + _LOOK_SECONDS
 
     def _estimate_epsilon(self, midway: "Midway") -> float:
-        """Returns the one-shot paper's estimate of epsilon from the first run's canaries, as of now.
+        """Returns an estimate of epsilon, which is no bound, from the chunk's first run at this point.
 
-        It fits normal laws of equal variance to the scores of canaries that are out and in (Andrew et al.,
-        2024).
+        It is the one-shot paper's (Andrew et al., 2024): normal laws are fitted to the scores of canaries
+        that are out and to those of canaries that are in, and are taken to have equal variance.
         """
         import numpy as np
 

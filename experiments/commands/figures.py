@@ -45,13 +45,13 @@ cli.define_out("Folder of the store; figures go into its folder figures.")
 
 
 class _Drawing(NamedTuple):
-    """What was drawn of all sweeps.
+    """What has been drawn of all sweeps so far.
 
     Attributes:
       files: The files that were written, in order.
-      rows: The rows of the table.
-      incomplete: Sweeps that were drawn without some of their cells, and how many these are.
-      waiting: Sweeps of which nothing can be drawn yet.
+      rows: The rows of the common table.
+      incomplete: The numbers of missing cells, by the names of sweeps that were drawn without these.
+      waiting: The names of sweeps of which nothing can be drawn yet.
     """
 
     files: list[Path]
@@ -61,7 +61,10 @@ class _Drawing(NamedTuple):
 
 
 def main() -> None:
-    """Parses the flags, reads the store, draws what is there, and prints the table and what is missing."""
+    """Parses the flags, draws the figures that stored cells allow, and prints the table and what is missing.
+
+    Raises InputError for flags out of range, and where no figure can be drawn.
+    """
     from audit.laws import conversions
     from experiments.sweeps import points, table
 
@@ -101,14 +104,14 @@ def main() -> None:
 def _draw_sweep(
     sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing
 ) -> None:
-    """Draws a sweep's figures and prints its own table, if any; adds what was written to the drawing.
+    """Draws a sweep's figures, and writes and prints its own table if it has one.
 
     Args:
-      sweep: What is drawn.
-      evidence: What the store holds of all sweeps.
-      scale: Of the sweep.
-      folder: Where files are written.
-      drawing: Is extended in place.
+      sweep: The sweep.
+      evidence: What the store holds of all sweeps' cells.
+      scale: The name of the sweep's scale.
+      folder: The folder for the files.
+      drawing: What has been drawn so far; it is extended in place.
     """
     from experiments.sweeps import table
 
@@ -128,7 +131,7 @@ def _draw_sweep(
 
 
 def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
-    """Returns lines that say which cells are missing and which command trains them; [] where none are."""
+    """Returns lines that say which sweeps lack cells, and which command trains these; [] if none do."""
     lines = []
     for name, missing in drawing.incomplete.items():
         verb = "is" if missing == 1 else "are"
@@ -142,27 +145,29 @@ def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
 
 
 def _training_command(names: Sequence[str], scale: str) -> str:
-    """Returns the command that trains the cells of these sweeps."""
+    """Returns the command that trains the missing cells of the sweeps with these names, at a scale."""
     return f"./run.sh sweep --name={','.join(names)} --scale={scale} --out={shlex.quote(FLAGS.out)}"
 
 
 def _largest_scale(held: Holdings) -> str:
-    """Returns the largest scale of which the store has a finished cell that no smaller scale shares."""
+    """Returns the largest scale with a finished cell that no smaller scale shares, by default laptop."""
 
-    def has_all_runs(cell: Cell) -> bool:
-        """Returns whether a cell is finished: an audit's on any data, for none are loaded here."""
+    def is_finished(cell: Cell) -> bool:
+        """Returns whether the store has a cell's results; an audit's on any data, as none are loaded here."""
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))
         store = held.open(identity(cell.audited.setting))
         return store is not None and not store.missing(cell.runs)
 
-    return registry.largest(has_all_runs, FLAGS.name)
+    return registry.largest(is_finished, FLAGS.name)
 
 
 def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
-    """Writes a figure in each format, PNG and SVG, and yields the files.
+    """Writes a figure in each format of `style.FORMATS`, and yields the files' paths.
 
-    `path` is the files' common name, without its suffix.
+    Args:
+      path: The path that the files share, but for the suffix.
+      figure: The figure.
     """
     import matplotlib.pyplot as plt
 
@@ -171,7 +176,7 @@ def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:
     with plt.rc_context(style.STYLE):
         for suffix, encode in style.FORMATS.items():
             yield files.write_whole(path.with_suffix(suffix), encode(figure))
-            # The first format lays the figure out; the others keep that.
+            # Encoding the first format lays the figure out; without an engine the others keep that layout.
             figure.set_layout_engine("none")
 
 

@@ -16,9 +16,10 @@ _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 paramete
 
 
 def main() -> None:
-    """Does both audits and prints them below each other.
+    """Does two audits, and prints the one below the other.
 
-    The first stops once 18.5 is proven, of the 24 that accounting allows: after some 60 of at most 400 runs.
+    The first stops as soon as an epsilon of 18.5 is proven, of the 24 that accounting allows: after some 60
+    of at most 400 runs.
     """
     from experiments.cells.auditing import until_epsilon  # loads SciPy
 
@@ -30,6 +31,7 @@ def main() -> None:
 
 
 def _print_title(text: str) -> None:
+    """Prints the title of an audit, unless JSON is asked for."""
     if not FLAGS.json:
         print(text, flush=True)
 

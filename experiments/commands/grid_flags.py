@@ -29,7 +29,7 @@ _SINGLE = ("looks", "until", "minutes", "lipschitz", "chunk_size", "weights", "i
 
 
 def define_vary() -> None:
-    """Defines the flags of a grid."""
+    """Defines the flags --vary and --heat_map, which describe a grid of audits."""
     flags.DEFINE_multi_string(
         "vary", [], "A grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 audits all combinations."
     )
@@ -39,12 +39,12 @@ def define_vary() -> None:
 
 
 def run(runs: int | None) -> None:
-    """Trains what the store has not of the grid that the flags describe; prints its table.
+    """Trains the audits of the grid that the store lacks, and prints the grid's table.
 
     Args:
-      runs: models to train for each audit, by default as many as its adversary usually takes.
+      runs: the number of models to train for each audit; None for the number that is usual for its adversary.
     """
-    from experiments.sweeps import grid  # which loads SciPy, and a help does not
+    from experiments.sweeps import grid  # it loads SciPy, which --help does without
 
     cli.require_levels()
     _require_no_flags_of_single_audits()
@@ -68,7 +68,7 @@ def run(runs: int | None) -> None:
 
 
 def _require_no_flags_of_single_audits() -> None:
-    """Raises InputError if a flag is given that makes sense only for a single audit."""
+    """Raises InputError if a flag is given that goes only with a single audit."""
     for name in _SINGLE:
         require(
             not flags.FLAGS[name].present, f"--{name} goes with a single audit: drop --vary or it"
@@ -76,7 +76,14 @@ def _require_no_flags_of_single_audits() -> None:
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the values of each varied field, by its flag; raises InputError for what is no grid."""
+    """Returns the values of each varied field, by the field's flag, each value once.
+
+    Args:
+      texts: the values of --vary, each such as "k=1,5,25".
+
+    Raises:
+      InputError: a text has another form, or varies what is no field, or a field that is varied already.
+    """
     by_flag = {field.flag: field for field in fields().values()}
     axes: dict[str, list[Any]] = {}
     for text in texts:
@@ -90,7 +97,7 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _parse_value(flag: str, text: str) -> Any:
-    """Returns a field's value as its flag parses it; raises InputError where the flag takes no such text."""
+    """Returns a text as the flag of a field parses it; raises InputError where the flag does not take it."""
     try:
         return flags.FLAGS[flag].parser.parse(text)
     except (ValueError, TypeError) as error:
@@ -98,7 +105,12 @@ def _parse_value(flag: str, text: str) -> Any:
 
 
 def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the fields down and across; None where fewer than two are varied.
+    """Returns the two fields of the heat map, down and across: those of --heat_map, or the first two.
+
+    It is None where the flag is not given and fewer than two fields are varied.
+
+    Args:
+      names: the flags of the varied fields.
 
     Raises:
       InputError: --heat_map names anything but two varied fields.
@@ -112,7 +124,15 @@ def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
-    """Returns the audit of a combination; raises InputError, which names it, where it is impossible."""
+    """Returns the audit of one combination of values.
+
+    Args:
+      values: the varied fields' values, by flag.
+      runs: the number of models to train; None or 0 for the number that is usual for the adversary.
+
+    Raises:
+      InputError: the combination is impossible; the message names it.
+    """
     from experiments.sweeps import grid
 
     by_flag = {field.flag: field.name for field in fields().values()}
@@ -126,7 +146,10 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
 
 
 def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
-    """Returns the data of all models; raises InputError for --data_file if they have several data sets."""
+    """Returns where the data of all audits' models come from.
+
+    Raises InputError for --data_file if the models have several data sets.
+    """
     sources = cli.sources()
     data_sets = {task(audit.setting.model).data.file for audit in audits}
     given = flags.FLAGS.data_file
@@ -138,11 +161,17 @@ def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
 
 
 def _show(results: "Sequence[GridResult]", heat_map: tuple[str, str] | None) -> None:
-    """Prints the grid's table, or JSON; writes it as CSV, and draws its heat map."""
+    """Prints the grid's table, or JSON; writes the table as CSV, and the heat map as PNG if there is one.
+
+    Args:
+      results: the conclusions of the grid's audits.
+      heat_map: the fields down and across; None for no heat map.
+    """
     from experiments.sweeps import grid
 
     table = grid.make_table(results)
     names = "_".join(results[0].values)
+    # The files' name has the varied fields and a hash of the audits' folders: the same grid, the same files.
     identity = json.dumps([str(result.folder) for result in results])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{names}-{digest}"

@@ -39,7 +39,7 @@ cli.define_out("Folder for results; figures go into its folder landscape.")
 
 MOST_BATCH = 10**9
 MOST_STEPS = 10**5
-MOST_THRESHOLD = 1e6  # in units of C
+MOST_THRESHOLD = 1e6  # absolute value, in units of C
 LEAST_DELTA = 1e-100
 
 
@@ -88,10 +88,10 @@ def main() -> None:
 
 
 def _checked_study() -> Study:
-    """Returns the study that the flags describe, its lengths in units of C.
+    """Returns the study that the flags describe; its threshold is in units of the clipping norm C.
 
     Raises:
-      InputError: For flags out of range.
+      InputError: A flag is out of range.
     """
     cells = _checked_cells()
     norm = FLAGS.clipping_norm
@@ -99,7 +99,7 @@ def _checked_study() -> Study:
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     conversions.require_confidence(FLAGS.confidence)
     cli.require_seed()
-    threshold = 0.5
+    threshold = 0.5  # of C
     if FLAGS.threshold is not None:
         threshold = FLAGS.threshold / norm
     most = MOST_THRESHOLD * norm
@@ -128,7 +128,7 @@ def _checked_cells() -> tuple[LandscapeCell, ...]:
         for size in batch_sizes:
             cells.append(LandscapeCell(sigma, size, FLAGS.steps, FLAGS.delta))
     require(cells, "--sigmas or --batch_sizes is empty: give numbers, comma-separated")
-    # sigmas and sizes are in range, and steps are those of every cell.
+    # The first cell stands for all: sigmas and sizes are in range, and all cells have the same steps.
     process.validate(
         process.Process(cells[0].noise_multiplier, cells[0].batch_size, cells[0].steps)
     )
@@ -138,7 +138,13 @@ def _checked_cells() -> tuple[LandscapeCell, ...]:
 
 
 class _ExactRow(NamedTuple):
-    """A cell, an adversary and the exact epsilons of what it sees."""
+    """A row of the table of exact laws.
+
+    Attributes:
+      cell: The cell.
+      adversary: The adversary's name.
+      result: The exact epsilons that the adversary attains in the cell, by step.
+    """
 
     cell: LandscapeCell
     adversary: str
@@ -146,7 +152,13 @@ class _ExactRow(NamedTuple):
 
 
 class _SimulatedRow(NamedTuple):
-    """A cell, and one method's bound there at the first step and at the last, each as a JSON object."""
+    """A row of the table of simulated audits: one method in one cell.
+
+    Attributes:
+      cell: The cell.
+      first: The method's bound at the first step, its fields by name.
+      last: The method's bound at the last step, likewise.
+    """
 
     cell: LandscapeCell
     first: dict[str, Any]
@@ -154,7 +166,7 @@ class _SimulatedRow(NamedTuple):
 
 
 def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
-    """Returns a row for each cell and adversary, at the last step."""
+    """Returns the table of exact epsilons at the last step, with a row for each cell and adversary."""
     epsilon = number(".6g")
     columns = [
         *_cell_columns(),
@@ -173,7 +185,7 @@ def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
 
 
 def _simulated_table(cells: list[CellResults]) -> Table[_SimulatedRow]:
-    """Returns a row for each cell and method."""
+    """Returns the table of the simulated audits' bounds, with a row for each cell and method."""
     columns = [
         *_cell_columns(),
         Column("runs", lambda row: FLAGS.runs),
@@ -191,7 +203,7 @@ def _simulated_table(cells: list[CellResults]) -> Table[_SimulatedRow]:
 
 
 def _cell_columns() -> list[Column]:
-    """Returns the columns that say which cell a row is about."""
+    """Returns the columns that name a row's cell: sigma, batch size and steps."""
     return [
         Column("sigma", attrgetter("cell.noise_multiplier"), "sigma", number("g")),
         Column("batch_size", attrgetter("cell.batch_size"), "batch_size"),

@@ -36,7 +36,7 @@ cli.define_out("Folder for results; the figure goes into its folder norms.")
 
 
 def main() -> None:
-    """Parses the flags, trains what the store does not have, and draws and prints the norms."""
+    """Parses the flags, trains the runs that the store lacks, and draws and prints the canary's norms."""
     require(FLAGS.models, "--models is empty: name models, comma-separated")
     for model in FLAGS.models:
         require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
@@ -67,7 +67,12 @@ def main() -> None:
 
 
 def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
-    """Returns the norms (runs, steps) of the canary's gradient in a model; trains what is not stored."""
+    """Returns the norms (runs, steps) of the canary's gradient; trains the runs that the store lacks.
+
+    Args:
+      setting: The setting, which names the model.
+      out: The folder of all stores.
+    """
     dataset = task(setting.model).data.load(Sources())
     store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
@@ -75,7 +80,11 @@ def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
 
 
 def _norms_table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
-    """Returns a table for CSV: a row for each step, with each model's mean and deviation over the runs."""
+    """Returns a table for CSV with a row for each step: each model's mean and deviation over the runs.
+
+    Args:
+      norms: The norms (runs, steps) by model.
+    """
     columns = [Column("step", lambda step: step)]
     lengths = []
     for model, values in norms.items():

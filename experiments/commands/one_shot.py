@@ -61,7 +61,7 @@ _POINTS = (
 
 
 def main() -> None:
-    """Parses the flags, simulates, draws and prints."""
+    """Parses the flags, simulates Table 1 and the floors, and prints and draws them."""
     require(FLAGS.report != "", "--report=: name an HTML file")
     sigmas = _parse_sigmas()
     dimensions = _parse_whole_numbers("dimensions", 100, 10**8)
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def _parse_sigmas() -> list[float]:
-    """Returns the flag's noise multipliers; raises InputError for those out of range."""
+    """Returns the noise multipliers of --sigmas; raises InputError for none, or for one out of range."""
     sigmas = cli.numbers("sigmas")
     require(sigmas, "--sigmas is empty: give numbers, comma-separated")
     for sigma in sigmas:
@@ -113,7 +113,7 @@ def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
 
 
 def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCell]:
-    """Simulates Table 1's cells under a progress bar; returns them by sigma, then by dimension."""
+    """Simulates Table 1's cells under a progress bar; returns them sorted by sigma, then by dimension."""
     cells = []
     with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
         for dimension in dimensions:
@@ -130,9 +130,9 @@ def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCel
 
 
 def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
-    """Simulates one audit for each panel of the figure: the cosines of sqrt(d) canaries in R^d, d = 10^6.
+    """Simulates an audit for each panel of the figure: the cosines of sqrt(d) canaries in R^d, d = 10^6.
 
-    Panels share their canaries, and differ in the noise, whose first _MOST_PANELS values are drawn.
+    Panels share their canaries and differ in sigma; there is one for each of the first _MOST_PANELS sigmas.
     """
     from experiments.one_shot.figures import Panel
 
@@ -148,12 +148,12 @@ def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
 
 
 def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> bytes:
-    """Makes the HTML page of Table 1, the floors and the figure.
+    """Returns the HTML page with Table 1, the floors and the figure.
 
     Args:
-      cells: Of Table 1.
-      floors: What estimates show where nothing leaks, by the number of canaries.
-      figure: A PNG.
+      cells: The cells of Table 1.
+      floors: What estimates show where nothing leaks, for each number of canaries.
+      figure: The figure as a PNG.
     """
     from audit.report import page
 

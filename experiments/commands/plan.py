@@ -38,9 +38,9 @@ FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size"
 FLAGS = flags.FLAGS
 # Without the time that is left: most of it goes to starting processes, which no bar foresees.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
-_MANY = "over 1,000"
-_CANARIES = 64  # of --bug, where a single one is set
-_MOST_AUDITS = 20  # simulated with several canaries a run
+_MANY = "over 1,000"  # in place of a number of runs that was not reached
+_CANARIES = 64  # canaries a run for --bug, where --canaries sets none or one
+_MOST_AUDITS = 20  # that are simulated with several canaries a run, which takes longer
 flags.DEFINE_float(
     "epsilon", None, "The truth to be found; by default the accountant's upper bound."
 )
@@ -64,7 +64,10 @@ cli.define_json()
 
 
 def main() -> None:
-    """Parses the flags, times the training, simulates audits, and prints what to expect."""
+    """Parses the flags, times the training, simulates audits, and prints what to expect of an audit.
+
+    With --bug it prints only how soon the claim would be refuted.
+    """
     setting = cli.setting(FIELDS, adversary="gc_r")
     upper_bound, truth = _checked_epsilons()
     if FLAGS.bug is not None:
@@ -117,19 +120,25 @@ def main() -> None:
 
 
 def _print_bugs(setting: "Setting") -> None:
-    """Prints how many training runs refute a claim where the noise is so many times what is stated.
+    """Prints after how many training runs the claim is refuted, for each factor in --bug.
 
-    The factors are those of --bug. Scores are those of ideal fresh directions, so that no model is trained.
+    A factor is the real noise over the stated noise. The scores are simulated as those of ideal fresh
+    directions: no model is trained.
+
+    Args:
+      setting: The setting, which has the number of canaries a run.
     """
     mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for text in FLAGS.bug:
         try:
-            noise = float(text)
+            noise_ratio = float(text)
         except ValueError:
             raise InputError(f"--bug={text}: give numbers above 0, as 0.9,0.5") from None
-        rows.append(planning.runs_until_refuted(mu, noise, canaries, FLAGS.confidence, FLAGS.seed))
+        rows.append(
+            planning.runs_until_refuted(mu, noise_ratio, canaries, FLAGS.confidence, FLAGS.seed)
+        )
     if FLAGS.json:
         print(json.dumps({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
         return
@@ -146,11 +155,14 @@ def _print_bugs(setting: "Setting") -> None:
 
 
 def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
-    """Returns the times of a few steps and, of a Ray cluster, its number of workers, else None.
+    """Times a few steps of the audit's training, on this machine or on a worker of a Ray cluster.
 
     Args:
-      setting: Of the audit.
-      dataset: Its data.
+      setting: The setting of the audit.
+      dataset: The data that it trains on.
+
+    Returns:
+      The times, and the cluster's number of workers; None in place of that without a cluster.
     """
     from experiments.cells import cluster
     from experiments.engine.forecast import probe, probe_elsewhere
@@ -165,11 +177,11 @@ def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int 
 def _forecast_many_canaries(
     mechanism: calibration.KnownMechanism, canaries: int
 ) -> "ManyForecast | None":
-    """Returns what several independent canaries a run would show; None for a single canary.
+    """Forecasts the bounds from several independent canaries a run; returns None for a single canary.
 
     Args:
-      mechanism: Audits with a single canary, whose levels and runs are taken.
-      canaries: How many a run has.
+      mechanism: The audits with a single canary a run; mu, runs, levels and seed are taken from them.
+      canaries: The number of canaries a run.
     """
     if canaries == 1:
         return None
@@ -189,9 +201,9 @@ def _forecast_many_canaries(
 
 
 def _checked_epsilons() -> tuple[float, float]:
-    """Returns the accountant's upper bound, and the epsilon that is taken for the truth: by default the same.
+    """Returns the accountant's upper bound, and the epsilon that is taken for the truth.
 
-    Raises InputError for flags out of range.
+    The truth is --epsilon, or by default the upper bound. Raises InputError for flags out of range.
     """
     cli.require_levels()
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")

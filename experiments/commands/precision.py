@@ -25,8 +25,8 @@ cli.define_json()
 
 
 def main() -> None:
-    """Parses the flags, measures how far gradients are off at each precision, and prints that."""
-    # Any adversary does, as no canary is inserted.
+    """Parses the flags, and measures and prints how far gradients are off at each precision."""
+    # A setting needs some adversary; none is used, since no canary is inserted.
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
     from audit.settings import build

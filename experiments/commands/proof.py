@@ -35,7 +35,7 @@ cli.define_out("Folder for the figure and its numbers; they go into its folder p
 
 
 def main() -> None:
-    """Parses the flags, trains by each way against the clock, and prints and draws what it proves when."""
+    """Parses the flags, audits in each way against the clock, and prints and draws what is proven when."""
     from audit.storage import files
 
     require(FLAGS.model in _MODELS, f"--model={FLAGS.model}: choose of {', '.join(_MODELS)}")

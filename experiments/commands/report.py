@@ -21,7 +21,7 @@ flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.
 
 
 def main() -> None:
-    """Parses the flags, reads the store, and writes the page."""
+    """Writes the page on the settings or on the sweep that the flags name, from what the store holds."""
     if FLAGS.sweep is None:
         scale_alone = FLAGS["scale"].present
         require(

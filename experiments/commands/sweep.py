@@ -38,7 +38,7 @@ for name in file_names():
 
 
 def main() -> None:
-    """Parses the flags, finds the cells that the store does not have, and trains them."""
+    """Trains the cells of the chosen sweeps that the store lacks; with --list only lists the sweeps."""
     names = FLAGS.name
     if FLAGS.list and not names:
         names = ["all"]
@@ -82,9 +82,9 @@ def main() -> None:
 
 
 def _dealt_out(cells: list[Cell]) -> list[Cell]:
-    """Returns every n-th cell from the i-th on, where --worker is i/n; all cells without the flag.
+    """Returns this worker's cells: every n-th from the i-th on, where --worker is i/n.
 
-    Raises InputError where it is no i/n.
+    Without the flag these are all cells. Raises InputError where the flag is not of this form.
     """
     if FLAGS.worker is None:
         return cells
@@ -99,7 +99,12 @@ def _dealt_out(cells: list[Cell]) -> list[Cell]:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table with a line for each sweep: its cells, how many are done, and minutes for all."""
+    """Returns a table with a line for each sweep: its cells, how many are done, and the minutes of them all.
+
+    Args:
+      sweeps: The sweeps.
+      place: The store, and where data come from.
+    """
     held = stored.holdings(place.out)
     lines = [f"{'name':<17} {'cells':>5} {'done':>5} {'minutes':>8}  title", "-" * 80]
     for sweep in sweeps:

@@ -75,28 +75,28 @@ def _find_engines(
     """Finds the engines that can train each model.
 
     Args:
-      models: Names of models.
-      engines: Names of the engines that the user wants to time.
+      models: The names of the models.
+      engines: The names of the engines that the user wants to time.
 
     Returns:
-      The installed engines by model, without the models that none of `engines` trains; and the engines that
-      would be needed but are not installed.
+      The installed engines by model, without models that none of `engines` can train; and the engines that
+      can train some model but are not installed.
 
     Raises:
-      InputError: Where no engine trains a model that --models names, or none of a model's is installed.
+      InputError: No engine can train a model that --models names, or none of a model's engines is installed.
     """
-    able = {}
+    capable = {}
     for model in models:
-        able[model] = [kind for kind in TIMED[model].work.kinds if kind.name in engines]
+        capable[model] = [kind for kind in TIMED[model].work.kinds if kind.name in engines]
     for model in FLAGS.models or ():
         require(
-            able[model],
+            capable[model],
             f"none of --engines trains {model}: name others, or leave it out of --models",
         )
 
     installed: dict[str, list[Kind]] = {}
     missing: list[Kind] = []
-    for model, kinds in able.items():
+    for model, kinds in capable.items():
         if not kinds:
             continue
         installed[model] = []
