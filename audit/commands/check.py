@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def check(path: Path, function: str) -> None:
-    """Checks one step of DP-SGD, a function in a user's file, and prints the report.
+    """Checks a single step of DP-SGD, a function in a user's file, and prints the report.
 
     Exits with status 3 where a bug is found, and with 4 where none is, but a check that is needed could not
     be tried.

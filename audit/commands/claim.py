@@ -135,7 +135,7 @@ class _Definitions(NamedTuple):
       draw: seed -> the batches of a pass.
       examples: the number of examples in the data set.
       rate: the sampling rate that the file states, or else 1 / the number of batches of a pass.
-      noise: generator -> the noise of one sum, in units of C; None where the file has no such function.
+      noise: generator -> the noise of a single sum, in units of C; None where the file has no such function.
     """
 
     file: str

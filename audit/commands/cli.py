@@ -78,7 +78,7 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and calls main; a mistake of the user's ends in one line and exit status 2."""
+    """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2."""
 
     def run_main(argv: Sequence[str]) -> int:
         """Calls main and returns the exit status.
@@ -244,13 +244,13 @@ def _report_unprinted(error: OSError) -> int:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as one line on stderr, and returns the exit status for it."""
+    """Prints an error as a single line on stderr, and returns the exit status for it."""
     print(f"error: {one_line(message)}", file=sys.stderr)
     return USAGE_ERROR
 
 
 def one_line(message: str) -> str:
-    """Returns a message as one line for a terminal.
+    """Returns a message as a single line for a terminal.
 
     Names of fields in backticks become flags, and control characters are escaped. A word of 300 characters or
     more is cut to its beginning. Of a message of more than 1,000 characters the middle is cut out.

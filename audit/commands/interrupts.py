@@ -48,7 +48,7 @@ def install() -> None:
 
 @contextlib.contextmanager
 def end_in_one_line() -> Iterator[None]:
-    """Ends the process with one line if an interrupt comes in the block, whatever the block raises then.
+    """Ends the process with a single line if an interrupt comes in the block, whatever the block raises then.
 
     Interrupts after the block are ignored: the command's work is done.
     """

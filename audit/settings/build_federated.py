@@ -314,7 +314,7 @@ def accuracy(
         """Returns the share of labels, padding left out, that are the first choice of a model (p,)."""
 
         def compute_logits(example: Array) -> Any:
-            """Returns the logits of one example; of a text, those of each position."""
+            """Returns the logits of a single example; of a text, those of each position."""
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return logits
 

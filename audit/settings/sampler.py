@@ -3,7 +3,7 @@
     every               all steps of the schedule that insert take all canaries that are in
     poisson:0.01        each of these steps takes each canary with probability 0.01, by a coin
     shuffled:98         canaries are shuffled in every epoch of 98 steps, and each comes in one of these
-    balls_in_bins:98    each canary comes in one step of every epoch of 98, by a die of its own
+    balls_in_bins:98    each canary comes in a single step of every epoch of 98, by a die of its own
     random_allocation:98  the same
     known:30            each canary comes in 30 steps drawn beforehand, the same in all runs
 

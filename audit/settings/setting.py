@@ -262,7 +262,7 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """
     adversary = setting.adversary
     canaries = setting.canaries
-    # With one canary a run, each world needs a run. With several, a single run has canaries in and out.
+    # With a single canary a run, each world needs a run. With several, a single run has canaries in and out.
     least_runs = 1 if canaries > 1 else adversary.least_runs
     require_runs(runs, least_runs)
     if adversary.any_time:  # canaries are drawn afresh: any number of runs proves something

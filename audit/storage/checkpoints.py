@@ -41,7 +41,7 @@ def _fits_always(done: int, states: Any) -> bool:
 class Checkpoints:
     """The checkpoints in a folder.
 
-    They are of one chunk of runs at a time. Whoever uses them holds the chunk's lease
+    They are of a single chunk of runs at a time. Whoever uses them holds the chunk's lease
     (`audit.storage.shares`).
     """
 

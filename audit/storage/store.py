@@ -75,7 +75,7 @@ class Scores(NamedTuple):
         return Fresh(self.scores, self.presence, self.dimension)
 
     def worlds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns (scores with the canary, scores without it), flat, for runs with one canary each.
+        """Returns (scores with the canary, scores without it), flat, for runs with a single canary each.
 
         Raises:
           InputError: a run has several canaries, whose scores share a model and are not independent.

@@ -148,7 +148,7 @@ def _make_setting(law: calibration.Law, mu: float, runs: int, **shape: Any) -> K
 
 
 def _make_one_run_study() -> _Study:
-    """Returns the study of bounds from one run with --one_run canaries, each in or out by its own coin.
+    """Returns the study of bounds from a single run with --one_run canaries, each in or out by its own coin.
 
     It has a setting for each law of one run at each --mu. Raises InputError for flags of the other studies.
     """
@@ -270,7 +270,7 @@ mean and true: of mu where the method bounds mu, else of epsilon"""
 
 
 def _make_one_canary_study(runs: list[int]) -> _Study:
-    """Returns the study of audits with one canary a run, of --runs scores each.
+    """Returns the study of audits with a single canary a run, of --runs scores each.
 
     Without --mechanism it has a Gaussian mechanism for each --mu. With it, it has the mechanisms named there,
     each at its own parameters (the Gaussian one at each --mu); their audits also test whether the trade-off
@@ -301,7 +301,7 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
 
 
 def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study of Gaussian mechanisms with one canary a run.
+    """Returns the study of Gaussian mechanisms with a single canary a run.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above `_allowed_share`.
     A column without a key is in the table alone, and one without a head in JSON alone.
@@ -342,7 +342,7 @@ def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
     A column without a key is in the table alone, and one without a head in JSON alone.
 
     Args:
-      settings: Mechanisms with one canary a run; all have the same number of scores.
+      settings: Mechanisms with a single canary a run; all have the same number of scores.
     """
 
     def name_mechanism(row: Calibration) -> str:

@@ -152,7 +152,7 @@ class _ExactRow(NamedTuple):
 
 
 class _SimulatedRow(NamedTuple):
-    """A row of the table of simulated audits: one method in one cell.
+    """A row of the table of simulated audits: one method in a single cell.
 
     Attributes:
       cell: The cell.
