@@ -112,11 +112,11 @@ _WIDE = Amount(
     CoordinateAudits(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),
     {1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
     batch_size=400,
-    most_measured=464,
+    most_measured=223,
 )
 _CONVNET = Amount(
-    CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 5, 10: 3, 25: 2}),
-    {1: 6, 5: 4, 10: 3, 25: 2},
+    CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 5, 25: 2}),
+    {1: 6, 5: 4, 25: 2},
     batch_size=128,
     rehearsals=2,
     most_measured=20,
