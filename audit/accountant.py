@@ -18,7 +18,10 @@ def hidden_state_epsilon(
     step_sizes: "ArrayLike" = 1.0,
     delta: float = 1e-5,
 ) -> float:
-    """Returns an upper bound on the epsilon of DP-SGD's last model, if nobody sees an earlier one; no JAX.
+    """Returns an upper bound on the epsilon of DP-SGD's last model, if nobody sees an earlier one.
+
+    The bound is never above composition's. No smaller bound holds for every loss with these constants. It
+    needs no JAX.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.
@@ -32,8 +35,8 @@ def hidden_state_epsilon(
       step_sizes: the learning rate, a number or one for each step; only their ratios count.
       delta: the delta at which epsilon is bounded.
 
-    The bound is never above composition's. No smaller bound holds for every loss with these constants. Raises
-    InputError for values out of range.
+    Raises:
+      InputError: A value is out of range.
 
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0), 2)
     8.68

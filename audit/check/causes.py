@@ -75,14 +75,18 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    It does where they reach C, or where they stop suddenly as their features grow. For examples in place of a
-    row, the radius of the ball that holds their contributions counts too. It is C only where they point in
-    all directions, so that 0.9 C is enough there.
+    Added examples are stopped by clipping where one of them moves the step by C, or where they stop suddenly
+    as their features grow: over all layers together, or in a layer that is clipped to a share of C.
+
+    Examples in place of a row are judged by size alone: by the largest movement, or by the radius of the
+    ball that holds their contributions. That radius is C only for contributions in all directions, so that
+    0.9 C is enough.
 
     Args:
       probe: the step.
       tried: how far examples move the step.
-      plateau: the norm at which several examples stop; 0 if there is none.
+      plateau: the norm at which several examples stop; 0 if there is none, and then only single layers are
+        tested for a sudden stop.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
     if not tried.were_added:

@@ -149,8 +149,8 @@ def hidden_state_bound(
 
     mu^2 is the least sum of (a_t / n_t)^2 over all payments a_t that meet the conditions of
     `HiddenStateBound`. With W_t the product of all c_j after t, the best a_t / (W_t n_t^2) are the slopes of
-    the greatest convex minorant of the sums of W_t s_t over those of (W_t n_t)^2. The bound is attained by a
-    linear process. It is never above composition, which has a_t = s_t.
+    the greatest convex minorant of the sums of W_t s_t over those of (W_t n_t)^2. A process of linear maps
+    attains the bound; their slopes are returned too. It is never above composition, which has a_t = s_t.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -164,7 +164,7 @@ def hidden_state_bound(
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
     steps = len(s)
-    s = spread_over_steps("shifts", s, steps)
+    s = spread_over_steps("shifts", s, steps)  # checks their range
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
     conversions.require_delta(delta)
@@ -173,18 +173,21 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
+    # Nothing is paid before the first step whose shift reaches the end, and any maps attain the bound there.
     in_noise = np.zeros(steps)  # a_t / n_t
-    slopes = c.copy()
+    attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
-        in_noise[first:], shares = _compute_payments(s[first:], c[first:], n[first:])
-        slopes[first:] *= shares
+        in_noise[first:], shares_of_c = _compute_payments(s[first:], c[first:], n[first:])
+        attaining_slopes[first:] *= shares_of_c
     mu = float(np.linalg.norm(in_noise))
     require(
         mu <= MOST_MU,
         f"mu is {mu:g}, beyond {MOST_MU:g}: raise `noise` beside the shifts",
     )
-    return HiddenStateBound(mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, slopes)
+    return HiddenStateBound(
+        mu, conversions.epsilon_from_mu(mu, delta), in_noise * n, attaining_slopes
+    )
 
 
 def bound_periods(

@@ -310,7 +310,8 @@ class Conclusion(NamedTuple):
     def bets_on_curve(self) -> bool:
         """Returns whether the claim's test bets against the whole claimed curve.
 
-        Its e-value then measures the evidence. Other tests of the claim have an e-value of all or nothing.
+        It does where the exact law of scores without the canary is known. Its e-value then grows with the
+        evidence. Other tests only refute a claim or do not, so that their e-value has one of two values.
         """
         if self.is_one_run:
             return self.one_run.is_null_known

@@ -277,12 +277,15 @@ def _maximise_over_thresholds(
     high = np.maximum(start, stop)
 
     def compute_epsilons(points: Array) -> Array:
-        """Returns epsilon at thresholds (..., points), at least 0; undefined logs do not count."""
-        log_below, log_above = compute_log_rates(points)
+        """Returns epsilon at thresholds (..., points): the larger of both formulas, and at least 0."""
+        log_f0, log_1_minus_f0 = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
+        log_f1 = special.log_ndtr(z)
+        one_minus_f1 = special.ndtr(-z)
         with np.errstate(divide="ignore", invalid="ignore"):
-            below = np.log(np.maximum(np.exp(log_below) - delta, 0)) - special.log_ndtr(z)
-            above = np.log(np.maximum(special.ndtr(-z) - delta, 0)) - log_above
+            below = np.log(np.maximum(np.exp(log_f0) - delta, 0)) - log_f1
+            above = np.log(np.maximum(one_minus_f1 - delta, 0)) - log_1_minus_f0
+        # `fmax` passes over NaN, the difference of two logs of 0.
         return np.asarray(np.fmax(np.fmax(below, above), 0.0))
 
     # A grid of thresholds, then a finer grid between the neighbours of the best.

@@ -110,8 +110,8 @@ def solve(request: ExactLaw) -> Exact:
     """Returns an adversary's epsilon after each step: the exact one, and what the Gaussian conversion claims.
 
     The conversion takes mu at one threshold of theta_t and treats the whole trade-off curve as Gaussian with
-    that mu. For t < T the threshold is the one at which the landscape splits theta_t. For T, where nothing is
-    split any more, it is the last of these.
+    that mu. For t < T the threshold is the one at which the next step splits the landscape. For T, which no
+    step splits any more, it is the last of these, or C / 2 if T = 1.
 
     Args:
       request: The cell, and the adversary or the constant threshold.
@@ -127,13 +127,14 @@ def solve(request: ExactLaw) -> Exact:
     else:
         thresholds = constant(process, request.thresholds)
 
+    pairs = law.laws(process, thresholds)  # of theta_1 to theta_T; there are T - 1 thresholds
+    # theta_1 is that of a single Gaussian step, of which the accountant's epsilon is exact.
     upper = upper_bound(process, delta)
-    pairs = law.laws(process, thresholds)
     exact = [upper]
     for pair in pairs[1:]:
         exact.append(densities.epsilon_at(pair, delta))
 
-    last_threshold = thresholds[-1] if process.steps > 1 else 0.5  # C / 2, where nothing is split
+    last_threshold = thresholds[-1] if process.steps > 1 else 0.5  # C / 2, in units of C
     gaussian = []
     for pair, threshold in zip(pairs, [*thresholds, last_threshold], strict=True):
         mu = float(densities.mu_at(pair, threshold))

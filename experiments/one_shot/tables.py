@@ -180,7 +180,7 @@ def make_cells_table(
 ) -> Table[TableCell]:
     """Makes Table 1 with a row for each cell: the exact epsilon, the paper's estimate, and ours.
 
-    A star marks a cell that does not agree with the paper's.
+    A star after the equal-variance estimate says that it disagrees with the paper's.
 
     Args:
       cells: The simulated cells.
@@ -193,7 +193,10 @@ def make_cells_table(
         return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
 
     def format_fitted(cell: TableCell) -> str:
-        """Formats the fitted estimate; a star says that the equal-variance one disagrees with the paper."""
+        """Formats the fitted estimate, after the star of the equal-variance estimate, if it has one.
+
+        Columns have no gap, so that a star at the left end of this one follows the estimate that it marks.
+        """
         printed = find_printed_cell(cell, delta)
         mark = " "
         if printed is not None and not agrees(cell, printed, simulations):
