@@ -20,6 +20,7 @@ import audit
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.level import USUAL_LEVEL
 from audit.report import style
+from audit.settings.setting import Setting
 from audit.settings.stored import holdings
 from audit.storage import files
 from experiments.cells.cell import DataSets
@@ -27,6 +28,7 @@ from experiments.cells.work import Workplace, do_all, is_done
 from experiments.hidden_state import network_bracket, networks
 from experiments.hidden_state.network_bracket import BracketRow
 from experiments.sweeps import points
+from models.catalogue import task
 
 CLIPPING_NORM = 1.5
 NOISE_MULTIPLIER = 1.1
@@ -206,22 +208,19 @@ def train_bracket(scale: str, model: str) -> list[BracketRow]:
     """
     audits = []
     cells = []
-    settings = set()
-    sweep = networks.sweeps(scale)["bracket"]
-    for cell in sweep.cells:
+    for cell in networks.sweeps(scale)["bracket"].cells:
         if cell.audited is not None and cell.audited.panel == model:
             audits.append(cell.audited)
             cells.append(cell)
-            settings.add(cell.audited.setting)
-    # The cells that measure steps are not audits; those of this panel have the setting of one of its audits.
-    cells += [cell for cell in sweep.cells if cell.audited is None and cell.request in settings]
+        elif isinstance(cell.request, Setting) and task(cell.request.model).label == model:
+            cells.append(cell)  # a measurement of steps
 
     place = Workplace(RESULTS, DataSets({}))
     missing = [cell for cell in cells if not is_done(cell, place)]
     if missing:
         do_all(missing, place)
     evidence = points.evidence(holdings(RESULTS), audits, USUAL_LEVEL)
-    return network_bracket.make_rows(points.points(audits, evidence.audits), evidence)
+    return network_bracket.make_rows(points.points(audits, evidence.audits), cells, evidence)
 
 
 def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:

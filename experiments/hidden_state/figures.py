@@ -91,7 +91,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
         case "bracket_k" | "bracket_steps":
             figure, own_table = bracket.draw(sweep, stored_points, levels)
         case "bracket" | "bracket_rates":
-            figure, own_table = network_bracket.draw(sweep, stored_points, evidence)
+            figure, own_table = network_bracket.draw(sweep, all_points, evidence)
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":

@@ -4,7 +4,7 @@ An upper bound is proven, or it rests on measured constants; where steps have ki
 place has a single seed, so that a point has a single conclusion.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -18,6 +18,7 @@ from audit.report.style import BLUE, BOUND, FREE, GREEN, UPPER
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.report.verdicts import show_percent
 from audit.settings.setting import Setting
+from experiments.cells.cell import Cell
 from experiments.hidden_state import networks
 from experiments.sweeps.panels import epsilon_panels
 from experiments.sweeps.points import Evidence, Point
@@ -81,7 +82,7 @@ def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Fig
       evidence: What the store holds, and the delta and confidence of bounds.
     """
     axis = sweep.axis or Axis("k", "k")
-    rows = make_rows(points, evidence)
+    rows = make_rows(points, sweep.cells, evidence)
     figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
     return figure, _make_table(sweep, axis, rows, evidence)
 
@@ -95,24 +96,36 @@ def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
     return count
 
 
-def make_rows(points: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
+def make_rows(
+    points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence
+) -> list[BracketRow]:
     """Returns a row for each place at which anything was audited, in the order of the points.
 
-    Each point has a single conclusion, as each place has a single seed. The audits of a place differ in their
+    A point has at most one conclusion, as each place has a single seed. The audits of a place differ in their
     adversaries alone, so that all have the same composition.
 
     Args:
-      points: The points of all panels; each has a conclusion.
+      points: The points of all panels; those without a conclusion are passed over.
+      cells: The sweep's cells, whose measurements of steps are used.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
+    measured = {}
+    for cell in cells:
+        if isinstance(cell.request, Setting):
+            measured[_describe_training(cell.request)] = cell.request
+
     places: dict[tuple[str, float], dict[str, Point]] = {}
     for point in points:
-        places.setdefault((point.panel, point.x), {})[point.series] = point
+        if point.conclusions:
+            places.setdefault((point.panel, point.x), {})[point.series] = point
     rows = []
     for (panel, x), by_series in places.items():
         fresh = by_series.get(networks.FRESH)
         coordinate = by_series.get(networks.COORDINATE)
         any_point = next(iter(by_series.values()))
+        setting = any_point.cells[0].setting
+        setting = measured.get(_describe_training(setting), setting)
+        composition = any_point.upper_bound()
         proven = None
         gdp_limit = None
         if fresh is not None:
@@ -123,8 +136,8 @@ def make_rows(points: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
             BracketRow(
                 panel=panel,
                 x=x,
-                composition=any_point.upper_bound(),
-                upper=None if coordinate is None else _find_upper(coordinate, evidence),
+                composition=composition,
+                upper=_find_upper(setting, composition, evidence),
                 proven=proven,
                 gdp_limit=gdp_limit,
                 interval=None if coordinate is None else coordinate.interval(),
@@ -133,10 +146,19 @@ def make_rows(points: Sequence[Point], evidence: Evidence) -> list[BracketRow]:
     return rows
 
 
-def _find_upper(point: Point, evidence: Evidence) -> UpperPoint | None:
-    """Returns the upper bound on the last model at a place; None where it was not measured yet."""
-    setting = point.cells[0].setting
-    composition = point.upper_bound()
+def _describe_training(setting: Setting) -> Hashable:
+    """Returns what decides how a setting's steps stretch distances: all but the adversary."""
+    return setting.model, setting.mechanism, setting.schedule, setting.seed
+
+
+def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> UpperPoint | None:
+    """Returns the upper bound on the last model at a place; None where it has not been measured.
+
+    Args:
+      setting: The setting whose steps are measured, or else of any audit there.
+      composition: The accountant's epsilon.
+      evidence: What the store holds, and the delta of bounds.
+    """
     # At k = 1 every step inserts. Nothing is measured there, and composition is the only bound.
     if setting.schedule.periodicity == 1:
         return UpperPoint(composition, COMPOSITION, composition, None)

@@ -29,7 +29,8 @@ def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(sca
             if audited.series == networks.COORDINATE:
                 assert (setting in measured) == is_open
         series = [audited.series for audited in sweep.audits()]
-        assert series.count(networks.FRESH) == series.count(networks.COORDINATE)
+        # Two ConvNets have no audit along coordinates at k = 25.
+        assert 0 <= series.count(networks.FRESH) - series.count(networks.COORDINATE) <= 2
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
@@ -80,7 +81,9 @@ def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, wor
     evidence = points.evidence(held, sweep.audits(), LEVELS)
     assert network_bracket.count_unmeasured(sweep, evidence) == 0
     every = points.points(sweep.audits(), evidence.audits)
-    rows = {(row.panel, row.x): row for row in network_bracket.make_rows(every, evidence)}
+    rows = {
+        (row.panel, row.x): row for row in network_bracket.make_rows(every, sweep.cells, evidence)
+    }
     at_1, at_5 = rows[model, 1], rows[model, 5]
     assert at_1.upper.word == network_bracket.COMPOSITION
     assert at_1.upper.epsilon == at_1.composition == at_5.composition
