@@ -146,9 +146,12 @@ def _shrink(amount: Amount) -> Amount:
 
 
 def _grow(amount: Amount) -> Amount:
-    """Returns the amount with 5,000 runs along coordinates, as in the paper, and 60 of fresh directions."""
+    """Returns the amount with 5,000 runs along coordinates, as in the paper, and at least 60 of fresh directions."""
     coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
-    return amount._replace(coordinates=coordinates, fresh_runs=_at_each(60))
+    fresh_runs = {}
+    for k in _PERIODICITIES:
+        fresh_runs[k] = max(amount.fresh_runs.get(k, 0), 60)
+    return amount._replace(coordinates=coordinates, fresh_runs=fresh_runs)
 
 
 _AMOUNTS: dict[str, dict[str, Amount]] = {
