@@ -146,7 +146,7 @@ def _shrink(amount: Amount) -> Amount:
 
 
 def _grow(amount: Amount) -> Amount:
-    """Returns an amount with 5,000 runs along coordinates, as in the paper, and 60 or more of fresh directions."""
+    """Returns an amount with 5,000 runs along coordinates, as in the paper, and at least 60 of directions."""
     coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
     fresh_runs = {}
     for k in _PERIODICITIES:
