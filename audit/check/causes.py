@@ -138,10 +138,11 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         least = measure(0)
         most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
-            continue
+            continue  # its features hardly move the step, so that there is no growth to look at
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
-        # In proportion, it takes twice the scale from half of the movement to nearly all of it.
+        # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
+        # are squashed, as by tanh, take six times. The limit lies between.
         if full < 3.5 * half:
             return True
     return False

@@ -325,8 +325,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def refine_movements(probe: StepProbe, tried: TriedExamples, seeds: range) -> TriedExamples:
     """Measures the examples with the largest movements again, as means over seeds; returns these alone.
 
-    Where the noise exceeds the spacing of floating-point numbers, the rounding errors at different seeds are
-    independent, so that their mean is smaller than each of them.
+    The mean over seeds has a smaller rounding error than a single difference: where the noise is larger than
+    the spacing of floating-point numbers, the errors of different seeds are independent.
 
     Args:
       probe: the step.
@@ -343,7 +343,7 @@ def refine_movements(probe: StepProbe, tried: TriedExamples, seeds: range) -> Tr
             scale = 1.0
         else:
             batch = replace_rows(probe.rows, {0: example})
-            scale = 0.5
+            scale = 0.5  # an example leaves and another comes: up to twice the movement of one
         difference = scale * (probe.run_mean(batch, seeds) - base)
         movements[name] = probe.measure(difference, base, len(batch[0]), seeds=len(seeds))
     return tried._replace(movements=movements)

@@ -32,6 +32,7 @@ _UNEQUAL = 2.5  # variances of numbers differ if they spread so many times as mu
 _REACH = 6  # deviations from the mean, within which practically all draws lie
 _EXACT = 32  # a deviation so many times as large as the rounding, or more, hides it in the shape
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
+_BODY = 2.5  # deviations from the mean, up to which tests of all draws show the shape
 _LEAST_IN_TAIL = 16.0  # draws that must be expected there for a test
 
 _FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MOST_SECONDS
@@ -533,12 +534,13 @@ def _test_shape(values: Vector) -> Iterator[NoiseTest]:
 def _find_reach(drawn: DrawnNoise) -> float:
     """Returns up to how many deviations from the mean the shape of the noise is tested.
 
-    That is the farthest tail that is tested, or else 2.5.
+    That is the farthest tail that is tested, or else the end of what tests of the body see.
     """
     size = standardise(drawn).size
-    reached = [2.5]
+    reached = [_BODY]
     for cut in _TAILS:
-        if size * 2 * scipy.stats.norm.sf(cut) >= _LEAST_IN_TAIL:
+        expected_beyond = size * 2 * scipy.stats.norm.sf(cut)  # draws, on both sides
+        if expected_beyond >= _LEAST_IN_TAIL:
             reached.append(cut)
     return max(reached)
 

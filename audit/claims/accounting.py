@@ -54,6 +54,7 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return np.inf
     import dp_accounting
 
+    # dp-accounting takes the log of a probability that underflows to 0 where there is much noise.
     with np.errstate(divide="ignore"):
         sigma = noise_multiplier / np.sqrt(insertions)
         return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))

@@ -144,5 +144,6 @@ def _cosines_of_one_run(
     fair_coins.require_fair(present)
     coins_of_run = Coins(values[None], present, given=True)
     require_no_copies(coins_of_run)
+    # Their spread is not checked: the cosines of canaries that are out tell what it is.
     cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
     return OneRun(coins_of_run, cosines_of_run)

@@ -276,9 +276,12 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result() or Kept()
     runs_held = store.runs_held()
-    declared = None if runs else results.declared_looks(store)
-    if not runs and declared is not None:
-        runs = declared.looks()[-1]
+    looks: tuple[int, ...] = ()
+    if not runs:
+        declared = results.declared_looks(store)
+        if declared is not None:
+            looks = declared.schedule
+            runs = declared.looks()[-1]  # the last look that was taken
     runs = runs or last_result.runs or runs_held
     require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
@@ -287,7 +290,6 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     last_delta = last_result.delta or USUAL_LEVEL.delta
     last_confidence = last_result.confidence or USUAL_LEVEL.confidence
     level = levels.complete(last_delta, last_confidence)
-    looks = declared.schedule if declared else ()
     setting = audited.setting
     is_own_model = audited.model is not None
     step_constants = lipschitz.find_current(store)

@@ -155,13 +155,15 @@ def reap_processes() -> Iterator[None]:
         yield  # on other systems Ray has a process of its own for this
         return
     command = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as reaper:
+    with (
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # its end, when the block or this process ends, tells the reaper to kill
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # so that an interrupt of this process's group leaves the reaper alone
+        ) as reaper
+    ):
         assert reaper.stdout is not None
         reaper.stdout.readline()  # waits for the line that says that the reaper has found all processes
         yield

@@ -57,15 +57,17 @@ def unfolded_book_keeping(
     criterion: Criterion,
     block_bytes: int,
 ) -> ClippedSum:
-    """Returns the strategy for modules of the layers of `layers` and any functions between them.
+    """Returns the function that sums clipped per-example gradients of a module.
+
+    The module consists of the layers in `layers`, and of any functions between them.
 
     Args:
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: bounds what a model's layers store of a block of examples: their inputs, unfolded,
-        and their output gradients; but a block takes at least four times what the parameters take, which it
-        reads and writes several times.
+      block_bytes: the most bytes that a model's layers store of a block of examples, their unfolded inputs
+        and their output gradients. Four times the bytes of the parameters count in its place if they are
+        more: every block reads and writes the parameters several times, which small blocks would do often.
 
     Raises:
       UnknownLayer: a parameter does not belong to exactly one call of such a layer; raised by the strategy.
