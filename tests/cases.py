@@ -10,3 +10,21 @@ def mostly_slow(cases, quick=1):
         pytest.param(*case, marks=[pytest.mark.slow] * (i >= quick))
         for i, case in enumerate(several)
     ]
+
+
+def firsts_of_each_kind(cases, find_kinds):
+    """The cases (pytest's parameters), of which those that show no kind for the first time are slow.
+
+    find_kinds: (*values) -> the kinds that a case shows. A case that is slow anyway shows none.
+    """
+    seen = set()
+    marked = []
+    for case in cases:
+        kinds = set(find_kinds(*case.values))
+        is_slow = any(mark.name == "slow" for mark in case.marks)
+        is_repeat = kinds <= seen
+        if not is_slow:
+            seen |= kinds
+        marks = [*case.marks, *[pytest.mark.slow] * (is_repeat and not is_slow)]
+        marked.append(pytest.param(*case.values, id=case.id, marks=marks))
+    return marked

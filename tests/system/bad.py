@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.cases import firsts_of_each_kind
+
 COUNTED = (
     " is damaged: it counts as missing"  # what readers say of a file before the line that matters
 )
@@ -55,15 +57,11 @@ def firsts_of_a_kind(corpus):
     Faults are of one kind where their lines differ by flags, quoted words and numbers alone: that the
     others are refused likewise, the slow tests show.
     """
-    seen = set()
-    cases = []
-    for case in corpus:
-        (bad,) = case.values
-        novel = {("command", bad.argv[0]), ("kind", FILLED_IN.sub("", bad.says))} - seen
-        seen |= novel
-        marks = [*case.marks, *([] if novel else [pytest.mark.slow])]
-        cases.append(pytest.param(bad, id=case.id, marks=marks))
-    return cases
+
+    def find_kinds(bad):
+        return {("command", bad.argv[0]), ("kind", FILLED_IN.sub("", bad.says))}
+
+    return firsts_of_each_kind(corpus, find_kinds)
 
 
 def two_worlds(folder):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import experiments
+from tests.cases import firsts_of_each_kind
 from tests.forks import python
 from tests.system.test_golden_outputs import without_digits
 
@@ -179,14 +180,12 @@ def parsed(line):
 
 def firsts_of_their_flags(lines):
     """Returns the lines; of those with the same command and flags all but the first are slow."""
-    seen = set()
-    cases = []
-    for line in lines:
+
+    def find_kinds(line):
         command, argv = parsed(line)
-        kind = (command, *(word.partition("=")[0] for word in argv if word.startswith("-")))
-        cases.append(pytest.param(line, marks=[pytest.mark.slow] * (kind in seen)))
-        seen.add(kind)
-    return cases
+        return {(command, *(word.partition("=")[0] for word in argv if word.startswith("-")))}
+
+    return firsts_of_each_kind(map(pytest.param, lines), find_kinds)
 
 
 def test_there_are_pages_and_commands():

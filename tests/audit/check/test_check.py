@@ -21,7 +21,7 @@ from audit.check.report import (
 from tests.audit.check.bugs import BUGS, EXAMPLES, plant_bug
 from tests.audit.check.correct import ENGINES, draw_step
 from tests.audit.check.named_bugs import NAMED_BUGS
-from tests.cases import mostly_slow
+from tests.cases import firsts_of_each_kind, mostly_slow
 
 NEEDS = {
     **dict.fromkeys(("torch", "torch_func"), "torch"),
@@ -44,21 +44,9 @@ def marked(engine, *values, id):
 def first_of_each(bugs):
     """Marks slow all bugs (engine, name, old, new, what finds it) but the first that each is found by."""
     cases = []
-    found_by = set()
-    for engine, name, *change, expected in bugs:
-        is_slow = engine in SLOW or expected in found_by
-        cases.append(
-            pytest.param(
-                engine,
-                *change,
-                expected,
-                id=f"{engine} {name}",
-                marks=[pytest.mark.slow] * is_slow,
-            )
-        )
-        if not is_slow:
-            found_by.add(expected)
-    return cases
+    for engine, name, *values in bugs:
+        cases.append(marked(engine, *values, id=f"{engine} {name}"))
+    return firsts_of_each_kind(cases, lambda *values: {values[-1]})
 
 
 @pytest.mark.parametrize("example", [marked(name, id=name) for name in NAMES])
