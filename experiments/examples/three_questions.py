@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import audit
+from audit.errors import require
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.level import USUAL_LEVEL
 from audit.report import style
@@ -42,6 +43,7 @@ STATED: dict[str, Any] = {
     "batch_size": BATCH_SIZE,
 }
 RESULTS = Path("results")
+BRACKETED = "tanh FCNN"  # the third panel's network, of 68 parameters
 STATED_NOISE_MULTIPLIER = 4.0  # of the audited network's claim
 INSERTIONS = 250  # of a canary in each training run of that network
 PLANTED_NOISE = (
@@ -196,29 +198,31 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
     return test.runs
 
 
-def train_bracket(scale: str, model: str) -> list[BracketRow]:
-    """Returns the rows of one panel of the sweep `bracket`: what a network's last model leaks, for each k.
+def train_bracket(scale: str) -> list[BracketRow]:
+    """Returns the rows of a panel of the sweep `bracket`: what a network's last model leaks, for each k.
 
-    A canary is inserted in every k-th step. What the folder `results` lacks of the sweep is trained and
-    measured first, and kept there.
+    A canary is inserted in every k-th step. What the folder `results` lacks of the panel's cells is trained
+    and measured first, and kept there. Raises InputError where a cell fails.
 
     Args:
       scale: The scale of the sweep.
-      model: The label of the panel, which names the network.
     """
     audits = []
     cells = []
     for cell in networks.sweeps(scale)["bracket"].cells:
-        if cell.audited is not None and cell.audited.panel == model:
+        if cell.audited is not None and cell.audited.panel == BRACKETED:
             audits.append(cell.audited)
             cells.append(cell)
-        elif isinstance(cell.request, Setting) and task(cell.request.model).label == model:
+        elif isinstance(cell.request, Setting) and task(cell.request.model).label == BRACKETED:
             cells.append(cell)  # a measurement of steps
 
     place = Workplace(RESULTS, DataSets({}))
     missing = [cell for cell in cells if not is_done(cell, place)]
     if missing:
-        do_all(missing, place)
+        failed = do_all(missing, place).failed
+        require(
+            not failed, f"{len(failed)} cells failed: fix what is reported above, and start again"
+        )
     evidence = points.evidence(holdings(RESULTS), audits, USUAL_LEVEL)
     return network_bracket.make_rows(points.points(audits, evidence.audits), cells, evidence)
 
@@ -231,19 +235,24 @@ def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:
     """
     k = [row.x for row in rows]
     composed = [row.composition for row in rows]
-    possible = [row.upper.epsilon for row in rows if row.upper is not None]
-    proven = [row.proven or 0 for row in rows]
+    proven = []
+    possible = []
+    intervals = []
+    for row in rows:
+        # Of this network, every k has all three.
+        assert row.proven is not None and row.upper is not None and row.interval is not None
+        proven.append(row.proven)
+        possible.append(row.upper.epsilon)
+        intervals.append(row.interval)
     axes.plot(k, composed, ":", color=style.UPPER, label="upper bound, every model seen")
     axes.plot(k, possible, "--", color=style.UPPER, label="upper bound, last model (measured)")
     axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")
     axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
-    audited = [row for row in rows if row.interval is not None]
-    intervals = np.array([row.interval for row in audited]).T
-    middles = intervals.mean(axis=0)
-    reaches = np.abs(intervals - middles)
-    places = [row.x for row in audited]
+    ends = np.array(intervals).T  # (lower or upper, k)
+    middles = ends.mean(axis=0)
+    reaches = np.abs(ends - middles)
     label = "best audit's interval, if Gaussian"
-    axes.errorbar(places, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
+    axes.errorbar(k, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")
     axes.set_xticks(k, [f"{place:g}" for place in k])
     axes.minorticks_off()
@@ -251,19 +260,18 @@ def draw_bracket(axes: Axes, rows: list[BracketRow]) -> None:
     axes.legend(loc="upper right", fontsize=8)
 
 
-def picture(runs: int = 400, scale: str = "laptop", model: str = "tanh FCNN") -> Figure:
+def picture(runs: int = 400, scale: str = "laptop") -> Figure:
     """Returns the figure of three panels beside each other.
 
     Args:
       runs: The number of training runs in the second panel.
       scale: The scale of the sweep from which the third panel takes its cells.
-      model: The label of the third panel's network.
     """
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(1, 3, figsize=(11, 3.6))
         draw_steps(axes[0])
         draw_proof(axes[1], runs)
-        draw_bracket(axes[2], train_bracket(scale, model))
+        draw_bracket(axes[2], train_bracket(scale))
         return figure
 
 

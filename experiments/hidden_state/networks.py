@@ -256,21 +256,22 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
 
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
-    seconds = _estimate_expansion_seconds(setting, amount.rehearsals, amount.most_measured)
+    seconds = _estimate_expansion_seconds(setting, amount)
     # `network_bracket` finds the measurement by its request. `setting_cell` estimates the seconds of training
     # alone, to which compiling and measuring are added here.
     return cell._replace(seconds=seconds, request=setting)
 
 
-def _estimate_expansion_seconds(setting: Setting, rehearsals: int, most_measured: int) -> float:
-    """Returns about how long it takes to measure a setting's steps along a number of runs."""
+def _estimate_expansion_seconds(setting: Setting, amount: Amount) -> float:
+    """Returns about how long it takes to measure a setting's steps along an amount's rehearsed runs."""
     steps = setting.schedule.steps
     training_step = step_seconds(setting)
     measured_step = max(
         _TRAINING_STEPS_A_MEASURED_ONE * training_step, _LEAST_SECONDS_A_MEASURED_STEP
     )
-    measured = min(steps, most_measured)
-    return _COMPILING_SECONDS + rehearsals * (steps * training_step + measured * measured_step)
+    measured = min(steps, amount.most_measured)
+    seconds_a_run = steps * training_step + measured * measured_step
+    return _COMPILING_SECONDS + amount.rehearsals * seconds_a_run
 
 
 def read_expansion(held: Holdings, setting: Setting) -> "Steps | None":
