@@ -297,9 +297,9 @@ def exchangeable_limits(
     for j in range(order // 2 + 1, order + 1):
         _, upper_limits[j] = interval(means[j], n, error_per_moment, _VARIANCE_OF_BIT)
     for j in range(order // 2, 1, -1):
-        variance = _variance(j, canaries, upper_limits)
+        variance = _bound_variance(j, canaries, upper_limits)
         _, upper_limits[j] = interval(means[j], n, error_per_moment, variance)
-    variance = _variance(1, canaries, upper_limits)
+    variance = _bound_variance(1, canaries, upper_limits)
     return interval(means[1], n, error_per_moment, variance)
 
 
@@ -322,21 +322,23 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     return means
 
 
-def _variance(j: int, canaries: int, upper: dict[int, float]) -> VarianceBound:
-    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of x = mu_j.
+def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> VarianceBound:
+    """Returns an upper bound on the variance of the estimate m_j of a moment, linear in x = mu_j.
 
     Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random j-subsets of
-    the canaries share i (LiDP paper, Appendix). Subsets that coincide (i = j) give the linear term h_j(j) x;
-    the others give the constant.
+    the canaries share i (LiDP paper, Appendix). Subsets that coincide (i = j) give the linear term h_j(j) x.
+    The others give the constant, with each moment replaced by its upper limit.
 
     Args:
       j: The order of the moment.
-      canaries: K.
-      upper: Upper limits of mu_(j + 1), ..., mu_(2 j), by order.
+      canaries: K, at least 2 j.
+      upper_limits: Upper limits of mu_(j + 1), ..., mu_(2 j), by order.
     """
-    overlaps = _overlaps(j, canaries)
-    terms = [overlaps[i] * upper[2 * j - i] for i in range(j) if overlaps[i]]
-    return VarianceBound(overlaps[j], sum(terms))
+    overlap_probabilities = _overlaps(j, canaries)
+    constant = 0.0
+    for shared in range(j):
+        constant += overlap_probabilities[shared] * upper_limits[2 * j - shared]
+    return VarianceBound(linear=overlap_probabilities[j], constant=constant)
 
 
 def _overlaps(size: int, canaries: int) -> list[float]:

@@ -216,10 +216,10 @@ def designer(design: SampleDesign) -> Designer:
         Raises:
           InputError: There are no blocks, or fewer steps than blocks, or a penalty is not finite.
         """
-        least_steps = len(blocks) or 1
+        require(len(blocks) >= 1, "no updates to design a canary for: give at least one block")
         require(
-            blocks and steps >= len(blocks),
-            f"`design_steps={steps}`: give at least {least_steps}",
+            steps >= len(blocks),
+            f"`design_steps={steps}`: give at least {len(blocks)}, one for each block of updates",
         )
         infinity = jnp.asarray(jnp.inf, theta.dtype)
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)

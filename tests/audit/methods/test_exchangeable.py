@@ -110,7 +110,7 @@ def test_the_variance_identity_holds_exactly(law):
         overlaps = [Fraction(pairs.count(i), len(pairs)) for i in range(order + 1)]
         assert direct == sum(h * mu[2 * order - i] for i, h in enumerate(overlaps)) - mu[order] ** 2
         assert lifted._overlaps(order, k) == pytest.approx([float(h) for h in overlaps], abs=1e-15)
-        a, b = lifted._variance(
+        a, b = lifted._bound_variance(
             order, k, {j: float(mu[j]) for j in range(order + 1, 2 * order + 1)}
         )
         assert a * float(mu[order]) + b - float(mu[order]) ** 2 == pytest.approx(
