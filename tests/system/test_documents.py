@@ -117,6 +117,7 @@ def test_a_document_that_is_not_there_is_caught(tree, words):
 READMES = [
     ROOT / "README.md",
     *sorted(path for room in ROOMS for path in (ROOT / room).rglob("README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
 ]
 FENCED = re.compile(r"^```bash\n(.*?)^```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`(\./run\.sh[^`]*)`")
@@ -227,7 +228,7 @@ NOT_RUN = {  # why nothing compares a page's other blocks
     "audit/check/README.md": "a quarter of a minute of accounting and simulation",
     "audit/mechanism/README.md": "timings of one machine, and compilations of minutes",
     "audit/methods/README.md": "three minutes",
-    "experiments/README.md": "a line for a cluster",
+    "docs/running.md": "lines for a cluster",
     "experiments/benchmark/README.md": "a run of an hour",
     "experiments/canife/README.md": "trainings of minutes",
     "experiments/compare/README.md": "ten minutes",
