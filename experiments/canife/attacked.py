@@ -70,7 +70,11 @@ MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
         "design_rate": 0.1,
     },
 }
-PENALTIES = ("as_run", "as_printed", "of_the_mean")
+PENALTIES = {  # what a design minimises, with words for figures
+    "as_run": "as in the public code",
+    "as_printed": "sum over updates (Equation 2)",
+    "of_the_mean": "mean update (loss 1)",
+}
 _POSITIVE_LIMITS: dict[str, Any] = {"least": 1e-6, "most": 1e6}
 _COUNT_LIMITS: dict[str, Any] = {"least": 1, "most": 10**6}
 _ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**6}
@@ -135,7 +139,7 @@ class Attacked(FederatedTraining):
     penalty: str = described(
         "What a design minimises: as_run, as_printed or of_the_mean.",
         default="as_run",
-        choices=PENALTIES,
+        choices=tuple(PENALTIES),
     )
     start: str = described(
         "First sample: random, or a sample of the pool.",

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from audit.report import style
 from experiments.canife import curves, measured
-from experiments.canife.attacked import Attacked
+from experiments.canife.attacked import PENALTIES, Attacked
 from experiments.canife.curves import (
     AveragedPoint,
     Curves,
@@ -358,7 +358,8 @@ def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
         deviations = [point.averages[name].deviation for point in curve.points]
         look: dict[str, Any] = {"color": curve.color, "ms": 4, "lw": 1, "capsize": 2}
         x, means = _find_means(curve, name)
-        axes.errorbar(x, means, np.nan_to_num(deviations), fmt="o-", label=curve.value, **look)
+        label = PENALTIES.get(str(curve.value), curve.value)
+        axes.errorbar(x, means, np.nan_to_num(deviations), fmt="o-", label=label, **look)
     if name == "deviation":
         _draw_dashed(axes, drawn, "clients")
         axes.set(ylabel="deviation / C", ylim=(0, None))
