@@ -73,7 +73,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     def compute_share(runs: int) -> float:
         """Returns the mean bound at this number of runs, as a share of the truth.
 
-        Within the limits _AUDITS, the audits have _ALL_RUNS runs in all, so that each call takes about as long.
+        Within the limits _AUDITS, the audits have _ALL_RUNS runs in all: each call takes about as long.
         """
         audits = int(np.clip(_ALL_RUNS // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
