@@ -81,8 +81,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
         return None
 
     spacing, is_even = _measure_spacing(draws, tolerances)
-    # If the sum of gradients lies on the grid too, draws at the other batch agree with these draws as often as
-    # these agree with each other.
+    # If the sum of gradients lies on the grid too, draws at the other batch agree with these draws as often
+    # as these agree with each other.
     shared = None
     shared_if_rounded = 0.0
     if other is not None and len(other.draws):
