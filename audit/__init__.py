@@ -93,14 +93,15 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Returns a public name's object; imports the name's module when the name is first used.
+        """Returns the object of a public name, after importing the module that defines it.
 
-        Where the module defines no such name (`directions`), the object is the module itself.
+        Python calls this for names that `audit` does not define itself, so that each module is imported only
+        when it is needed. A name that its module does not define, as `directions`, stands for the module.
         """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
-        room = importlib.import_module(_ROOMS[name])
-        return getattr(room, name, room)
+        module = importlib.import_module(_ROOMS[name])
+        return getattr(module, name, module)
 
 
 def __dir__() -> list[str]:

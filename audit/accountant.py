@@ -48,8 +48,10 @@ def hidden_state_epsilon(
     from audit.values import number, plain
 
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
-    every = number("k", k, int)
-    periods = Periods(lipschitz, every, insert_step(plain(insert), every))
+    steps_per_insertion = number("k", k, int)
+    periods = Periods(
+        lipschitz, steps_per_insertion, insert_step(plain(insert), steps_per_insertion)
+    )
     sigma = number("noise_multiplier", noise_multiplier, float)
     composition = Composition(sigma, number("insertions", insertions, int))
     return bound_periods(composition, periods, number("delta", delta, float), step_sizes).epsilon

@@ -144,7 +144,9 @@ def audit(
     tfds_dir: str | Path | None = None,
     **settings: Any,
 ) -> Result:
-    """Trains and audits a model of the repository, in a clone of it, as its command `audit` with these flags.
+    """Trains and audits a model of the repository, as the repository's command `audit` does with these flags.
+
+    It works in a clone of the repository only.
 
     Args:
       model: "fcnn", "convnet" or another of `models.catalogue.TASKS`.
@@ -180,12 +182,15 @@ def audit(
     runs_requested = _take_rehearsals(settings)
     request = _check_request(runs, out, delta, confidence)
     sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
+
+    # The number of steps follows from any of these settings; without them, from the default of insertions.
     gives_steps = {"steps", "insertions", "sampler"} & set(settings)
     if not gives_steps:
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)
     runs_rehearsed = rehearsals.count_rehearsals(setting, measured, runs_requested)
+
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
         game = build.build(setting, dataset)
@@ -194,9 +199,10 @@ def audit(
         results.require_declared(store, [])
         with progress.bar(training.count_missing(store, request.runs)) as line:
             trained = training.train(game, store, request.runs, progress=line)
+
     if runs_rehearsed is not None:
         measuring.measure_zoo(store, setting, dataset, runs_rehearsed)
-    steps = lipschitz.of_data(store, setting, dataset)
+    steps = lipschitz.of_data(store, setting, dataset)  # their Lipschitz constants, where known
     conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
         store,

@@ -113,9 +113,9 @@ class Shapes(NamedTuple):
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Returns the shapes of an adversary's arguments, after checking the shapes that its functions return.
+    """Checks the shapes that an adversary's functions return, and returns the shapes of their arguments.
 
-    The functions are traced, not computed. Whatever they raise is raised here.
+    The functions are only traced by JAX, with shapes in place of arrays. Whatever they raise is raised here.
 
     Args:
       adversary: the adversary to check.
@@ -130,8 +130,9 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     canaries = adversary.canaries
 
     if adversary.draw is not None:
+        # Each run has a state of its own, whose shapes are the same for every key.
         state = jax.eval_shape(lambda: adversary.draw_for_run(state, (jax.random.key(0),)))
-    seen: Tree = ()
+    seen: Tree = ()  # without an observer
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
@@ -147,12 +148,15 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
 
 
 def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
-    """Raises InputError unless `crafted` is canaries of an accepted kind, and as many as there should be.
+    """Raises InputError unless an adversary crafted as many canaries as it has, in an accepted form.
+
+    Accepted are an array (canaries, parameters), and Coordinates, Directions or Examples, whose first
+    array has a row for each canary.
 
     Args:
       crafted: the shapes that an adversary's craft returned.
-      canaries: K.
-      parameters: p.
+      canaries: K, the number of canaries of a run.
+      parameters: p, the number of the model's parameters.
     """
     shape = (canaries, parameters)
     array = f"(canaries, parameters) = {shape}"
@@ -162,8 +166,8 @@ def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
         require(given == str(shape), message)
         return
 
-    leading_axes = jax.tree.leaves(crafted)[0].shape
-    number = leading_axes[0] if leading_axes else 0
+    first_shape = jax.tree.leaves(crafted)[0].shape
+    number = first_shape[0] if first_shape else 0  # a scalar has no axis of canaries
     given = f"{type(crafted).__name__} of {number} canaries"
     message = f"the adversary's craft gives {given}: give {canaries}, or an array {array}"
     require(number == canaries, message)

@@ -37,8 +37,8 @@ def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> 
 
     Args:
       canaries: K.
-      expect: how several canaries predict the final model, from which their scores are measured; None for a
-        single canary.
+      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
+        are measured; None for a single canary.
     """
 
     def choose_alone(key: Array, theta_0: Array) -> Array:
@@ -66,16 +66,16 @@ def simulated_biased_dimension(
 ) -> Adversary:
     """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
 
-    A coordinate's movement is added up over simulated runs.
+    A coordinate's movement is the sum of its movements in several simulated training runs.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
       simulations: the number of runs to simulate.
-      per_step: if True, the movement is the sum of squared updates (the paper's root of it ranks alike); if
-        False, the distance of the final model from theta_0 (Errata H4).
+      per_step: if True, the movement is the sum of squared updates, which ranks coordinates as its root in
+        the paper does; if False, it is the distance of the final model from theta_0 (Errata H4).
       canaries: K.
-      expect: how several canaries predict the final model, from which their scores are measured; None for a
-        single canary.
+      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
+        are measured; None for a single canary.
     """
 
     def rank(key: Array, theta_0: Array) -> Array:
@@ -87,17 +87,23 @@ def simulated_biased_dimension(
 def responsive_biased_dimension(
     respond: Respond, canaries: int = 1, expect: Expect | None = None
 ) -> Adversary:
-    """Returns a variant of GC-S: canaries at the coordinates of the largest mu by linear response.
+    """Returns a variant of GC-S: canaries at the coordinates with the largest mu.
 
-    It is not in the paper. mu is how far the canary would shift the score's mean, in standard deviations.
+    mu is how far a canary shifts the mean of its score, in standard deviations, as linear response forecasts
+    it. The variant is not in the hidden-state paper.
 
     Args:
       respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
       canaries: K.
-      expect: how several canaries predict the final model, from which their scores are measured; None for a
-        single canary.
+      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
+        are measured; None for a single canary.
     """
-    return _least(lambda key, theta_0: -respond(theta_0), canaries, expect)
+
+    def rank(key: Array, theta_0: Array) -> Array:
+        """Returns minus mu for each coordinate, since `_least` takes the coordinates that rank lowest."""
+        return -respond(theta_0)
+
+    return _least(rank, canaries, expect)
 
 
 def _least(
@@ -108,8 +114,8 @@ def _least(
     Args:
       rank: (key, theta_0 (p,)) -> a value for each coordinate, (p,).
       canaries: K.
-      expect: how several canaries predict the final model, from which their scores are measured; None for a
-        single canary.
+      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
+        are measured; None for a single canary.
     """
     if expect is None:
         return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
@@ -149,6 +155,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
         dimension = choose(key, theta_0)
+        # C e_d, to which [None] gives the axis of canaries: (1, p).
         gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
         return BiasedDimension(dimension, gradient[None])
 
@@ -178,9 +185,9 @@ class BiasedDimensions(NamedTuple):
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A canary's score is expected[d] - theta_T[d], where the expected model is trained without noise: how far
-    below its expected value the coordinate ends. theta_0[d] - theta_T[d] would contain all that training
-    moves the coordinate, which is many times the noise.
+    A canary's score is expected[d] - theta_T[d]: how far below its expected value the coordinate ends. The
+    expected model is trained without noise. theta_0[d] - theta_T[d] would be a worse score: it also contains
+    what training itself moves the coordinate, which is many times the noise.
 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).

@@ -49,9 +49,10 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores; `simulations` is among them only if these are noisy.
+        """Returns the fields on which scores depend: all of them, or all but `simulations`.
 
-        Noiseless simulations are all the same, so that one is run, and linear response takes none.
+        The number of simulations matters only if they are noisy. Noiseless simulations are all the same, so
+        that a single one is run, and linear response runs none.
         """
         identity = super().deciding()
         is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
@@ -90,7 +91,9 @@ class GcR(AdversaryFields):
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: gradients along the coordinates that move least, or leak most by linear response.
+    """Makes GC-S: gradients along the coordinates that training moves least.
+
+    With linear response, they are along the coordinates for which it forecasts the largest leak instead.
 
     Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
     forecast.
@@ -112,7 +115,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         simulations = fields.simulations
     else:
         hyper = dpsgd.without_privacy(knowledge.hyper)
-        simulations = 1  # all are the same
+        simulations = 1  # without noise, all are the same
     simulate = partial(knowledge.simulate, hyper)
     return biased.simulated_biased_dimension(
         simulate, simulations, per_step=variant.per_step, canaries=canaries, expect=expect
@@ -120,7 +123,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-R: gradients of norm C along random coordinates, the same in all runs or drawn by each.
+    """Makes GC-R: gradients of norm C along random coordinates, the same in all runs or drawn afresh in each.
 
     Raises InputError for more canaries than coordinates.
     """

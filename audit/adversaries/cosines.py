@@ -82,8 +82,10 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     require(
         canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
     )
-    if fields.observe == "all":
+    if fields.observe == "all":  # every step is observed, not only the final model
         return directions.largest_cosines(canaries)
+
+    # Cosines with the final displacement, or with minus the final weights.
     origin = directions.initial_model
     if fields.observe == "weights":
         origin = directions.zero_model

@@ -55,7 +55,7 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         return state.gradient
 
     def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the direction and origin - theta_T."""
+        """Returns the cosine (1,) of the direction and origin - theta_T; 0 if these two are equal."""
         direction = state.gradient[0]
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
@@ -151,8 +151,8 @@ def final_cosines(
       origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
         `initial_model`: the cosines are those with what training changed. `zero_model`: those with the final
         weights, as in the paper; the initial weights dilute them.
-      fresh: whether every run draws its own directions. Bounds on fresh directions need that: only then are
-        the cosines of canaries that are out of the same law in every run, and independent between runs.
+      fresh: whether every run draws its own directions, as the bounds on fresh directions need. Only then do
+        the cosines of canaries that are out follow the same law in every run, independently between runs.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -198,6 +198,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         return OneShot(keys, units, jnp.float32(momentum))
 
     def begin(state: OneShot, theta_0: Array) -> Seen:
+        """Returns what is remembered before the first step: no move, and -1, the least possible cosine."""
         return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(canaries, -1.0))
 
     def score(state: OneShot, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
@@ -227,7 +228,8 @@ def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
     """
     moved = seen.theta - released
     unit = _scale_to_unit(moved - state.momentum * seen.moved)
-    cosines = state.units @ unit if len(state.units) else _draw_cosines(state.keys, unit)
+    are_in_memory = len(state.units) > 0
+    cosines = state.units @ unit if are_in_memory else _draw_cosines(state.keys, unit)
     return Seen(released, moved, jnp.maximum(seen.largest, cosines))
 
 

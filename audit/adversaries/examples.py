@@ -52,7 +52,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
         return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples, and computes their losses on the expected model."""
+        """Makes the examples, and computes their losses on the expected model, which are 0 for `plain`."""
         # `_craft` does not read the losses, so that this state is enough to train with.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is plain:
@@ -173,11 +173,12 @@ class Tail(NamedTuple):
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
-    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)'. Those without
-    variance come last, in any basis.
+    The directions are the eigenvectors of the scatter matrix sum_i (x_i - mean)(x_i - mean)', those of the
+    largest variance first. Directions in which the data do not vary come last, and are an arbitrary basis.
     """
     shape = examples.shape[1:]
     rows = examples.reshape(len(examples), -1)
+    # Only a block of rows at a time is in memory as float64.
     blocks = [rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK)]
 
     block_sums = [block.sum(0, np.float64) for block in blocks]
@@ -187,8 +188,9 @@ def principal(examples: NDArray[np.float32]) -> Principal:
         centred = block - mean
         scatter += centred.T @ centred
 
-    # Eigenvectors are columns, and the largest eigenvalue comes last.
+    # eigh returns eigenvectors as columns, that of the largest eigenvalue last.
     directions = np.linalg.eigh(scatter)[1].T[::-1]
+    # The sign of an eigenvector is arbitrary: the entry of the largest size is made positive.
     largest_entry = np.abs(directions).argmax(1)[:, None]
     signs = np.sign(np.take_along_axis(directions, largest_entry, 1))
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
@@ -210,10 +212,10 @@ def poisoned_examples(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Draws directions of the tail; an example is scale * direction, plus the mean where it is added."""
+        """Draws a direction for each example: scale * direction, plus the data's mean where it is added."""
         mean, directions = data()
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
-        features = tail.mean * mean + tail.scale * directions[drawn]
+        features = tail.mean * mean + tail.scale * directions[drawn]  # tail.mean is True or False
         labels = jnp.full(canaries, tail.label, jnp.int32)
         return Examples(jnp.asarray(features, jnp.float32), labels)
 
@@ -228,8 +230,8 @@ def least_direction(
 ) -> Adversary:
     """Returns ClipBKD: a single example, the mean plus the direction of the smallest singular value.
 
-    Its label is the one with the highest loss on a model trained without the canary (the LiDP paper averages
-    the losses of 100 models).
+    Its label is that with the highest loss on a model trained without the canary. The LiDP paper averages the
+    losses of 100 such models.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -242,7 +244,8 @@ def least_direction(
         """Trains a model, and gives the example the label with the highest loss on it."""
         mean, directions = data()
         theta = train(key, theta_0)
-        features = jnp.asarray(mean + directions[-1], jnp.float32)
+        least = directions[-1]  # directions come by falling singular value
+        features = jnp.asarray(mean + least, jnp.float32)
 
         def loss_of_label(label: Array) -> Array:
             return loss(theta, (features, label))

@@ -39,8 +39,10 @@ class SphereFields(FreshFields):
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     """Makes the adversary whose directions every run draws afresh.
 
-    Raises InputError for coins of a single canary, and for more canaries than half the parameters: a score
-    that leaves out the other canaries' directions is computed in the dimensions that remain.
+    A score leaves out the other canaries' directions where these would add noticeably to its variance.
+
+    Raises InputError for coins (each canary in or out at random) of a single canary, and for more canaries
+    than half the parameters: too few dimensions would remain without the other canaries' directions.
     """
     from audit.adversaries import sphere
 
@@ -54,8 +56,8 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     is_several = canaries > 1
     require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
 
-    # Along a direction, in units of the learning rate times C: the other canaries add the variance
-    # canaries * insertions^2 / parameters, and the noise adds steps * sigma^2.
+    # Along a direction, in units of the learning rate times C, the noise has the variance steps * sigma^2.
+    # The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 / parameters.
     sigma = float(knowledge.hyper.noise_multiplier)
     interference = canaries * knowledge.insertions**2
     interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2

@@ -89,7 +89,10 @@ class Knowledge(NamedTuple):
         # A training run that is continued asks for the same theta_0 again.
         @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> "Array":
-            """Trains from the bytes of a float32 theta_0; without noise the key decides nothing."""
+            """Trains from a float32 theta_0, given as bytes, since the cache needs a hashable argument.
+
+            The key is arbitrary: without noise it decides nothing.
+            """
             import jax
             import jax.numpy as jnp
 

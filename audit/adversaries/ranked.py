@@ -107,14 +107,15 @@ def fresh_examples(
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
-            """Draws a block of fresh examples, the first of which is number `start`, and adds to the counts.
+            """Draws the block of fresh examples that begins with number `start`, and adds it to the counts.
 
-            These are, for each canary (K,), the fresh examples that score below it and those that score the
-            same.
+            For each canary, (K,), the counts are the number of fresh examples that score below it, and the
+            number of those that score the same.
             """
             examples = generate(jax.random.fold_in(state.fresh, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
             is_counted = start + jnp.arange(block) < fresh
+            # (K, block): each canary is compared with each fresh example.
             is_below = (fresh_scores < scores[:, None]) & is_counted
             is_tied = (fresh_scores == scores[:, None]) & is_counted
             return _Counts(counts.below + is_below.sum(1), counts.tied + is_tied.sum(1)), None
@@ -233,7 +234,11 @@ class _Law(NamedTuple):
 
 
 def _measure(values: Array) -> _Law:
-    """Returns the law whose parameters are measured over all entries of an array (N, ...)."""
+    """Returns the law of a single entry, fitted to all entries of an array (N, ...).
+
+    For whole numbers it is uniform from 0 to the largest entry; else normal with the entries' mean and
+    standard deviation.
+    """
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
         return _Law(shape, str(values.dtype), largest=int(values.max()))
@@ -241,11 +246,11 @@ def _measure(values: Array) -> _Law:
 
 
 def _draw_alike(key: Array, number: int, law: _Law) -> Array:
-    """Draws an array (number, *law.shape) of independent entries of a law."""
+    """Draws `number` arrays of a law's shape and dtype, with independent entries: (number, *law.shape)."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
-        whole: Array = jax.random.randint(key, shape, 0, law.largest + 1)
-        return whole.astype(law.dtype)
+        integers: Array = jax.random.randint(key, shape, 0, law.largest + 1)
+        return integers.astype(law.dtype)
     normal: Array = jax.random.normal(key, shape, law.dtype)
     return law.mean + law.deviation * normal
 
@@ -303,6 +308,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         movement = state.expected - theta_t
         scores = movement[state.dimensions]
         is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)
+        # (K, p): each canary's coordinate is compared with every coordinate.
         below = ((movement < scores[:, None]) & is_fresh).sum(1)
         tied = ((movement == scores[:, None]) & is_fresh).sum(1)
         return break_ties(state.ties, below, tied)

@@ -116,7 +116,7 @@ def _fold_blocks(
     blocks = keys.shape[1]
     size = min(BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
-    # False for padding.
+    # False for the padding of the last block.
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
     def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
@@ -125,6 +125,7 @@ def _fold_blocks(
         directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
+    # scan runs over the first axis, which is that of blocks.
     total, _ = jax.lax.scan(add_block, start, (keys.T, u_blocks, is_coordinate))
     return total
 
@@ -160,6 +161,7 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
     """
     lower_root = math.sqrt(parameters) - math.sqrt(canaries)
     upper_root = math.sqrt(parameters) + math.sqrt(canaries)
+    # The fluctuations of an edge root^2 / p, relative to the edge, have the scale (K p)^(-1/6) root^(-2/3).
     scale = 6 * (canaries * parameters) ** (-1 / 6)
     lower_factor = max(1 - scale * lower_root ** (-2 / 3), _LEAST_EDGE)
     upper_factor = 1 + scale * upper_root ** (-2 / 3)

@@ -59,7 +59,13 @@ class KnownMechanism(NamedTuple):
     stream: tuple[int, ...] = ()
 
     def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
-        """Returns which of a method's assumptions do not hold here; if none, it must keep to its level."""
+        """Returns which of a method's assumptions do not hold for this mechanism and its audits.
+
+        If none is returned, the method must keep to its level.
+
+        Args:
+          assumes: the method's assumptions.
+        """
         broken = self.law.breaks
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
@@ -212,6 +218,7 @@ def calibrate(
         audits.append(values)
         on_audit_done(1)
     truth = setting.law.truth(setting)
+    # `audits` has a list of the methods' values for each audit; zip gives each method's values in all audits.
     return [_summarise(setting, values, truth) for values in zip(*audits, strict=True)]
 
 
@@ -238,6 +245,7 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
       audits: the number of audits.
       error: the probability of a larger share.
     """
+    # bdtrik inverts the binomial distribution function in the number of successes, not rounded.
     most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
     return most_excesses / audits
 
@@ -245,12 +253,18 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
     """Returns a method's row: how often its value was above the truth, and how near it came.
 
+    What is above the truth by rounding alone does not count. Where the audits were also tested for a Gaussian
+    trade-off curve, the row says how often that test rejected (fired), or had too little power to (unsure),
+    and how often it missed a value above the truth.
+
     Args:
       setting: the mechanism and its audits.
       values: what the method gave in each audit.
       truth: the truth about the mechanism; mu is compared if truth and method give it, else epsilon.
     """
-    first = values[0]
+    first = values[
+        0
+    ]  # decides for all audits whether mu is compared, and whether the curve was tested
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])
     gives_mu = not math.isnan(first.mu)
@@ -259,6 +273,7 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
+
     beyond = 0.0
     if exceeds.any():
         beyond = float((epsilon[exceeds] - true_epsilon).mean())
@@ -279,7 +294,7 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
         seconds=float(np.median([value.seconds for value in values])),
         refusals=tuple(value.refusal for value in values if value.refusal),
     )
-    if math.isnan(first.p_value):
+    if math.isnan(first.p_value):  # the curve was not tested
         return row
     fired = np.array([value.p_value for value in values]) < CURVE_LEVEL
     powerful = np.array([value.power for value in values]) >= CURVE_POWER

@@ -199,10 +199,8 @@ class Tie(NamedTuple):
         false_positive_rates = special.ndtr(-thresholds)
         misses_of_working = special.ndtr(thresholds - setting.mu)
         misses_of_failing = special.ndtr(thresholds)
-        rates = (
-            false_positive_rates,
-            (1 - failing) * misses_of_working + failing * misses_of_failing,
-        )
+        false_negative_rates = (1 - failing) * misses_of_working + failing * misses_of_failing
+        rates = (false_positive_rates, false_negative_rates)
         epsilons = conversions.epsilon_from_rates(*rates, setting.delta)
         mus = conversions.mu_from_rates(*rates)
         return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
@@ -298,7 +296,8 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
 
     A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, so rarely that
-    each is revealed with probability delta. The noise only orders the guesses.
+    each is revealed with probability delta. Scores of 2 or -2 reveal a coin. Random numbers up to 0.1 order
+    the other scores.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
@@ -325,7 +324,8 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)  # finite for mu = 0
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)
-    return Cosines(observed, np.empty(0), dimension)
+    unobserved = np.empty(0)  # no canary is out
+    return Cosines(observed, unobserved, dimension)
 
 
 # Directions, all in.
@@ -357,6 +357,7 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
             continue
         bound = method.compute(design, setting.delta, setting.confidence)
         for runs in setting.stops or (setting.runs,):
+            # The path has the bound after each run; without a path there is only that after all runs.
             epsilon = bound.path[runs - 1] if bound.path else bound.epsilon
             values.append(Value(method.name, epsilon, runs=runs))
     return values
@@ -447,6 +448,7 @@ def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None 
     """
     uniform = rng.random((setting.runs, columns or setting.canaries))
     tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
+    # The law of a canary that is out is symmetric: its upper quantile is minus its lower one.
     return -cosine_law.quantile(tail, setting.dimension)
 
 

@@ -51,7 +51,7 @@ def mean_if_gaussian(setting: KnownMechanism) -> float:
 def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs at which an audit proves, on average, a given share of the true epsilon.
 
-    The bound is `if_gaussian`. The number is found to two digits, by simulated audits, which take seconds.
+    The bound is `if_gaussian`. Audits are simulated, which takes seconds, and the number has two digits.
 
     Args:
       setting: the mechanism; its numbers of runs and audits are not read.
@@ -71,7 +71,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     )
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound at this number of runs, as a share of the truth."""
+        """Returns the mean bound at this number of runs, as a share of the truth.
+
+        Within the limits _AUDITS, the audits have _ALL_RUNS runs in all: each call takes about as long.
+        """
         audits = int(np.clip(_ALL_RUNS // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
 
@@ -89,10 +92,15 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
     def bound_epsilon(design: Design, tried: KnownMechanism) -> list[Value]:
+        """Audits by the bound `lifted_gaussian` alone, in place of all methods."""
         return [Value(method.name, method.bound(design, tried.delta, tried.confidence).epsilon)]
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound at this number of runs, as a share of the truth."""
+        """Returns the mean bound at this number of runs, as a share of the truth.
+
+        Within the limits _AUDITS_OF_SEVERAL, the audits have _ALL_RUNS_OF_SEVERAL runs in all. Their law
+        audits by a single method, so that `calibrate` returns a single row.
+        """
         audits = int(np.clip(_ALL_RUNS_OF_SEVERAL // runs, *_AUDITS_OF_SEVERAL))
         law = setting.law._replace(audit=bound_epsilon)
         [row] = calibrate(setting._replace(law=law, runs=runs, audits=audits))

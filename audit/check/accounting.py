@@ -131,7 +131,14 @@ def _check_poisson(
     composition: Composition,
     examples: int | None,
 ) -> CheckOutcome:
-    """Checks a claimed epsilon for Poisson batches against dp-accounting's."""
+    """Checks a claimed epsilon for Poisson batches: whether it is at least that of dp-accounting.
+
+    Args:
+      claimed: the claimed epsilon.
+      delta: the claimed delta.
+      composition: the steps.
+      examples: the number of examples of the data set, to explain a claim that is too low; None if unknown.
+    """
     epsilon = accounting.participant_upper_bound(composition, delta)
     bugs = []
     if claimed < epsilon * (1 - _CLOSE):
@@ -142,6 +149,8 @@ def _check_poisson(
             why=_explain_claim(claimed, delta, composition, epsilon, examples),
         )
         bugs.append(finding)
+
+    # The report names the accountant. Where sampling gains nothing, the bound is that without sampling.
     sigma, steps, sampling_rate = composition
     is_sampled = sampling_rate < 1
     if is_sampled:
@@ -159,14 +168,16 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     A claim below the lower bound is refuted. A claim between the bounds is neither proven nor refuted.
     """
     rdp = _compute_fixed_rdp_epsilon(composition, delta)
-    whole = _compute_whole_epsilon(composition, delta)
-    accountant = "RDP" if rdp < whole else "exact, without sampling"
-    epsilon = min(rdp, whole)
+    unsampled = _compute_whole_epsilon(composition, delta)
+    accountant = "RDP" if rdp < unsampled else "exact, without sampling"
+    epsilon = min(rdp, unsampled)
+
+    # The lower bound is the larger of two. If the example or its replacement has gradient zero, the pair of
+    # data sets is that of Poisson batches; the other bound is that of opposite gradients.
     poisson = accounting.participant_upper_bound(composition, delta)
-    # If one of the two examples has gradient zero, the pair is that of Poisson batches.
     grid = max(LEAST_GRID, _FINE * epsilon)
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
-    least = min(least, epsilon)
+    least = min(least, epsilon)  # computed bounds may cross by rounding
     text = (
         f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
         f"least {least:.4g} leaks"
@@ -182,14 +193,16 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
 
     # The functions below take a movement of 2 C. Doubling sigma gives the epsilon of the mistake, a movement
     # of C.
-    whole_noise = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
-    rdp_of_c = _compute_fixed_rdp_epsilon(whole_noise, delta)
-    exact_of_c = _compute_whole_epsilon(whole_noise, delta)
+    doubled = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
+    rdp_if_c = _compute_fixed_rdp_epsilon(doubled, delta)
+    unsampled_if_c = _compute_whole_epsilon(doubled, delta)
     causes = {
         "batches are accounted for as Poisson": poisson,
-        "replacing an example is taken to move the sum by C, not 2 C": min(rdp_of_c, exact_of_c),
+        "replacing an example is taken to move the sum by C, not 2 C": min(
+            rdp_if_c, unsampled_if_c
+        ),
     }
-    fitting = [name for name, other in causes.items() if abs(claimed / other - 1) < _FITS]
+    fitting = [cause for cause, caused in causes.items() if abs(claimed / caused - 1) < _FITS]
     finding = findings.FIXED_CLAIM_TOO_LOW.fill(
         claimed=claimed,
         least=least,
@@ -210,7 +223,8 @@ def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
     """Returns an upper bound on epsilon for batches drawn without replacement, where an example is replaced.
 
     It is dp-accounting's RDP by Wang et al. (2019, Theorem 27). Replacing an example moves the sum by up to
-    2 C, so that the noise multiplier relative to it is sigma / 2.
+    2 C, so that the noise multiplier relative to it is sigma / 2. The size of the data set is nominal: only
+    the share of it that a batch takes matters.
     """
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
@@ -240,19 +254,25 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
       grid: the distance between neighbouring privacy losses.
     """
     sigma, steps, sampling_rate = composition
+    # Nine deviations beyond the means; the two outermost buckets hold all that lies farther out.
     highest = 1 + 9 * sigma
     edges = np.linspace(-highest, highest, _SUM_BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket, where the example moves the sum by `shift`."""
+        """Returns the log probability of each bucket, where the example moves the sum by `shift`.
+
+        The example is in a batch with probability `sampling_rate`.
+        """
         absent = _compute_normal_masses(edges / sigma)
         present = _compute_normal_masses((edges - shift) / sigma)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # log(0) = -inf for buckets of no probability
             return np.log((1 - sampling_rate) * absent + sampling_rate * present)
 
-    inside = compute_log_masses(1.0)
-    outside = compute_log_masses(-1.0)
-    return compute_least_epsilon(inside, outside, steps, delta, grid)
+    log_masses_of_example = compute_log_masses(1.0)
+    log_masses_of_replacement = compute_log_masses(-1.0)
+    return compute_least_epsilon(
+        log_masses_of_example, log_masses_of_replacement, steps, delta, grid
+    )
 
 
 def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -299,7 +319,7 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     advised = 0.1 / examples  # well below 1 / n, at which an example may be released whole
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
-    if released >= 1 - 1e-9:
+    if released >= 1 - 1e-9:  # 1 up to rounding
         finding = findings.DELTA_TOO_LARGE.fill(
             delta=delta,
             examples=examples,
@@ -331,8 +351,9 @@ def _explain_claim(
       accounted: the epsilon that accounting gives for these steps.
       examples: the number of examples of the data set; None if unknown.
     """
-    if claimed == 0:
+    if claimed == 0:  # the differences below are relative to the claim
         return ""
+    # First leave out mistakes whose RDP epsilon is too far from the claim, then those of the coarse grid.
     least = claimed * (1 - _FITS)
     factor, summand = _RDP_EXCESS
     most = claimed * factor + summand
@@ -353,7 +374,7 @@ def _explain_claim(
             epsilon = accounting.participant_upper_bound(mistake.composition, delta)
         except InputError:  # the mistake is out of the accountant's range
             continue
-        if abs(claimed / max(epsilon, 1e-12) - 1) < close:
+        if abs(claimed / max(epsilon, 1e-12) - 1) < close:  # a mistake's epsilon may be 0
             fitting.append(mistake.name)
     return _say_fitting(fitting)
 
@@ -364,16 +385,16 @@ def _compute_coarse_epsilon(composition: Composition, delta: float, claimed: flo
     Args:
       composition: the steps.
       delta: the delta at which epsilon is bounded.
-      claimed: the claimed epsilon, to which the grid is fitted: 1e-3 of it, from 1e-3 to 1.
+      claimed: the claimed epsilon; the grid's spacing is 1e-3 of it, but at least 1e-3 and at most 1.
     """
     grid = min(max(_COARSE * claimed, _COARSE), 1.0)
     epsilon = accounting.account_sampled(composition, grid).get_epsilon(delta)
-    whole = accounting.epsilon_upper_bound(
+    unsampled = accounting.epsilon_upper_bound(
         composition.noise_multiplier,
         composition.insertions,
         delta,
     )
-    return min(float(epsilon), whole)
+    return min(float(epsilon), unsampled)
 
 
 def _say_fitting(names: list[str]) -> str:
@@ -418,9 +439,9 @@ def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mist
 
     def is_another(mistake: _Mistake) -> bool:
         """Returns whether a mistake changes what is accounted for, within the accountant's range."""
-        other = mistake.composition
-        is_in_range = 1 <= other.insertions <= accounting.MOST_SAMPLED
-        return is_in_range and not np.allclose(other, composition, rtol=1e-9, atol=0)
+        mistaken = mistake.composition
+        is_in_range = 1 <= mistaken.insertions <= accounting.MOST_SAMPLED
+        return is_in_range and not np.allclose(mistaken, composition, rtol=1e-9, atol=0)
 
     return [mistake for mistake in mistakes if is_another(mistake)]
 

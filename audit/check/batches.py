@@ -116,7 +116,7 @@ class BatchSample(NamedTuple):
     def actual_rate(self) -> float:
         """The measured sampling rate: the mean size of the batches over the number of examples.
 
-        It is kept between 1e-12 and 1 - 1e-12.
+        It is kept between 1e-12 and 1 - 1e-12, so that the logs of it and of 1 less it are finite.
         """
         return float(np.clip(self.sizes.mean() / self.examples, 1e-12, 1 - 1e-12))
 
@@ -194,13 +194,14 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
     Args:
       sample: the batches.
-      leak: epsilon two ways, for the report's last row; None for no such row.
+      leak: epsilon for Poisson and for shuffled batches, for the report's last row; None for no such row.
     """
     sizes = sample.sizes
     p_values = _test_poisson(sample)
     kind = _recognise_kind(sample)
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
+    # Where Poisson batches are not assumed, 0 or 1 take the place of p-values.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
     if sample.assumed in _ONCE_A_PASS:
@@ -226,7 +227,11 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns the batches' mean size in words, and how wrong a rate would have to be to be seen."""
+    """Returns the batches' mean size in words, and how wrong a rate would have to be to be seen.
+
+    Over all batches, the number of examples drawn has the relative deviation sqrt((1 - rate) / its mean). A
+    two-sided test sees a difference of so many deviations as its level and its power need together.
+    """
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate  # expected, over all batches
     level = LEVEL / _TESTS
     deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
@@ -287,23 +292,28 @@ def _name_findings(
       rejected: by row of the report, what its rejected tests are of.
     """
     result = list(certain)
-    odd_rows = [row for row in _ODDITIES if rejected.get(row)]
+    odd_rows = [row for row in _ODDITIES if rejected.get(row)]  # those that no finding explains yet
     if "batch size" in odd_rows:
         result.append(_name_other_rate(sample))
         odd_rows.remove("batch size")
+
+    # Batches of another kind explain every other row.
     if kind and kind != sample.assumed and any(rejected.values()):
         result.append(_name_other_kind(sample, kind))
         return result
+
     if "together" in odd_rows:
         result.append(_name_pair(sample))
         odd_rows.remove("together")
     if "largest batch" in odd_rows:
         result.append(_name_cut(sample))
         odd_rows.remove("largest batch")
+        # Sizes that are cut also spread less.
         odd_rows = [row for row in odd_rows if row != "spread of sizes"]
     if result and kind:
         return result
 
+    # What is left has no known bug behind it: a finding for each row.
     for row in odd_rows:
         finding = findings.ODD_BATCHES.fill(
             check=row,
@@ -563,17 +573,18 @@ def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, flo
       members: (batches, examples) whether a batch holds an example, of all examples.
       rate: the measured sampling rate, at which Poisson batches are simulated.
     """
-    observed = _measure_spreads(members[None])
+    observed = _measure_spreads(members[None])  # a single sample, so that each variance is (1,)
     rng = np.random.default_rng(0)
     p_values: dict[str, float] = {}
-    for simulations in _SIMULATIONS:
-        chunk = max(1, _AT_ONCE // members.size)
+    for simulations in _SIMULATIONS:  # few at first, and many if a p-value is small
+        chunk = max(1, _AT_ONCE // members.size)  # as many as fit into memory together
         measured = []
         for start in range(0, simulations, chunk):
             size = (min(chunk, simulations - start), *members.shape)
             measured.append(_measure_spreads(rng.random(size, np.float32) < rate))
         for row, value in observed.items():
             simulated = np.concatenate([spreads[row] for spreads in measured])
+            # The observed variance counts as a simulated one, so that no p-value is 0.
             above = 1 + int(np.sum(simulated >= value[0]))
             below = 1 + int(np.sum(simulated <= value[0]))
             p_values[row] = min(1.0, 2 * min(above, below) / (1 + simulations))
@@ -715,11 +726,12 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
         return [batch_pass.members[:batches_per_pass] for batch_pass in sample.passes]
-    only = sample.passes[0]
-    if np.ptp(only.sizes[:-1]) > 0:
+    merged = sample.passes[0]
+    do_sizes_vary = np.ptp(merged.sizes[:-1]) > 0  # the last batch may be smaller
+    if do_sizes_vary:
         return []
-    ends = range(batches_per_pass, len(only.sizes), batches_per_pass)
-    return np.split(only.members, ends)[:-1]  # without the last, which may be cut short
+    ends = range(batches_per_pass, len(merged.sizes), batches_per_pass)
+    return np.split(merged.members, ends)[:-1]  # without the last pass, which may be cut short
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:
@@ -730,6 +742,7 @@ def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bo
     """
     sizes = first.sum(axis=1)
     overlaps = first.astype(np.float32) @ second.T  # (batches, batches)
+    # A batch comes again if all its observed examples are together in a batch of the other pass.
     comes_again = np.max(overlaps, axis=1) == sizes
     return bool(sizes.max() > 1 and np.all(comes_again))
 
@@ -756,7 +769,7 @@ def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
     The check does not apply to batches of another kind.
 
     Args:
-      leak: epsilon two ways.
+      leak: epsilon as Poisson accounting claims it, and its lower bound for shuffled batches.
       kind: the kind of batches that they are recognised as; empty if none.
     """
     compared = (

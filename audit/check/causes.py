@@ -37,7 +37,11 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the four largest movements of added examples stop; 0 if they differ."""
+    """Returns the norm at which the four largest movements of added examples stop; 0 if they differ.
+
+    0, too, for examples in place of a row: their movements are differences from that row's own gradient, and
+    so do not stop at the same norm.
+    """
     if not tried.were_added:
         return 0.0
     norms = sorted(list_finite_norms(tried.movements), reverse=True)
@@ -106,6 +110,8 @@ def _find_stopped_layers(tried: TriedExamples) -> list[int]:
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
         return []
+    # norms[-1] is each layer's largest norm, norms[-4] its fourth largest. Layers that hardly move are left
+    # out.
     stops = (norms[-4] * (1 + _PLATEAU) > norms[-1]) & (norms[-1] > 0.05)
     layers = np.flatnonzero(stops)
     loudest_first = layers[np.argsort(-norms[-1][layers])]
@@ -155,7 +161,7 @@ def _find_scale(measure: Callable[[float], float], level: float) -> float:
       measure: the function from a scale to a norm, taken to be increasing.
       level: the norm to reach.
     """
-    low = -3.0
+    low = -3.0  # log10 of the scale, as is `high`
     high = float(np.log10(trees.LARGEST_SCALE))
     for _ in range(12):
         middle = (low + high) / 2
@@ -167,7 +173,11 @@ def _find_scale(measure: Callable[[float], float], level: float) -> float:
 
 
 def is_sign_step(probe: StepProbe) -> bool:
-    """Returns whether a step moves every parameter equally far on any batch, as Adam's first step does."""
+    """Returns whether a step moves every parameter equally far on any batch, as Adam's first step does.
+
+    It is judged on the batch as given, on a part of it, and on larger and smaller features, at several seeds.
+    False where the step refuses too many of these, or moves too few parameters by more than rounding.
+    """
     batches = [
         (probe.rows, 1),
         (trees.take(probe.rows, slice(0, max(1, len(probe.rows[0]) // 4))), 0),
@@ -227,13 +237,16 @@ def find_lost_signal(
       plateau: the norm at which several examples stop; 0 if there is none.
     """
     tolerance = _FIT + max(movement.tolerance for movement in tried.movements.values())
-    if not 0 < plateau < 1 - 2 * tolerance:
+    if not 0 < plateau < 1 - 2 * tolerance:  # no plateau, or one that may be C itself
         return None
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
-    is_exact = tolerance < 0.1 * plateau + _FIT
+    is_exact = tolerance < 0.1 * plateau + _FIT  # rounding errors are below a tenth of the plateau
+
+    # Each layer's largest norm, in units of C / sqrt(layers), where a layer stops that has its share of C.
     layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
-    shares = np.max(layer_norms, axis=0) * np.unique(probe.layer[probe.is_trained]).size ** 0.5
+    trained_layers = np.unique(probe.layer[probe.is_trained]).size
+    shares = np.max(layer_norms, axis=0) * trained_layers**0.5
     has_share = shares.size > 1 and bool(np.any(np.abs(shares - 1) < 0.005))
     if not mistakes or not is_exact or has_share or not _stops_suddenly(probe, tried, None):
         return None
@@ -264,9 +277,10 @@ def find_cause(
     if drawn and _shrinks_with_batch(drawn):
         return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
     rows = [row for row, movement in tried.places.items() if is_violation(movement)]
-    if len(violations) == len(rows):
+    if len(violations) == len(rows):  # only examples in certain rows exceed C
         return _describe_places(tried, rows)
 
+    # Of the parameters that move, most move by C, and none by more.
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
@@ -289,6 +303,7 @@ def find_cause(
     mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
+
     if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
     if examples_interact and _clips_whole_batch(probe):
@@ -337,11 +352,12 @@ def _describe_excess(
       largest: the largest of them.
     """
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
+    # Whether all examples stay within C once the few layers that move most are left out.
     if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
         loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
         for count in range(1, len(loudest) + 1):
-            rest = np.delete(layer_norms, loudest[:count], axis=1)
-            if np.max(np.linalg.norm(rest, axis=1)) <= 1 + largest.tolerance:
+            other_norms = np.delete(layer_norms, loudest[:count], axis=1)
+            if np.max(np.linalg.norm(other_norms, axis=1)) <= 1 + largest.tolerance:
                 names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
                 return f"All but {names} stay within C: is their gradient clipped too?"
     if largest.norm < 1.1:
@@ -369,8 +385,11 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     if not np.all(np.isfinite(layer_norms)):
         return None
-    peaks = np.max(layer_norms, axis=0)
+    peaks = np.max(layer_norms, axis=0)  # each layer's largest norm
     allowed = 1 + max(movement.tolerance for movement in movements.values())
+
+    # Layers are clipped one by one if none exceeds C, and the example that moves the step most moves several
+    # layers by C.
     loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
     at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
     if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
@@ -412,6 +431,7 @@ def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCaus
       probe: the step.
       layer_norms: (examples, layers) the movements' norms within each layer.
     """
+    # A layer stops at C if its three largest norms are C, and it moves by C in an example that exceeds C.
     loudest = np.sort(layer_norms, axis=0)[-3:]
     exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
     at_c = np.abs(layer_norms - 1) < 0.005
@@ -444,8 +464,8 @@ def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: flo
     loudest = np.argsort(-np.max(layer_norms, axis=0)).tolist()
     candidates += [loudest[:count] for count in range(2, layers // 2 + 1)]
     for left_out in candidates:
-        rest = np.delete(layer_norms, left_out, axis=1)
-        norms = np.sort(np.linalg.norm(rest, axis=1))[::-1]
+        other_norms = np.delete(layer_norms, left_out, axis=1)
+        norms = np.sort(np.linalg.norm(other_norms, axis=1))[::-1]  # the largest first
         stops_at_c = norms[0] <= allowed and norms[0] > 0.96
         if stops_at_c and len(norms) > 1 and norms[1] > 0.96:
             return list(left_out)

@@ -57,6 +57,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     Returns:
       The grid, or None where draws agree no more often than chance and rounding let them.
     """
+    # Only parameters that are trained, noisy and not visibly rounded are compared, and at most so many that
+    # they have about _MOST_PAIRS pairs of draws.
     columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
     columns = columns[given.values[:, columns].std(axis=0) > 0]
     seeds = len(given.draws)
@@ -64,6 +66,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     columns = columns[: max(1, int(_MOST_PAIRS / pairs_each))]
     if not columns.size:
         return None
+
+    # Draws agree if they are the same up to rounding.
     draws = np.sort(given.draws[:, columns], axis=0)
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
     # Each value's agreement with itself is taken away; each pair was counted twice.
@@ -77,13 +81,16 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
         return None
 
     spacing, is_even = _measure_spacing(draws, tolerances)
+    # If the sum of gradients lies on the grid too, draws at the other batch agree with these draws as often
+    # as these agree with each other.
     shared = None
     shared_if_rounded = 0.0
     if other is not None and len(other.draws):
         other_draws = np.sort(other.draws[:, columns], axis=0)
         shared = _count_agreements(draws, other_draws, tolerances)
         pairs = draws.size * len(other.draws)
-        shared_if_rounded = agreements / (pairs_each * columns.size) * pairs
+        share_that_agrees = agreements / (pairs_each * columns.size)
+        shared_if_rounded = share_that_agrees * pairs
     return NoiseGrid(spacing, is_even, agreements, expected, shared, shared_if_rounded)
 
 

@@ -256,6 +256,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
         curvature = direction @ products @ direction
         if slope <= 1e-9 or curvature <= 0:
             break
+        # The step that maximises the dual objective along the direction, at most to its end.
         weights = weights + min(1, slope / (2 * curvature)) * direction
     return float(np.sqrt(max(squares @ weights - weights @ products @ weights, 0)))
 
@@ -376,19 +377,20 @@ def measure_interactions(
         half = len(examples) // 2 | 1  # odd, so that it shows where examples are clipped in pairs
         first = trees.join(*examples[:half])
         second = trees.join(*examples[half:])
-        both = trees.join(probe.rows, first, second)
-        parts = trees.join(probe.rows, first), trees.join(probe.rows, second)
+        with_both = trees.join(probe.rows, first, second)
+        with_first = trees.join(probe.rows, first)
+        with_second = trees.join(probe.rows, second)
         try:
-            results.append(_measure_interaction(probe, both, *parts, seeds))
+            results.append(_measure_interaction(probe, with_both, with_first, with_second, seeds))
         except RefusedError as refused:
             error = f"the step refused a larger batch: {refused}"
 
     try:
         for first_rows, second_rows in _choose_parts(tried, len(probe.rows[0])):
-            both = replace_rows(probe.rows, first_rows | second_rows)
-            first = replace_rows(probe.rows, first_rows)
-            second = replace_rows(probe.rows, second_rows)
-            results.append(_measure_interaction(probe, both, first, second, seeds))
+            with_both = replace_rows(probe.rows, first_rows | second_rows)
+            with_first = replace_rows(probe.rows, first_rows)
+            with_second = replace_rows(probe.rows, second_rows)
+            results.append(_measure_interaction(probe, with_both, with_first, with_second, seeds))
     except RefusedError as refused:
         error = f"the step refused a batch with other rows: {refused}"
     return results or error
@@ -432,23 +434,29 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
 
 def _measure_interaction(
     probe: StepProbe,
-    both: Columns,
-    first: Columns,
-    second: Columns,
+    with_both: Columns,
+    with_first: Columns,
+    with_second: Columns,
     seeds: range,
 ) -> Movement:
     """Measures how far two parts together move the step, less the sum of how far each moves it alone.
 
     Args:
       probe: the step.
-      both: the batch with both parts.
-      first, second: the batch with one part each.
+      with_both: the batch with both parts.
+      with_first, with_second: the batch with a single part each.
       seeds: the seeds to average over.
     """
-    after_first = probe.run_mean(first, seeds)
-    neither = probe.run_mean(probe.rows, seeds)
-    difference = probe.run_mean(both, seeds) - after_first - probe.run_mean(second, seeds) + neither
-    return probe.measure(difference, after_first, len(first[0]), steps=4, seeds=len(seeds))
+    after_first = probe.run_mean(with_first, seeds)
+    after_neither = probe.run_mean(probe.rows, seeds)
+    # (both - neither) - (first - neither) - (second - neither)
+    difference = (
+        probe.run_mean(with_both, seeds)
+        - after_first
+        - probe.run_mean(with_second, seeds)
+        + after_neither
+    )
+    return probe.measure(difference, after_first, len(with_first[0]), steps=4, seeds=len(seeds))
 
 
 def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | None:
@@ -461,6 +469,7 @@ def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | No
       The change between seeds 0 and 1, 0 in a correct step: of two pairs of examples, that which exceeds its
       tolerance more. None where it cannot be measured.
     """
+    # No example moves the step, or the step refuses other examples in its first row.
     if 0 not in tried.places:
         return None
     movements = tried.movements

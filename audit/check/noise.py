@@ -95,9 +95,10 @@ class DrawnNoise(NamedTuple):
         return accepted
 
     def compute_deviation(self, batch: str = "") -> Any:
-        """Returns the noise's deviation over all trained layers, in stated deviations.
+        """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
 
-        NaN where there is no noise at the batch, or no layer in which it can be seen.
+        It is the root of the layers' mean variance, weighted by their degrees of freedom. NaN where there is
+        no noise at the batch, or no layer in which it can be seen.
 
         Args:
           batch: a name in `others`; empty for the batch as given.
@@ -107,6 +108,7 @@ class DrawnNoise(NamedTuple):
             noise = self.others.get(batch, "")
         if isinstance(noise, str):
             return np.nan
+        # Layers without freedom at the batch as given are not trained, or have no visible noise.
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
 
@@ -172,6 +174,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     if isinstance(given, str):
         raise RefusedError(given)
 
+    # Other batches get fewer draws, and the fewest where a draw is slow.
     fewer = max(12, min(count, _FREEDOM) // 4)
     if time.perf_counter() - began >= _SLOW_SECONDS:
         fewer = 4
@@ -179,9 +182,11 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     for name, batch in _make_other_batches(probe.rows).items():
         others[name] = _draw_at(probe, batch, 1, fewer)
 
+    # The probe knows which layers are trained from all steps so far. The others get no degrees of freedom.
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
     given = given._replace(freedom=given.freedom * is_trained)
-    return DrawnNoise(probe.layer_names, np.bincount(probe.layer), given, others)
+    layer_sizes = np.bincount(probe.layer)
+    return DrawnNoise(probe.layer_names, layer_sizes, given, others)
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
@@ -191,6 +196,8 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
       probe: the step.
       seconds: how long a draw takes.
     """
+    # `needed` gives the smallest layer enough degrees of freedom, and may take _MOST_SECONDS; `better` gives
+    # enough numbers over all layers, and may take _FEW_SECONDS.
     trained_layers = np.unique(probe.layer[probe.is_trained])
     sizes = np.bincount(probe.layer)[trained_layers].tolist() or [_FREEDOM]
     needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
@@ -232,7 +239,9 @@ def _draw_at(
     Returns:
       The noise; or, if the step refuses the batch, its error as text.
     """
-    place_in_layer = np.arange(probe.start.size) - np.searchsorted(probe.layer, probe.layer)
+    # For each parameter, the index of its layer's first parameter.
+    first_of_layer = np.searchsorted(probe.layer, probe.layer)
+    place_in_layer = np.arange(probe.start.size) - first_of_layer
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
     draws: list[Vector] = []
     first = np.zeros(0)
@@ -246,6 +255,8 @@ def _draw_at(
             draws.append(after[is_sampled])
     except RefusedError as error:
         return str(error)
+
+    # All parameters of a layer have the same type, and so the spacing of the first.
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     # Where rounding is coarser than a quarter of the deviation, a parameter may be the same for every seed
@@ -592,6 +603,7 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
       layer: (k,) the index of each parameter's layer.
     """
     seeds, numbers = noise.shape
+    # Rows 0 and 1, 2 and 3, ... have consecutive seeds; a last row without a partner is left out.
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
     # The mean over seeds was subtracted, which alone correlates two seeds by -1 / (seeds - 1).
     correlation += 1 / (seeds - 1)
@@ -608,6 +620,7 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
         if is_small:
             yield from _test_distances(part)
 
+    # Of two layers, as many first parameters are compared as the smaller layer has.
     p_values = []
     for first, second in itertools.combinations(layers, 2):
         size = min(first.shape[1], second.shape[1])

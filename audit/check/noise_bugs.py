@@ -92,6 +92,7 @@ class NoiseBugs(NamedTuple):
         trained = np.flatnonzero(given.freedom).tolist()
         index = {name: i for i, name in enumerate(drawn.layer_names)}
         indices = [index[name] for name in wrong if name in index]
+        # All trained layers are wrong together if no layer is named alone, or if all have the same deviation.
         if not indices or ALL_LAYERS in wrong and _have_one_deviation(drawn, trained):
             indices = trained
         silent: list[int] = []
@@ -255,6 +256,6 @@ def _describe_grid(grid: NoiseGrid) -> CheckFinding:
     why = (
         "Is the sum rounded to that grid too? If not, one step tells whether an example took part."
     )
-    if grid.shared is not None:
+    if grid.shared is not None:  # the grid was compared with the draws at another batch
         why = "At another batch no draw falls on it: one step tells the two batches apart."
     return findings.GRID.fill(where=where, agreements=grid.agreements, why=why)

@@ -236,6 +236,8 @@ def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> WorstCase:
     """Returns the worst-case game that the batches of a few passes admit.
 
+    The game's batches have known sizes if every pass has the same sizes and no example twice.
+
     Args:
       rehearsed: the batches of these passes.
       claim: the claim, whose steps and noise the game has.
@@ -246,7 +248,7 @@ def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> Wors
         indices = np.concatenate(batches)
         has_sizes = np.array_equal(_find_sizes(batches), sizes)
         once = once and has_sizes and len(np.unique(indices)) == len(indices)
-    epochs = max(claim.insertions // len(sizes), 1)
+    epochs = max(claim.insertions // len(sizes), 1)  # as many passes as the claim's steps make
     return WorstCase(claim.noise_multiplier, len(sizes), epochs, once)
 
 
@@ -354,9 +356,12 @@ def _bound_rate_of_lengths(
 
 
 def _find_tail(cosines: Array, dimension: int) -> Array:
-    """Returns the probability that a coordinate of a uniform unit vector of R^d exceeds each cosine."""
+    """Returns the probability that a coordinate of a uniform unit vector of R^d exceeds each cosine.
+
+    A coordinate c of it makes sqrt((d - 1) / (1 - c^2)) c Student's t with d - 1 degrees of freedom.
+    """
     inside = np.clip(cosines, -1.0, 1.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # a cosine of 1 or -1 gives an infinite t
         students = inside * np.sqrt((dimension - 1) / (1 - inside**2))
     return np.asarray(special.stdtr(dimension - 1, -students))
 
@@ -401,14 +406,15 @@ def _simulate(game: WorstCase) -> tuple[Array, Array]:
     rng = np.random.default_rng(0)
     steps = game.batches * game.epochs
     runs = min(_SIMULATED, max(_MOST_NORMALS // steps, 1000))
-    together = max(10**6 // steps, 1)
+    together = max(10**6 // steps, 1)  # runs that are in memory at once
     ratios = []
     largest = []
     for start in range(0, runs, together):
         shape = (min(together, runs - start), game.epochs, game.batches)
         sums = game.noise_multiplier * rng.standard_normal(shape)
         if game.once:
-            places = rng.integers(0, game.batches, shape[:2])
+            places = rng.integers(0, game.batches, shape[:2])  # (runs, epochs)
+            # The target's C in place of another example's -C adds 2 to its batch's sum.
             sums += 2.0 * (np.arange(game.batches) == places[..., None])
         else:
             sums += rng.random(shape) < 1 / game.batches
@@ -436,13 +442,14 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     """
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)
-    of_ratio = np.quantile(ratios, levels)
-    of_largest = np.quantile(largest, levels)
-    log_rates = [_limit_log_rate(ratios, float(threshold)) for threshold in of_ratio]
-    log_rates.extend(_bound_log_rate(game, float(threshold)) for threshold in of_largest)
+    ratio_thresholds = np.quantile(ratios, levels)
+    largest_thresholds = np.quantile(largest, levels)
+    log_rates = [_limit_log_rate(ratios, float(threshold)) for threshold in ratio_thresholds]
+    log_rates.extend(_bound_log_rate(game, float(threshold)) for threshold in largest_thresholds)
     all_log_rates = np.array(log_rates)
     allowed = np.maximum(claim.power(np.exp(all_log_rates)), 1e-300)
     powers = 1 - np.concatenate([levels, levels])  # the share of simulated runs above a quantile
+
     # A bet c multiplies capital by 1 + c (1 / m - 1) where the test sees the target, else by 1 - c; m is the
     # power that the claim allows. A test counts with the bet of the largest mean log.
     seen = powers * np.log1p(BETS[:, None] * (1 / allowed - 1))
@@ -450,12 +457,14 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     growth = (seen + missed).max(axis=0)
     best = np.argsort(-growth, kind="stable")
     if not is_gaussian:
+        # The second half of the candidates are tests of the largest sum.
         best = best[best >= _CANDIDATES]
+
     # claimed_curve puts most of the capital on its near thresholds: the best few tests fill these in turn.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])
-    thresholds = np.concatenate([of_ratio, of_largest])[chosen]
+    thresholds = np.concatenate([ratio_thresholds, largest_thresholds])[chosen]
     return _Tests(chosen >= _CANDIDATES, thresholds, all_log_rates[chosen])
 
 
