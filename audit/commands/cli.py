@@ -391,7 +391,10 @@ def define_processes() -> None:
 
 
 def processes() -> int:
-    """Returns the number of --processes, by default one a core; raises InputError if it is out of range."""
+    """Returns how many processes --processes requests, by default as many as there are cores.
+
+    Raises InputError for a number out of range.
+    """
     number = flags.FLAGS.processes
     if number is None:
         return cores()

@@ -304,10 +304,10 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
 
 
 def source(store: Store, conclusion: Conclusion) -> str:
-    """Returns the SHA-256, in hex, of what the files of a conclusion are made from.
+    """Returns the SHA-256, in hex, of all that the files of a conclusion are made from.
 
-    It is of the version of this package, the setting, delta, confidence, the scores, the looks, and the upper
-    bound on the last model with its reason, or why there is none.
+    Hashed are the version of this package, the setting, delta, confidence, the scores, the looks, and the
+    upper bound on the last model with its reason, or why there is none.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:

@@ -247,6 +247,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
     """Returns cosines (R, K) less their run's mean over canaries that are in; 0 where `presence` is false."""
+    # In a run without canaries that are in, the sum is 0: it is divided by 1.
     means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
         presence.sum(1, keepdims=True), 1
     )

@@ -101,6 +101,7 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
+    # Any rank will do for failed runs, whose cosines are replaced.
     placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
