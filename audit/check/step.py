@@ -135,6 +135,7 @@ def check_step(
         "batch_size": batch_size,
     }
     try:
+        # Where a step gives NaN or infinity, the checks report it.
         with np.errstate(all="ignore"):
             probe = StepProbe(step, params, batch, stated)
             examples = trees.make_extreme_examples(probe.rows)
@@ -541,7 +542,9 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns the seeds to average over for a small enough tolerance; one seed if they are too many.
+    """Returns the seeds to average over for a small enough tolerance; seed 0 alone where averaging is no help.
+
+    That is so where it takes too many seeds, or where the noise is too small to vary the rounding errors.
 
     Args:
       probe: the step.
@@ -553,7 +556,8 @@ def _choose_seeds(
     rounding = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
-    # The tolerance above the least falls with the root of the number of seeds; half as many more are margin.
+    # The tolerance above the least falls with the root of the number of seeds. Half as many more seeds are a
+    # margin; 1e-9 avoids a division by 0.
     needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
     # Rounding errors of different seeds are independent only where the noise exceeds the spacing of numbers.
     if np.median(rounding) > deviation or needed > most:

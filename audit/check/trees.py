@@ -173,7 +173,7 @@ def read_columns(name: str, batch: Any) -> Columns:
     for column in columns:
         kind = column.dtype
         require(kind.kind in "biuf", f"`{name}` holds values of type {kind}: give numbers")
-    sizes = {column.shape[:1] for column in columns}
+    sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)
     require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {shown_sizes}")

@@ -282,7 +282,8 @@ def insert_step(insert: str | int, k: int) -> int:
 def _is_whole_number(value: str | int) -> bool:
     """Returns whether a value is an int, or a string of at most 19 digits.
 
-    True and False are no int here, nor are NumPy's integers.
+    True and False are no int here, nor are NumPy's integers. Longer strings are beyond any period, and int()
+    refuses those of thousands of digits.
     """
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 20

@@ -177,7 +177,8 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
     reaches_last_model = (ends < steps) & (ends >= weights.first)
     log_shifted = log_shifts
     if log_shifted is None:
-        # Where there is no participation, `reaches_last_model` leaves out below what is read here.
+        # An index that stands for no participation is out of range. The last step's weight is read instead,
+        # which `_pool` ignores, since `reaches_last_model` is false there.
         indices = np.minimum(ends, steps - 1)
         log_shifted = weights.log_w[indices]
     blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
@@ -247,15 +248,19 @@ def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
       ends: (N, K) the steps of participations, ascending; T where there is none.
     """
     steps = len(weights.log_w)
+    # The step of the next participation, T after the last.
     following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
     before = weights.log_before[ends]
     after = weights.log_after[following]
+    # The logs of both differences, log(e^a - e^b) = a + log(1 - e^(b - a)).
     with np.errstate(divide="ignore", invalid="ignore"):
         forward = weights.log_before[following]
         forward = forward + np.log(-np.expm1(np.minimum(before - forward, 0.0)))
         backward = weights.log_after[ends]
         backward = backward + np.log(-np.expm1(np.minimum(after - backward, 0.0)))
     gaps = np.where(before < after, forward, backward)
+
+    # The W^2 of the first step, in place of a smaller result of rounding, or of NaN.
     least = 2 * weights.log_w[np.minimum(ends, steps - 1)]
     return np.asarray(np.fmax(gaps, least))
 

@@ -168,7 +168,7 @@ def keep(store: Store, steps: Steps | None) -> None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
     content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
-    if steps.runs:
+    if steps.runs:  # the constants were measured
         content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
     store.write_text(_FILE, json.dumps(content) + "\n")
 

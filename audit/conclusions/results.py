@@ -372,7 +372,10 @@ class Declared(NamedTuple):
 
 
 def declared_looks(store: Store) -> Declared | None:
-    """Returns the declared looks of a store; None without. Raises InputError if they can't be read."""
+    """Returns the looks that were declared for a store; None if none were.
+
+    Raises InputError if they can't be read.
+    """
     path = store.path / _LOOKS
     content = files.read(path)
     if content is None:
@@ -444,6 +447,7 @@ def _parse_looks(content: bytes) -> Declared:
     values = json.loads(content)
     schedule = tuple(values["schedule"])
     taken = values["taken"]
+    # InputError is a ValueError. The caller replaces its message, so that nobody reads those below.
     are_whole = all(type(value) is int for value in (*schedule, taken))
     require(are_whole, "whole numbers")
     require_schedule(schedule)
