@@ -542,7 +542,7 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns the seeds to average over for a small enough tolerance; seed 0 alone where averaging is no help.
+    """Returns the seeds to average over for a small enough tolerance; seed 0 alone if averaging cannot help.
 
     That is so where it takes too many seeds, or where the noise is too small to vary the rounding errors.
 
