@@ -135,6 +135,7 @@ def check_step(
         "batch_size": batch_size,
     }
     try:
+        # Where a step gives NaN or infinity, the checks report it.
         with np.errstate(all="ignore"):
             probe = StepProbe(step, params, batch, stated)
             examples = trees.make_extreme_examples(probe.rows)
@@ -174,17 +175,18 @@ def _check_probe(
     examples: dict[str, Example],
     seeds: int | None,
 ) -> CheckReport:
-    """Runs every check of a step; returns the report.
+    """Runs all checks on a step and returns the report.
 
-    Nothing but the replay is checked of an optimizer that rescales the gradient number by number, as Adam
-    does. Where movements and noise are too large or too small by one common factor, the step is tried again
-    with the stated learning rate times this factor.
+    An optimizer that rescales each number of the gradient separately, as Adam does, gets no other check than
+    the replay. Where movements and noise differ from their stated sizes by a common factor, the step is tried
+    again with the stated learning rate times this factor.
 
     Args:
-      probe: the step; its settings are rescaled in place by a common factor.
+      probe: the step. Where there is a common factor, its settings are rescaled in place.
       examples: the examples to add to the batch, by name.
       seeds: how many draws of the noise to take; if None, as many as the estimate needs.
     """
+    # The replay's call of the step is timed. The probe has called the step before, so that it is compiled.
     began = time.perf_counter()
     replay = _check_replay(probe)
     seconds = time.perf_counter() - began
@@ -192,12 +194,14 @@ def _check_probe(
         return _report_nothing_tried(replay, findings.ADAM)
 
     trial = _try_step(probe, examples, seeds, seconds)
-    other_size = None
     factor = 1.0
+    # Movements mean nothing where two calls with the same seed differ.
     if not replay.findings:
         if trial.drawn and causes.is_preconditioned(trial.tried, trial.drawn):
             return _report_nothing_tried(replay, findings.PRECONDITIONED)
         factor = _find_common_factor(trial)
+
+    other_size = None
     if factor != 1:
         layers = len(np.unique(probe.layer[probe.is_trained]))
         why = factors.explain_step_size(factor, probe.settings, layers)
@@ -222,7 +226,7 @@ def _try_step(
 ) -> StepTrial:
     """Measures how far examples move a step, how large its noise is, and what the seed changes.
 
-    Further examples are tried where none reaches C and time allows.
+    If no example moves the step by nearly the clipping norm C, and time allows, further examples are tried.
 
     Args:
       probe: the step.
@@ -231,10 +235,11 @@ def _try_step(
       seconds: how long a call of the step takes.
     """
     tried = movements.try_examples(probe, examples, seconds)
-    most = int(_SECONDS / seconds)
-    if causes.stay_below_clipping(tried) and most > len(examples):
-        further = trees.make_further_examples(probe.rows, most)
+    affordable_calls = int(_SECONDS / seconds)
+    if causes.stay_below_clipping(tried) and affordable_calls > len(examples):
+        further = trees.make_further_examples(probe.rows, affordable_calls)
         tried = movements.try_examples(probe, examples | further, seconds)
+
     drawn = None
     if probe.settings.noise_multiplier:
         drawn = noise.draw_noise(probe, seeds, seconds)
@@ -245,21 +250,24 @@ def _try_step(
         # gets another mask, so that adding an example also changes what the others contribute.
         # Replacing an example leaves the batch's size, and with it the masks, as they are.
         replaced = movements.replace_examples(probe, examples, _SEEDED, seconds)
-        return trial._replace(tried=replaced, plateau=0.0)
+        return trial._replace(tried=replaced, plateau=0.0)  # only added examples have a plateau
     return trial
 
 
 def _find_common_factor(trial: StepTrial) -> float:
-    """Returns the ratio of measured to stated size, if movements and noise share one; else 1.
+    """Returns the factor by which both movements and noise differ from their stated sizes; 1 without one.
 
-    Where examples were added, the ratio is the plateau at which they stop, if the noise agrees with it. Where
-    they replaced a row, it is the radius of the ball that holds their contributions. That radius is measured
-    too small where the examples point in few directions, so that the noise then gives the ratio.
+    Movements are in units of eta C / B, and the noise's deviation in stated deviations, so that both are 1 in
+    a correct step. Where examples were added, the factor is the plateau at which they stop, if the noise
+    agrees with it. Where they replaced a row, it is the radius of the ball that holds their contributions.
+    That radius is measured too small where the examples point in few directions, so that the noise then gives
+    the factor.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
     if drawn is None or not tolerances or max(tolerances) > _COARSE:
         return 1.0
+
     drawn_noise: StepNoise | None = drawn.given
     deviation = float(drawn.compute_deviation())
     if trial.depends_on_seed:
@@ -270,6 +278,7 @@ def _find_common_factor(trial: StepTrial) -> float:
         return 1.0
     # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and a half percent.
     error = 4 / (2 * float(np.sum(drawn_noise.freedom))) ** 0.5 + 0.005
+
     if not trial.tried.were_added:
         radius = movements.compute_enclosing_radius(trial.tried)
         largest = max([radius, *causes.list_finite_norms(trial.tried.list_all())])
@@ -277,6 +286,7 @@ def _find_common_factor(trial: StepTrial) -> float:
         is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
         factor = max(largest, deviation * (1 - error))
         return factor if agrees and is_shown else 1.0
+
     plateau = trial.plateau
     # A plateau below C alone shows no factor: layers that are clipped one by one stop below C too.
     is_shown = plateau > 1 or deviation < 1 - error
@@ -294,19 +304,19 @@ def _judge(
     other_size: CheckFinding | None,
     seconds: float,
 ) -> CheckReport:
-    """Judges what was measured of a step; returns the report.
+    """Returns the report on a step: the outcomes of all checks, from what was measured.
 
     Args:
       probe: the step.
       trial: what was measured.
       replay: the outcome of the replay.
-      other_size: the finding that the whole step is of another size than stated, if it is; the settings of
-        `probe` are then rescaled.
+      other_size: the finding that movements and noise are both of another size than stated; None if they are
+        not. Where it is given, the settings of `probe` are already rescaled to the measured size.
       seconds: how long a call of the step takes.
     """
     tried = trial.tried
     drawn = trial.drawn
-    if replay.findings:
+    if replay.findings:  # movements mean nothing where two calls with the same seed differ
         signal = sensitivity = separation = _untried(_HIDDEN)
     else:
         signal = _check_signal(probe, tried)
@@ -319,16 +329,19 @@ def _judge(
     noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
     pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
     grid = None
+    # A step that keeps state may be an optimizer with running means, which also rescale the noise.
     is_stateful = findings.STATEFUL.name in {finding.name for finding in replay.findings}
     if drawn and is_stateful and drawn.varies_by_number():
         noise_outcomes = dict.fromkeys(noise.ROWS, _untried(findings.PRECONDITIONED))
         drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
+        # Random gradients fail the tests of noise that is right: those tests then decide nothing.
         if trial.depends_on_seed and examples_are_right and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
         grid = _find_grid(drawn)
         pictures |= make_noise_pictures(drawn)
+
     outcomes = {
         "replay": replay,
         "signal": signal,
@@ -343,11 +356,12 @@ def _judge(
 
 
 def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
-    """Returns whether noise that looks too large may be right, with random gradients on top.
+    """Returns whether the noise may be as stated, and only looks too large since gradients are random too.
 
-    What the seed does to gradients, by dropout or augmentation, adds to the noise, and vanishes at an empty
-    batch. So the noise must be as stated there, and no smaller at the batch as given. Where the step refuses
-    an empty batch, the noise at the batch as given must be from 0.98 to 1.5 stated deviations.
+    Gradients vary with the seed by dropout or augmentation. That adds to the noise, except at an empty batch,
+    which has no gradients. So the noise must be as stated there, and no smaller at the batch as given. Where
+    the step refuses an empty batch, the noise at the batch as given must be from 0.98 to 1.5 stated
+    deviations.
     """
     empty = drawn.list_accepted().get(noise.EMPTY)
     if empty is None:
@@ -376,7 +390,11 @@ def _untried(reason: str) -> CheckOutcome:
 
 
 def _check_replay(probe: StepProbe) -> CheckOutcome:
-    """Checks that two calls of the step with the same batch and seed give the same, up to rounding."""
+    """Checks that two calls of the step with the same batch and seed give the same, up to rounding.
+
+    Distances are Euclidean, in units of eta C / B. In these units the noise of a parameter has the deviation
+    sigma, the noise multiplier.
+    """
     base = probe.base
     if not np.all(np.isfinite(base)):
         bug = findings.NOT_FINITE.fill(check="replay", where="the batch as given")
@@ -390,23 +408,28 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
         how = "equal to the bit" if distance == 0 else "equal up to rounding"
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
 
-    # Two draws of the noise differ by sqrt(2) deviations in every number.
+    # The difference of two draws of the noise has sqrt(2) times its deviation in every number, so that its
+    # squared length is chi-squared. 1e-300 stands for no noise, lest anything is divided by 0.
     deviation = max(probe.settings.noise_multiplier, 1e-300) * 2**0.5
     quantile = scipy.stats.chi2.cdf((distance / deviation) ** 2, base.size)
     bug = findings.STATEFUL.fill(distance=distance)
-    if 1e-3 < quantile < 0.999:
+    if 1e-3 < quantile < 0.999:  # as far apart as two draws of the noise
         bug = findings.UNSEEDED
     return CheckOutcome("", findings=[bug], figures=figures)
 
 
 def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
-    """Checks that every trained tensor is moved by some example."""
+    """Checks that every trained tensor, here a layer, is moved by some example.
+
+    The outcome's figure `signal` is, by layer, the largest norm of a movement, in units of eta C / B.
+    """
     all_movements = tried.list_all().values()
     is_moved = np.zeros(probe.start.size, bool)
     peaks = np.zeros(len(probe.layer_names))
     for movement in all_movements:
         is_moved |= movement.vector != 0
-        peaks = np.fmax(peaks, movement.layer_norms)
+        peaks = np.fmax(peaks, movement.layer_norms)  # unlike np.maximum, it passes over NaN
+    # A layer is trained, or alive, where any of its numbers is trained, or moved by an example.
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
     is_alive = np.bincount(probe.layer, is_moved) > 0
     figures = {"signal": dict(zip(probe.layer_names, peaks.tolist(), strict=True))}
@@ -422,6 +445,7 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
             "gradient, such as the bias of keys in attention"
         )
         return CheckOutcome(text, tried=False, figures=figures)
+
     alive = np.flatnonzero(is_trained & is_alive)
     quietest = alive[np.argmin(peaks[alive])]
     text = "every trained tensor is moved by an example"
@@ -446,9 +470,11 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
         return _untried(_NOTHING_MOVES)
     if _takes_single_rows_only(probe):
         return CheckOutcome("the step takes batches of one row only", applies=False)
-    measured = movements.measure_interactions(probe, tried, range(1))
-    if isinstance(measured, str):
+    measured = movements.measure_interactions(probe, tried, range(1))  # with seed 0 alone
+    if isinstance(measured, str):  # why the step refused every pair of parts
         return _untried(measured)
+
+    # Averaging over seeds makes rounding errors smaller, which otherwise hide interactions.
     tolerance = max(movement.tolerance for movement in measured)
     if tolerance > _COARSE_SUM:
         # A seed takes 12 calls: mostly three interactions are measured, by four calls each.
@@ -457,6 +483,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
             averaged = movements.measure_interactions(probe, tried, seeds)
             if not isinstance(averaged, str):
                 measured = averaged
+
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
     if not np.isfinite(worst.norm):
         return _untried("the step is not finite")
@@ -515,7 +542,9 @@ def _choose_seeds(
     enough: float,
     seconds: float,
 ) -> range:
-    """Returns the seeds to average over for a small enough tolerance; one seed if they are too many.
+    """Returns the seeds to average over for a small enough tolerance; seed 0 alone if averaging cannot help.
+
+    That is so where it takes too many seeds, or where the noise is too small to vary the rounding errors.
 
     Args:
       probe: the step.
@@ -527,7 +556,8 @@ def _choose_seeds(
     rounding = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
-    # The tolerance above the least falls with the root of the number of seeds; half as many more are margin.
+    # The tolerance above the least falls with the root of the number of seeds. Half as many more seeds are a
+    # margin; 1e-9 avoids a division by 0.
     needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
     # Rounding errors of different seeds are independent only where the noise exceeds the spacing of numbers.
     if np.median(rounding) > deviation or needed > most:
@@ -549,6 +579,8 @@ def _check_sensitivity(
 ) -> CheckOutcome:
     """Checks that no example moves the step by more than C, and that clipping is what stops them.
 
+    Movements are in units of eta C / B, so that a norm of 1 is called C.
+
     Args:
       probe: the step.
       trial: what was measured.
@@ -559,6 +591,8 @@ def _check_sensitivity(
     plateau = trial.plateau
     if not movements.is_any_moved(tried.list_all()):
         return _untried(_NOTHING_MOVES)
+
+    # Averaging over seeds makes rounding errors smaller, which otherwise hide movements.
     tolerance = max(movement.tolerance for movement in tried.movements.values())
     if tolerance > _COARSE:
         # A seed takes 4 calls: the batch as given, and with each of the three loudest examples.
@@ -567,10 +601,11 @@ def _check_sensitivity(
             tried = movements.refine_movements(probe, tried, seeds)
             plateau = 0.0  # a plateau takes four examples; fewer are measured again
 
+    # The example to report is the worst violation; without violations, the largest movement.
     violations = causes.find_violations(tried)
-    everything = violations or tried.movements
-    example = max(everything, key=lambda name: everything[name].norm)
-    largest = everything[example]
+    candidates = violations or tried.movements
+    example = max(candidates, key=lambda name: candidates[name].norm)
+    largest = candidates[example]
     figures = {
         "movements": _collect_norms(trial.tried.list_all()),
         "tolerance": largest.tolerance,
@@ -580,6 +615,7 @@ def _check_sensitivity(
         f"the examples tried move it by at most {largest.norm:.4g} eta C / B{places} "
         f"(tolerance {largest.tolerance:.2g})"
     )
+
     bugs = []
     if np.isinf(largest.norm):
         bugs.append(findings.NOT_FINITE.fill(check="sensitivity", where=example))
@@ -596,6 +632,9 @@ def _check_sensitivity(
         bugs.append(findings.MOVING_NOISE)
     if bugs:
         return CheckOutcome("", findings=bugs, figures=figures, measured=measured)
+
+    # Without a bug the check passes only if it would have shown one: movements are precise, and some
+    # example is large enough to be clipped.
     if largest.tolerance > _COARSE:
         return _hide(largest.tolerance, figures)
     if not causes.is_clipping_reached(probe, tried, plateau):

@@ -63,9 +63,10 @@ class TorchStep:
           batch: the batch's arrays, in the order in which `train_batch` takes them.
           seed: the seed of all randomness of the step.
         """
+        # The parameters are the trained ones alone: `strict` would refuse that others are missing.
         self._model.load_state_dict(params, strict=False)
         _forget_failed_call(self._model, self._optimizer)
-        sys.modules["torch"].manual_seed(seed)
+        sys.modules["torch"].manual_seed(seed)  # the caller's model has loaded torch
         with _without_dropout(self._model):
             self._train_batch(*batch)
         return {name: parameter.grad for name, parameter in self._list_trained().items()}

@@ -114,7 +114,7 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
     is_float = "float" in str(leaf.dtype)
     if hasattr(leaf, "detach"):  # a tensor of torch
         if is_float:
-            leaf = leaf.double()
+            leaf = leaf.double()  # NumPy has no bfloat16
         leaf = leaf.detach().cpu().numpy()
     if is_float:
         return np.array(leaf, np.float64)
@@ -128,6 +128,8 @@ def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
       values: the numbers.
       spacings: the distance between neighbouring numbers from 1 to 2 in each number's type.
     """
+    # A number is m 2^e with m from 0.5 to below 1: it lies in [2^(e-1), 2^e), where numbers are 2^(e-1)
+    # times as far apart as from 1 to 2.
     exponents = np.frexp(values)[1]
     return np.asarray(np.ldexp(spacings, exponents - 1))
 
@@ -171,7 +173,7 @@ def read_columns(name: str, batch: Any) -> Columns:
     for column in columns:
         kind = column.dtype
         require(kind.kind in "biuf", f"`{name}` holds values of type {kind}: give numbers")
-    sizes = {column.shape[:1] for column in columns}
+    sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)
     require(same_size, f"`{name}`: give arrays of as many rows, one an example, not {shown_sizes}")
@@ -256,15 +258,16 @@ def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
     examples: dict[str, Example] = {}
     labels = batch[-1]
     places = np.linspace(0, len(labels) - 1, _FURTHER_ROWS).astype(int)
-    _, first_of_each = np.unique(labels, axis=0, return_index=True)
+    # The first row with each different label.
+    _, label_rows = np.unique(labels, axis=0, return_index=True)
     for place in np.unique(places):
-        for other in first_of_each[:_FURTHER_LABELS]:
+        for label_row in label_rows[:_FURTHER_LABELS]:
             for scale in (LARGEST_SCALE, -LARGEST_SCALE, 10.0):
                 columns = scale_features(take(batch, [place]), scale, batch)
                 name = f"example {place}, features times {scale:g}"
-                if len(batch) > 1:
-                    columns[-1] = labels[[other]]
-                    name += f", label of example {other}"
+                if len(batch) > 1:  # the last of several arrays holds the labels
+                    columns[-1] = labels[[label_row]]
+                    name += f", label of example {label_row}"
                 examples[name] = Example(columns, scale)
     return dict(list(examples.items())[:most])
 
@@ -277,16 +280,22 @@ def are_tokens(labels: NDArray[Any]) -> bool:
 def find_padding(labels: NDArray[Any]) -> int | None:
     """Returns the token with which shorter labels are padded; None where no label seems to be padded.
 
-    It is -100 where that occurs. Else it is a token that ends some label twice, and that no other token
-    follows in any label.
+    It is -100, which most libraries leave out of losses, where that occurs. Else it is a token that ends some
+    label twice, and that no other token follows in any label.
+
+    Args:
+      labels: the labels of a batch; only those of shape (examples, tokens) can be padded.
     """
     if not are_tokens(labels):
         return None
     if np.any(labels == _IGNORED):
         return _IGNORED
-    for token in np.unique(labels[labels[:, -1] == labels[:, -2], -1]):
+
+    ends_in_repeat = labels[:, -1] == labels[:, -2]
+    for token in np.unique(labels[ends_in_repeat, -1]):
         is_token = labels == token
-        if not np.any(is_token[:, :-1] & ~is_token[:, 1:]):
+        is_followed_by_other = is_token[:, :-1] & ~is_token[:, 1:]
+        if not np.any(is_followed_by_other):
             return int(token)
     return None
 
@@ -294,11 +303,11 @@ def find_padding(labels: NDArray[Any]) -> int | None:
 def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]:
     """Returns a label (1, ...) that differs from `label`, or an empty array (0, ...) where none is known.
 
-    It is the first of `labels` that differs. If all are the same class, it is the class one below, unless
-    that class is 0.
+    It is the first of `labels` that differs. If all are the same class, it is the number of that class minus
+    1, unless the class is 0.
     """
-    for i, other in enumerate(labels):
-        if np.any(other != label[0]):
+    for i, candidate in enumerate(labels):
+        if np.any(candidate != label[0]):
             return labels[[i]]
     is_class = labels.dtype.kind in "iu" and labels.ndim == 1
     return label - 1 if is_class and label[0] > 0 else labels[:0]
@@ -328,9 +337,13 @@ def _scale_example(
 
 
 def _shift_features(example: Columns, batch: Columns) -> Columns:
-    """Returns an example with whole-number features increased by 1, where below the batch's maximum."""
+    """Returns an example whose whole-number features are increased by 1, but not above the batch's maximum.
+
+    The features are all arrays but the last, or the only array.
+    """
     result = list(example)
-    for i in range(max(len(batch) - 1, 1)):
+    feature_count = max(len(batch) - 1, 1)
+    for i in range(feature_count):
         column = example[i]
         if column.dtype.kind in "iu":
             result[i] = np.where(column < batch[i].max(), column + 1, column).astype(column.dtype)

@@ -33,7 +33,9 @@ def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the bracket where an example takes part in one random step of each epoch (balls in bins).
+    """Returns bounds on the epsilon of all models, where each epoch has an example in a single random step.
+
+    That is so for balls in bins and for random allocation. The adversary sees every model, but not the step.
 
     Args:
       noise_multiplier: sigma; below 0.1 only the composition of epochs is computed, as an upper bound.
@@ -48,7 +50,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    # Both bound the same epsilon, so that only rounding puts the lower one above the other.
+    # Both bound the same epsilon, so that only rounding puts the lower bound above the upper.
     return EveryModel(
         min(lower, upper), upper, "ours (convex order), within pld-accounting's bracket"
     )
@@ -57,9 +59,10 @@ def bracket_allocation(
 def bracket_shuffled(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the bracket where examples are shuffled in each epoch and cut into batches.
+    """Returns bounds on the epsilon of all models, where each epoch shuffles the examples.
 
-    The lower end is that of Chua et al. (2024), the upper end the composition of epochs.
+    The shuffled examples are cut into batches, a step each. The lower bound is that of Chua et al. (2024),
+    the upper bound the composition of epochs.
 
     Args:
       noise_multiplier: sigma.
@@ -70,14 +73,15 @@ def bracket_shuffled(
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     accountant = "at least Chua et al. (2024), at most composition of epochs"
-    # As in `bracket_allocation`, only rounding puts the lower one above the upper.
+    # As in `bracket_allocation`, only rounding puts the lower bound above the upper.
     return EveryModel(min(lower, upper), upper, accountant)
 
 
 def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:
-    """Returns the bracket for batches in a fixed order, in which an example takes part once in each epoch.
+    """Returns bounds on the epsilon of all models, where batches come in a fixed order.
 
-    Both ends are the composition of epochs, which is exact where the adversary knows the order.
+    An example then takes part once in each epoch. Lower and upper bound are both the composition of epochs,
+    which is exact where the adversary knows the order.
     """
     epsilon = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")

@@ -126,7 +126,7 @@ class EpsilonDelta:
     stated_delta: float
 
     def __init__(self, epsilon: float, delta: float) -> None:
-        """Checks and keeps both; raises InputError for an epsilon below 0, or a delta outside [0, 1)."""
+        """Stores epsilon and delta; raises InputError for an epsilon below 0, or a delta outside [0, 1)."""
         stated = number("delta", delta, float)
         require(0 <= stated < 1, f"`delta={stated:g}`: give a number from 0 to below 1")
         # The dataclass is frozen, so that its own assignment is refused.
@@ -148,7 +148,10 @@ class EpsilonDelta:
         return self.stated_epsilon if delta >= self.stated_delta else math.inf
 
     def power(self, alpha: ArrayLike) -> Array:
-        """Returns min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1)."""
+        """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
+
+        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1).
+        """
         rates = _check_rates(alpha)
         return _power_of_pairs(
             rates, np.array([self.stated_epsilon]), np.array([self.stated_delta])
@@ -296,8 +299,8 @@ class RandomAllocation:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the least that the composition of epochs allows and, from a noise multiplier of 0.1 on, the
-        privacy profile at a grid of epsilons.
+        It is the power that the composition of epochs allows. From a noise multiplier of 0.1 on, the privacy
+        profile at a grid of epsilons gives another upper limit, and the smaller of the two counts.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
@@ -355,7 +358,7 @@ def _check_rates(alpha: ArrayLike) -> Array:
 
 
 def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> float:
-    """Returns a caller's number as a float.
+    """Returns a caller's number as a float, after checking that it is at least 0.
 
     Args:
       name: The parameter's name, for the message.
@@ -363,7 +366,7 @@ def _check_at_least_zero(name: str, value: float, or_infinite: bool = False) -> 
       or_infinite: Whether infinity is allowed.
 
     Raises:
-      InputError: What is no number, a number below 0, or infinity where that is not allowed.
+      InputError: The value is no number, is below 0, or is infinite where that is not allowed.
     """
     checked = number(name, value, float)
     fits = checked >= 0 and (or_infinite or math.isfinite(checked))

@@ -93,7 +93,11 @@ class HiddenState(NamedTuple):
 
     @property
     def assumes(self) -> Assumption:
-        """Returns the bound's assumption, in the words of tables and pages."""
+        """Returns what the bound assumes, in words for tables and pages.
+
+        The words name the steps' Lipschitz constants and the canary's schedule. Where the constants were
+        measured, they also say along how many runs, and what epsilon would be if steps expanded more.
+        """
         least, most = (f"{end:.6g}" for end in self.range)
         constants = f"{least} to {most}"
         if least == most:
@@ -104,6 +108,7 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
+        # A constant direction that leaks clearly less than the bound is worth a remark.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
@@ -115,6 +120,7 @@ class HiddenState(NamedTuple):
         note = f"steps {steps}, {schedule}{attained}"
         if not self.runs:
             return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
+
         wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
         along = f"along {self.runs} rehearsed runs, not proven ({wider})"
         return Assumption(
@@ -276,7 +282,8 @@ def insert_step(insert: str | int, k: int) -> int:
 def _is_whole_number(value: str | int) -> bool:
     """Returns whether a value is an int, or a string of at most 19 digits.
 
-    True and False are no int here, nor are NumPy's integers.
+    True and False are no int here, nor are NumPy's integers. Longer strings are beyond any period, and int()
+    refuses those of thousands of digits.
     """
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 20
@@ -308,6 +315,7 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
       shifts: (T,) s_t.
       lipschitz: (T,) c_t.
     """
+    # Index 0 if no step erases: before the first step there is no shift to erase.
     last_erasing = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     remaining_shifts = shifts[last_erasing:]
     if not remaining_shifts.any():

@@ -33,10 +33,11 @@ _FAR = 40.0  # standard deviations of the noise, beyond which no threshold is se
 
 
 def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
-    """Returns the epsilon at delta that the last of k n models would leak of a canary if losses were linear.
+    """Returns the epsilon at delta that the last model would leak of a canary if losses were linear.
 
-    It is epsilon between the noise N(0, k n sigma^2) and the same noise plus Binomial(n, q), the larger of
-    both directions (Steinke et al., 2024). Infinite without noise.
+    Training has k n steps, of which n take the canary with probability q each. The epsilon is that between
+    the noise N(0, k n sigma^2) and the same noise plus Binomial(n, q), the larger of both directions (Steinke
+    et al., 2024). It is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
@@ -53,6 +54,9 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is 0, or infinite, as well
+
+    # The law of the number of insertions, without numbers at both ends that are too unlikely to matter. A
+    # number above 0 stays, since with 0 alone both worlds would be the same.
     law = scipy.stats.binom(n, rate)
     fewest = law.ppf(_DROPPED * delta)
     most = max(law.isf(_DROPPED * delta), 1.0)
@@ -108,7 +112,7 @@ def _compute_epsilon(
         return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
-        # By how much the log of the excess is above log delta; finite, for the search of the root.
+        """Returns the log of the excess at x less log delta; finite, as the search for its root needs."""
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
     # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2)
@@ -118,6 +122,8 @@ def _compute_epsilon(
     )
     if compute_difference(equal) <= 0:
         return 0.0
+
+    # From there outwards the ratio moves away from 1, and the excess falls to delta.
     end = counts[0] - _FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

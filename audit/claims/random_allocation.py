@@ -59,6 +59,9 @@ def account_allocation(
 ) -> "PrivacyLossDistribution":
     """Returns a bound on the privacy loss of all models of training with random allocation.
 
+    X is the ratio of the densities of an epoch's models with the example and without it. It is the mean of b
+    independent terms exp((2 z_i - 1) / (2 sigma^2)), with z_i ~ N(0, sigma^2) without the example.
+
     Args:
       noise_multiplier: sigma.
       batches: b, the number of steps in an epoch.
@@ -66,26 +69,30 @@ def account_allocation(
       above: Whether delta is bounded from above; else it is bounded from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
-    # X is the mean of b terms. Means of 1, 2, 4, ... terms are found by doubling, and those for the 1s
-    # among b's binary digits are combined.
-    power = _discretise_term(noise_multiplier, above, cells)  # of `power_terms` terms
-    power_terms = 1
-    law = None
+    # The laws of means of 1, 2, 4, ... terms come from doubling. Those for the 1s among b's binary digits
+    # are combined.
+    doubled = _discretise_term(noise_multiplier, above, cells)  # of `doubled_terms` terms
+    doubled_terms = 1
+    law = None  # of the mean of `terms` terms; no law without terms
     terms = 0
     while True:
-        if batches & power_terms:
-            law = power if law is None else _add(law, terms, power, power_terms, above, cells)
-            terms += power_terms
-        if 2 * power_terms > batches:
+        if batches & doubled_terms:
+            law = doubled if law is None else _add(law, terms, doubled, doubled_terms, above, cells)
+            terms += doubled_terms
+        if 2 * doubled_terms > batches:
             break
-        power = _add(power, power_terms, power, power_terms, above, cells)
-        power_terms *= 2
+        doubled = _add(doubled, doubled_terms, doubled, doubled_terms, above, cells)
+        doubled_terms *= 2
     assert law is not None
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 
 def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
-    """Returns the law of one term of X, exp of N(-1 / (2 sigma^2), 1 / sigma^2), on a grid.
+    """Returns the law of a single term of the density ratio X on a grid.
+
+    The term's logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the example, and
+    N(1 / (2 sigma^2), 1 / sigma^2) with it. The term is the ratio of these two densities. So the probability
+    of a cell with the example is the cell's mass without it, times the term's mean in the cell.
 
     Args:
       sigma: The noise multiplier.
@@ -99,10 +106,11 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     edges = np.exp(logs)
     ends = np.concatenate([[-np.inf], logs, [np.inf]])
     masses = _find_normal_masses((ends + mean) * sigma)
-    means = _find_normal_masses((ends - mean) * sigma)  # mass times value
+    means = _find_normal_masses((ends - mean) * sigma)  # mass times mean value
     if not above:
         is_possible = (masses > 0) & (means > 0)
         return _Law(means[is_possible] / masses[is_possible], masses[is_possible], 0.0)
+
     # Each cell's mass goes to its two ends, so that its mean stays. The mass beyond the grid goes to the
     # last point.
     lower = np.append(0.0, edges)
@@ -124,7 +132,9 @@ def _find_normal_masses(ends: Array) -> Array:
 def _add(
     first: _Law, first_terms: int, second: _Law, second_terms: int, above: bool, cells: int
 ) -> _Law:
-    """Returns the law of the mean of all terms of two independent means, on a grid.
+    """Returns the law, on a grid, of the mean of all terms of two independent means.
+
+    A mean of terms of the density ratio X is itself at least 0. The grid ascends geometrically.
 
     Args:
       first: The law of the first mean.
@@ -134,10 +144,13 @@ def _add(
       above: Whether the grid raises delta; else it lowers it (`_discretise_term`).
       cells: The number of cells of the grid.
     """
+    # Every pair of atoms, from the first law (rows) and the second (columns).
     share = first_terms / (first_terms + second_terms)
     values = (share * first.values)[:, None] + (1 - share) * second.values
     masses = first.masses[:, None] * second.masses
     beyond = share * first.beyond + (1 - share) * second.beyond
+
+    # The ends of the grid, which 1.001 keeps apart, leave out next to no mass.
     low = share * _find_low(first) + (1 - share) * _find_low(second)
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
@@ -147,7 +160,8 @@ def _add(
     with np.errstate(divide="ignore"):
         places = np.floor(np.log(values / low) / width)
     places = np.clip(places, -1, cells).astype(np.intp) + 1  # 0 below the grid, cells + 1 above it
-    if not above:
+
+    if not above:  # each cell's mass is drawn together at its mean
         total = _sum_by_place(places, masses, cells + 2)
         means = _sum_by_place(places, masses * values, cells + 2)
         is_possible = total > 0
@@ -158,9 +172,10 @@ def _add(
 def _spread(
     values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
 ) -> _Law:
-    """Returns the law of atoms on a grid: each is split between the points next to it, at the same mean.
+    """Returns the law that results if each atom is split between the grid's points next to it.
 
-    Atoms above the grid go to its last point, and what they exceed it by is added to `beyond`.
+    The split keeps each atom's mean. Atoms above the grid go to its last point, and what they exceed it by is
+    added to `beyond`.
 
     Args:
       values: (n,) the atoms' values.
@@ -169,11 +184,14 @@ def _spread(
       grid: (m,) points, ascending from 0.
       beyond: The mean of what exceeds all atoms.
     """
+    # The index of the point below each atom, corrected by 1 where rounding missed it. It is never the last,
+    # so that each atom has a point above it.
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
     below -= values < grid[below]
     below = np.clip(below, 0, last - 1)
     below += (values >= grid[below + 1]) & (below < last - 1)
+
     upper_shares = (values - grid[below]) / (grid[below + 1] - grid[below])
     upper = masses * np.clip(upper_shares, 0.0, 1.0)
     atoms = _sum_by_place(below, masses - upper, last + 1)
@@ -204,9 +222,10 @@ def _find_high(law: _Law) -> float:
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
     """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose.
 
-    Where the example joins, the loss is log X under X's law with the example, which is X times the law
-    without. Where it leaves, the loss is -log X under the law without. A lower bound rounds both losses down.
-    An upper bound splits each atom between the losses next to it, at the same mean of X.
+    X is the ratio of the densities of an epoch's models with the example and without it. Where the example
+    joins, the loss is log X under X's law with the example, which is X times the law without. Where it
+    leaves, the loss is -log X under the law without. A lower bound rounds both losses down. An upper bound
+    splits each atom between the losses next to it, at the same mean of X.
 
     Args:
       law: The law of an epoch's ratio X.
@@ -216,13 +235,17 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    positive = law.values > 0
+    positive = law.values > 0  # X = 0 has no logarithm
     logs = np.log(law.values[positive])
     masses = law.masses[positive]
+
+    # Losses are multiples of `grid`, from `first` times it on. `below` is the index of the loss below each
+    # atom, and leaves room for a loss above it.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
     below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
+
     if not above:
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # further up, where -log X is less
@@ -237,6 +260,8 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
         # The masses of infinite losses: what no atom holds, and X = 0.
         surely_in = max(1.0 - float(masses_in.sum()), law.beyond)
         surely_out = float(law.masses[~positive].sum())
+
+    # The losses of leaving are the negatives, in reverse order.
     joins = pld_pmf.DensePLDPmf(grid, first, masses_in, surely_in, above)
     leaves = pld_pmf.DensePLDPmf(grid, -(first + size - 1), masses_out[::-1], surely_out, above)
     return PrivacyLossDistribution(joins, leaves)

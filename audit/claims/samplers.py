@@ -121,12 +121,19 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns how steps of Lipschitz constants (T,) count in the last model."""
+    """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
+
+    W_t is the product of the constants of all steps after step t. A constant of 0 erases all shifts before
+    its step, but not the shift of the step itself, which comes after the map.
+    """
+    # The last step that erases what was before it; 0 if there is none.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
-    constants[: first + 1] = 1.0  # nothing before `first` counts
+    constants[: first + 1] = 1.0  # these multiply only shifts before `first`, which do not count
     log_constants = np.log(constants)
-    log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)  # sums over all later steps
+    # log W_t is the sum of log constants over steps t + 1 to T - 1, which is 0 for the last step.
+    log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
+    # Cumulative sums of W^2 from both ends; the log of an empty sum is -inf.
     log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
     log_after = np.append(np.logaddexp.accumulate(2 * log_w[::-1])[::-1], -np.inf)
     return StepWeights(log_w, log_before, log_after, first)
@@ -170,7 +177,8 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
     reaches_last_model = (ends < steps) & (ends >= weights.first)
     log_shifted = log_shifts
     if log_shifted is None:
-        # Where there is no participation, `reaches_last_model` leaves out below what is read here.
+        # An index that stands for no participation is out of range. The last step's weight is read instead,
+        # which `_pool` ignores, since `reaches_last_model` is false there.
         indices = np.minimum(ends, steps - 1)
         log_shifted = weights.log_w[indices]
     blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
@@ -240,24 +248,33 @@ def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
       ends: (N, K) the steps of participations, ascending; T where there is none.
     """
     steps = len(weights.log_w)
+    # The step of the next participation, T after the last.
     following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
     before = weights.log_before[ends]
     after = weights.log_after[following]
+    # The logs of both differences, log(e^a - e^b) = a + log(1 - e^(b - a)).
     with np.errstate(divide="ignore", invalid="ignore"):
         forward = weights.log_before[following]
         forward = forward + np.log(-np.expm1(np.minimum(before - forward, 0.0)))
         backward = weights.log_after[ends]
         backward = backward + np.log(-np.expm1(np.minimum(after - backward, 0.0)))
     gaps = np.where(before < after, forward, backward)
+
+    # The W^2 of the first step, in place of a smaller result of rounding, or of NaN.
     least = 2 * weights.log_w[np.minimum(ends, steps - 1)]
     return np.asarray(np.fmax(gaps, least))
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
-    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf where mu is 0."""
+    """Returns log delta at epsilon of mu-GDP mechanisms, for mus of any shape; -inf where mu is 0.
+
+    delta is Phi(-epsilon / mu + mu / 2) - e^epsilon Phi(-epsilon / mu - mu / 2) (Balle and Wang, 2018), with
+    Phi the normal distribution function. Both terms may underflow, so that only their logarithms are taken.
+    """
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         log_first = special.log_ndtr(-epsilon / mus + mus / 2)
         log_second = epsilon + special.log_ndtr(-epsilon / mus - mus / 2)
+        # The difference's share of the first term; rounding may not make it negative.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
     return np.where(mus > 0, log_first + log_share, -np.inf)
 
@@ -285,11 +302,13 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
-    """Returns the bound for batches in a fixed order, the same in every epoch.
+    """Returns the bound on the last model's epsilon for batches in a fixed order, the same in every epoch.
 
-    It is the bound for the worst place that an example may have in that order.
+    It is the bound for the worst place that an example may have in that order. Nothing is simulated, so that
+    its error is 0.
     """
     weights = weigh_steps(schedule.lipschitz)
+    # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
     mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
@@ -303,9 +322,10 @@ def bound_one_of_each_epoch(
     most_enumerated: int = MOST_ENUMERATED,
     simulated: int = SIMULATED,
 ) -> MixtureLimit:
-    """Returns the bound where each epoch has the example in one of its steps, all with equal probability.
+    """Returns the bound on the last model's epsilon where each epoch has the example in a single random step.
 
-    That is so for shuffled batches, balls in bins and random allocation. If orders are few they are
+    All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
+    allocation. An order is the list of the example's steps, one for each epoch. If orders are few they are
     enumerated. Otherwise they are simulated: the places in the last epochs, which matter most, are cut into
     strata, and the same number of orders is drawn in each stratum.
 
@@ -326,6 +346,7 @@ def bound_one_of_each_epoch(
         equal = np.full(len(mus), 1 / len(mus))
         return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus), float(mus.max()))
 
+    # A row of `mus` has an order from each stratum. Rows are drawn in chunks, to save memory.
     strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
     rng = np.random.default_rng(seed)
@@ -334,6 +355,7 @@ def bound_one_of_each_epoch(
     for start in range(0, draws, rows_at_once):
         rows = mus[start : start + rows_at_once]
         places = rng.integers(0, batches, (*rows.shape, epochs))
+        # In the last epochs, each stratum's own intervals replace the whole epoch.
         last_epochs = strata.lows.shape[1]
         last_shape = (*rows.shape, last_epochs)
         last_places = rng.integers(strata.lows, strata.highs, last_shape)
@@ -419,11 +441,12 @@ def bound_poisson(
     simulated: int = SIMULATED,
     rate: float | None = None,
 ) -> MixtureLimit:
-    """Returns the bound where each step has the example with a probability, independently.
+    """Returns the bound on the last model's epsilon for Poisson sampling, with the same rate in each step.
 
-    With few steps all orders are enumerated. Otherwise orders are simulated, and each mu is cut at that of a
-    worst order: one with as many participations among the last 1, 2, 4, ... steps as nearly all orders have
-    at most. Orders with more participations cost a thousandth of delta.
+    An order is the list of the steps that have the example. With few steps all orders are enumerated.
+    Otherwise orders are simulated, and each mu is cut at that of a worst order. The worst order has, among
+    the last 1, 2, 4, ... steps, as many participations as nearly all orders have at most. Orders with more
+    participations cost a thousandth of delta.
 
     Args:
       schedule: The steps of training.
@@ -437,15 +460,16 @@ def bound_poisson(
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
     weights = weigh_steps(schedule.lipschitz)
+    no_step = len(schedule.lipschitz)  # stands for no participation, after all participations
     if 2**steps <= MOST_ENUMERATED:
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
-        beyond = len(schedule.lipschitz)
-        orders = np.sort(np.where(taken, np.arange(steps), beyond), axis=1)
+        orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
         mus = compute_order_mus(weights, orders) / sigma
         shares = rate**counts * (1 - rate) ** (steps - counts)
         return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders), float(mus.max()))
 
+    # The worst order has late participations. Each counts with the largest W of its step and all before it.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     highest = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], highest[latest][None])
@@ -455,11 +479,11 @@ def bound_poisson(
         # Orders with more participations are cut short; _DROPPED * delta pays for them.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
-        beyond = len(schedule.lipschitz)
-        drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, beyond)))
+        drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
     simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
+    # No order leaks more than a participation in every step.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], highest[None])
     return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
 
@@ -478,12 +502,13 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     # The most participations among so many last steps: each limit fails with an equal share.
     most = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
+    # What a limit allows beyond the limit for fewer steps takes the latest steps that are left to it.
     distances: list[int] = []  # from the last step
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
-        fresh = max(int(limit) - taken, 0)
-        distances.extend(range(shorter, shorter + fresh))
-        taken += fresh
+        added = max(int(limit) - taken, 0)
+        distances.extend(range(shorter, shorter + added))
+        taken += added
     unique = np.unique(np.array(distances, np.int64))
     return np.sort(steps - 1 - unique[unique < steps])
 

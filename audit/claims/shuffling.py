@@ -29,13 +29,16 @@ def compute_shuffled_epsilon(
       delta: The delta of epsilon.
     """
     # Sums are in units of C, above those of the other batches. The largest noise of b sums is about
-    # sigma sqrt(2 log b).
+    # sigma sqrt(2 log b), and 6 sigma more leave next to nothing above the last bucket's edge.
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket of the largest sum, where a single sum is shifted."""
+        """Returns the log probability of each bucket of the largest sum, where a single sum is shifted.
+
+        The largest of b independent sums is below an edge if all of them are: the cdf is a product.
+        """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])

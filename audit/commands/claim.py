@@ -117,7 +117,11 @@ def _refute() -> None:
 
 
 def _find_loader() -> _Loader:
-    """Returns the sampler that --sampler names, or the one that the loader in --batches turns out to be."""
+    """Returns the sampler that --sampler names, or that which draws the batches of the loader in --batches.
+
+    Raises InputError for flags that are missing or do not go together, and where the loader's sampler is
+    unknown.
+    """
     if ":" not in FLAGS.batches:
         require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
         is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
@@ -187,13 +191,14 @@ def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
 
 
 def _name_loader(loader: _Definitions) -> _Loader:
-    """Returns the sampler that a loader is, as far as its batches show.
+    """Returns the sampler that draws a loader's batches, as the check of these batches recognises it.
 
-    Raises InputError where no sampler with a known bound draws such batches.
+    The number of batches in an epoch is 1 / the sampling rate, rounded. Raises InputError where no sampler
+    with a known bound draws such batches.
     """
     report = check_batches(loader.draw, loader.examples, loader.rate)
     kind = report.figures["kind"]
-    if kind == "shuffled" and _repeats(loader.draw):  # every pass is the same
+    if kind == "shuffled" and _repeats(loader.draw):  # batches in a fixed order
         kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")

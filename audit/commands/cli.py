@@ -216,7 +216,7 @@ def _format_flag(flag: flags.Flag[Any]) -> str:
         default = flag.default_as_str
     text = str(flag.help)
     if default:
-        unquoted = default.strip("'")
+        unquoted = default.strip("'")  # absl quotes defaults
         text = f"{text} [{unquoted}]"
     name = f"  --{flag.name}".ljust(_HELP_INDENT - 2)
     return textwrap.fill(
@@ -270,7 +270,7 @@ def printable(text: str) -> str:
         if character.isprintable() or character == "\n":
             characters.append(character)
         else:
-            characters.append(repr(character)[1:-1])
+            characters.append(repr(character)[1:-1])  # the escape, such as \x1b, without quotes
     return "".join(characters)
 
 
@@ -300,7 +300,7 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
       names: the names of the fields that get flags; by default all.
     """
     for field in _select_fields(kind, names):
-        if field.auto:
+        if field.auto:  # it takes the word `auto` in place of a number
             parser = _CountParser()
             flags.DEFINE(parser, field.flag, field.default, field.help, serializer=_AS_TEXT)
         else:
@@ -391,7 +391,10 @@ def define_processes() -> None:
 
 
 def processes() -> int:
-    """Returns the number of --processes, by default one a core; raises InputError if it is out of range."""
+    """Returns how many processes --processes requests, by default as many as there are cores.
+
+    Raises InputError for a number out of range.
+    """
     number = flags.FLAGS.processes
     if number is None:
         return cores()

@@ -131,7 +131,7 @@ def _format_usage(program: Program) -> str:
 
 
 def _find_group(program: Program, command: Command) -> str:
-    """Returns the title of a command's group in the help."""
+    """Returns the title of a command's group in the help; "audit" for a command that is in none."""
     for title, names in program.groups.items():
         if command.name in names:
             return title

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def checked_levels() -> "RequestedLevels":
-    """Returns the levels that --delta and --confidence request, None for one that is not given.
+    """Returns the delta and confidence that --delta and --confidence request; None for a flag not given.
 
     Raises InputError for levels out of range, and for an empty --report.
     """
@@ -121,7 +121,7 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
         return []
     newest = federated[0]
     newest_audit_time = 0
-    for folder in stored.audits(root).folders[:1]:
+    for folder in stored.audits(root).folders[:1]:  # the newest audit, if there is any
         newest_audit_time = newest_scores(folder) or 0
     is_newer = (newest_scores(newest) or 0) > newest_audit_time
     return [newest] if is_newer else []
@@ -145,19 +145,22 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
     are_named = FLAGS.setting not in (None, "all")
     others = f" ({audits.others} with other results)" if audits.others else ""
     default_fix = f"{started.training_hint()}, or name another folder"
+    # If only unreadable audits are there, the message gives the reason of the first.
     fix = next(iter(audits.refused.values()), default_fix)
     require(
         audits.folders or (are_named and audits.refused),
         f"--out={root} holds no audits{others}: {fix}",
     )
+
     if are_named:
         folders = _find_named(audits)
     else:
         for line in audits.left_out():
             print(cli.one_line(line), file=sys.stderr)
         folders = audits.folders if FLAGS.setting == "all" else audits.folders[:1]
+
     place = _choose_place(folders, root)
-    if FLAGS.setting == "all":
+    if FLAGS.setting == "all":  # an audit that can't be read is left out, rather than refused
         return _read_all(folders, levels), place
     return [subjects.describe_setting(folder, levels) for folder in folders], place
 

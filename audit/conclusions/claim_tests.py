@@ -32,12 +32,10 @@ class _Bets(NamedTuple):
 
 
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim, with the noise that it would have refuted.
+    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
 
-    That noise, in `seen`, is simulated only where the test is of a whole curve; else `seen` is None.
-
-    Returns:
-      None where nothing is claimed, or nothing can be tested.
+    Where the test is of a whole curve, its field `seen` is how much less noise than stated the test would
+    have refuted, by simulations. Otherwise, and where no such noise is known, `seen` is None.
     """
     test = judge_claim(conclusion)
     if test is None or not conclusion.bets_on_curve:
@@ -46,10 +44,11 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim, without the noise that it would have refuted (`seen` is None).
+    """Returns the test of the tightest claim, as `examine_claim` does, but with None in its field `seen`.
 
-    That saves a simulation of a second. None where nothing is claimed, or nothing can be tested.
+    That saves simulations of a second. None where nothing is claimed, or nothing can be tested.
     """
+    # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
@@ -57,10 +56,11 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the whole claimed curve, by bets.
+    """Returns the test of the whole claimed trade-off curve, by bets on the scores of canaries that were in.
 
     Returns:
-      None where no curve is claimed, and where the scores of canaries that are out refute their known law.
+      None where no curve is claimed. None, too, where the scores of canaries that were out refute the law
+      that the bets assume of them.
     """
     power = _find_power(conclusion)
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
@@ -73,13 +73,15 @@ def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def _find_least_departure(conclusion: Conclusion) -> Departure | None:
-    """Returns the smallest departure from the claim, less noise than stated, that such runs would refute.
+    """Returns the smallest departure from the stated noise that runs like these would refute.
 
-    None where no departure that was tried would be refuted.
+    A departure is a ratio below 1 of the real noise to the stated noise. None where no ratio that was tried
+    would be refuted.
     """
     power = _find_power(conclusion)
     upper = conclusion.tightest
-    assert power is not None and upper is not None
+    assert power is not None and upper is not None  # else there is no test of a curve
+
     bets = _find_bets(conclusion)
     summary = exact_null.summarise_design(bets.design)
     if upper.mu is not None:  # with the stated noise scores can have no larger mean
@@ -91,7 +93,10 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
 
 
 def _find_bets(conclusion: Conclusion) -> _Bets:
-    """Returns the scores of known law, of a single run or of several, and how bets are made on them."""
+    """Returns the scores whose law is known without the canary, and the function that bets on them.
+
+    The bets on the cosines of a single run differ from those on several runs.
+    """
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines

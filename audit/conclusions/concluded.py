@@ -61,24 +61,29 @@ def conclude(
     shape = evidence.shape
     has_one_canary = shape is Shape.ONE_CANARY
     require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
+
     worlds = evidence.pooled()
     findings = _FIND[shape](evidence, level)
+    estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
     concluded = Conclusion(
         evidence,
         worlds,
         level,
-        tuple(finding for finding in findings if not isinstance(finding, Bound)),
+        estimates,
         _select_bounds(findings),
         **_make_claimed_fields(claim, level.delta),
         reason=reason,
         notes=tuple(_DESCRIBE[shape](evidence)),
     )
+    # Only independent scores, of a single canary a run, test the Gaussian curve. The test is slow, so that it
+    # is made at the first use and cached.
     if has_one_canary:
         examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
         decide = functools.partial(gaussian_curve.count_deciding_scores, *worlds)
         concluded = concluded._replace(
             test=functools.cache(examine), deciding=functools.cache(decide)
         )
+
     if looks is not None:
         runs = sum(len(world) for world in worlds)
         concluded = _combine_looks(concluded, {runs: worlds}, looks)
@@ -228,9 +233,11 @@ def conclude_setting(
     bad = int(np.count_nonzero(~np.isfinite(scores.scores)))
     damaged = f"{bad} of {scores.scores.size} stored scores are not finite: move them away, and train again"
     require(not bad, damaged)
+
     claim = make_claim(setting)
     mechanism = setting.mechanism
     expected = None
+    # Canaries that every run draws afresh have bounds that hold at any time, without declared looks.
     if setting.adversary.any_time:
         fresh_looks = (
             "`looks` are for other adversaries: these canaries may be looked at at any time"
@@ -240,8 +247,10 @@ def conclude_setting(
     else:
         reason = "" if own_model else gaussian_reason(setting)
         concluded = conclude(_read_design(scores), claim, level, reason=reason)
+        # The formula is for the plain sum of all steps.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
+
     if looks:
         worlds = {}
         for runs in looks:
@@ -256,7 +265,7 @@ def conclude_setting(
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, HiddenState):
         concluded = concluded._replace(hidden_state=last_model)
-    else:
+    else:  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
     return _examine_claim(concluded)  # anew: the tightest upper bound may be another
 
@@ -318,7 +327,7 @@ def conclude_each_run(
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
-        run = Coins(values[None], presence[None])
+        run = Coins(values[None], presence[None])  # a single row, (1, canaries)
         observed, out = run.pooled()
         cosines = check_own_cosines(observed, None if law_holds else out, dimension)
         conclusions.append(conclude(OneRun(run, cosines), level=level))
@@ -331,7 +340,8 @@ def _read_design(scores: Scores) -> Evidence:
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
     cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
     """
-    if scores.scores.shape[0] > 1 or scores.scores.shape[1] == 1:
+    runs, canaries = scores.scores.shape
+    if runs > 1 or canaries == 1:
         return scores.design()
     if scores.presence.all():
         return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))

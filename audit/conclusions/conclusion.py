@@ -285,9 +285,10 @@ class Conclusion(NamedTuple):
 
     @property
     def _pair(self) -> Pair:
-        """Returns the names of the two methods on which verdicts rest: if the curve is Gaussian, and always.
+        """Returns the names of the two methods on which verdicts rest, with and without a Gaussian curve.
 
-        Raises KeyError for a single run: its verdict rests on all its bounds.
+        The bound by `gaussian` counts if the trade-off curve is Gaussian, that by `free` in any case. Raises
+        KeyError for a single run: its verdict rests on all its bounds.
         """
         return _PAIRS[self.evidence.shape]
 
@@ -471,6 +472,7 @@ def find_doubt(conclusion: Conclusion) -> str:
     """
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
+    # All scores of a world are equal.
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
@@ -478,6 +480,8 @@ def find_doubt(conclusion: Conclusion) -> str:
         if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
+    # All scores in are shifted by the same constant, up to rounding. A few different values, repeated often,
+    # do not count.
     if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
         shifts = scores_in - scores_out
         rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())

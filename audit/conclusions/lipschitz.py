@@ -84,19 +84,21 @@ def hidden_state(
     """
     if reason := _why_uncovered(setting, own_model):
         return reason
+
     row = None if own_model else zoo.tasks().get(setting.model)
     if row is None:  # a caller's model
         if given is None:
             return "nobody vouches for how Lipschitz its steps are"
         return _bound_measured(setting, given, delta)
-    if row.curved is not None:
+    if row.curved is not None:  # the loss's curvature is bounded on any data
         constants = _compute_constant_of_curved(setting, row.curved)
         return _bound(setting, Steps(constants, row.curved.reason), delta)
-    if row.convex is None:
+    if row.convex is None:  # nothing is proven of the steps
         if given is None:
             return row.not_convex
         return _bound_measured(setting, given, delta)
 
+    # A convex loss has a bound on any data. That on the data of this setting, if given, takes its place.
     any_data = f"any data with |x| <= {row.convex.norm:g}"
     steps_on_any_data = Steps(
         _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
@@ -105,6 +107,8 @@ def hidden_state(
     if given is not None:
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
         state = _bound(setting, given._replace(reason=reason), delta)
+
+    # How much of the bound an adversary attains, where it inserts at known steps with noise.
     if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
         return state
     return state._replace(constant=compute_mu_along_one_direction(setting))
@@ -131,11 +135,14 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
 
 def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
-    """Returns the Lipschitz constants of a zoo model's steps on its data, from the store if it has them.
+    """Returns the Lipschitz constants of a zoo model's steps on its data; None where there are none to use.
 
-    For a convex loss they are computed from the batches, and written to the store; None where they cannot be
-    smaller than on any data. For a model of which nothing is proven they are those that this version
-    measured earlier, or None. None for a curved model, and for a model that is not in the zoo.
+    For a convex loss they are computed from the batches, and kept in the store. They are None where they
+    cannot be smaller than the constants on any data.
+
+    For a model of which nothing is proven they are those that the store has from an earlier measurement by
+    this version, or None. They are None for a model whose constants rest on its curvature alone, and for a
+    model that is not in the zoo.
     """
     row = zoo.tasks().get(setting.model)
     if row is None or row.curved is not None:
@@ -161,7 +168,7 @@ def keep(store: Store, steps: Steps | None) -> None:
         (store.path / _FILE).unlink(missing_ok=True)
         return
     content = {"constants": np.asarray(steps.constants).tolist(), "reason": steps.reason}
-    if steps.runs:
+    if steps.runs:  # the constants were measured
         content |= {"runs": steps.runs, "kink": steps.kink, "version": steps.version}
     store.write_text(_FILE, json.dumps(content) + "\n")
 
@@ -189,9 +196,10 @@ def find_current(store: Store) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the hidden-state bound for steps with these Lipschitz constants, with its reason and margins.
+    """Returns the upper bound on the last model for steps with these Lipschitz constants.
 
-    Where the adversary does not know which steps take a canary, the bound is that of the mixture over orders.
+    It comes with its reason, and with margins: bounds for larger constants. Where the adversary does not know
+    which steps take a canary, the bound is that of the mixture over orders.
     """
     schedule = setting.schedule
 

@@ -93,7 +93,7 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # What secants find changes no bound: that there is none is known.
+        # Steps with kinks have no bound, whatever secants show: as few secants as possible are measured.
         effort = effort._replace(walked=1, searched=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (

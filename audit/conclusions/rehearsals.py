@@ -40,7 +40,7 @@ def count_rehearsals(
     require_rehearsals(requested, rehearsals)
     if requested == MEASURED:
         require_measurable(setting)
-    is_wanted = requested == MEASURED or (requested is None and _is_measured_unasked(setting))
+    is_wanted = requested == MEASURED or (requested is None and _is_measured_by_default(setting))
     if not is_wanted or _is_proven(setting):
         return None
     return USUAL if rehearsals is None else rehearsals
@@ -85,8 +85,8 @@ def _is_proven(setting: Setting) -> bool:
     return row.convex is not None or row.curved is not None
 
 
-def _is_measured_unasked(setting: Setting) -> bool:
-    """Returns whether a setting's steps are to be measured although nobody requests it.
+def _is_measured_by_default(setting: Setting) -> bool:
+    """Returns whether a setting's steps are measured where the caller requests neither that nor the contrary.
 
     They are if the model is smooth, not every step takes a canary, and the last model can have a bound.
     """

@@ -304,10 +304,10 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
 
 
 def source(store: Store, conclusion: Conclusion) -> str:
-    """Returns the SHA-256, in hex, of what the files of a conclusion are made from.
+    """Returns the SHA-256, in hex, of all that the files of a conclusion are made from.
 
-    It is of the version of this package, the setting, delta, confidence, the scores, the looks, and the upper
-    bound on the last model with its reason, or why there is none.
+    Hashed are the version of this package, the setting, delta, confidence, the scores, the looks, and the
+    upper bound on the last model with its reason, or why there is none.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
@@ -372,7 +372,10 @@ class Declared(NamedTuple):
 
 
 def declared_looks(store: Store) -> Declared | None:
-    """Returns the declared looks of a store; None without. Raises InputError if they can't be read."""
+    """Returns the looks that were declared for a store; None if none were.
+
+    Raises InputError if they can't be read.
+    """
     path = store.path / _LOOKS
     content = files.read(path)
     if content is None:
@@ -444,6 +447,7 @@ def _parse_looks(content: bytes) -> Declared:
     values = json.loads(content)
     schedule = tuple(values["schedule"])
     taken = values["taken"]
+    # InputError is a ValueError. The caller replaces its message, so that nobody reads those below.
     are_whole = all(type(value) is int for value in (*schedule, taken))
     require(are_whole, "whole numbers")
     require_schedule(schedule)

@@ -43,9 +43,11 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
+    # Kinds b, i, u and f are booleans, integers and floats. Kind V has both records, which are of type void,
+    # and bfloat16 and other floats of ml_dtypes.
     kind = array.dtype.kind
     is_record = array.dtype.type is np.void
-    fits = kind in "biuf" or (kind == "V" and not is_record)  # ml_dtypes' floats are of kind V too
+    fits = kind in "biuf" or (kind == "V" and not is_record)
     require(
         fits, f"{name} are no numbers but {_KINDS.get(kind, array.dtype)}: give an array of floats"
     )

@@ -525,6 +525,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
+    # Kind "b" is bool, which `_array` has converted to float64.
     is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
     _require_no_presence(array_in, array_out, is_bits)
 

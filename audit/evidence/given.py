@@ -67,9 +67,8 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     )
     require(values.ndim == 2 and values.size > 0, shape)
     drawn = canaries.make_coins(values, presence)
-    require_no_copies(
-        drawn
-    )  # first: its message on pasted rows is clearer than that on unfair coins
+    # Copies are looked for first: the message on pasted rows is clearer than that on unfair coins.
+    require_no_copies(drawn)
     fair_coins.require_fair(drawn.presence)
     checked = drawn._replace(given=True)
     return OneRun(checked, None) if len(values) == 1 else checked
@@ -83,6 +82,8 @@ def cosines(
     in_order: bool = False,
 ) -> Fresh | OneRun:
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
+
+    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) with one canary a run; (1, K) for a single

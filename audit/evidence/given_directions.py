@@ -130,6 +130,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     # A degree of freedom goes to each run's mean, and one to each canary's but the last.
     freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
     between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
+    # Nothing can be tested with too few canaries or cosines, or where all cosines of a run are equal.
     if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
         return 1.0
     within = max(total - between, 1e-12 * total) / freedom  # above 0 despite rounding
@@ -153,12 +154,14 @@ def describe_dimension(design: Fresh) -> str:
         spread = measure_spread(design)
         if spread.freedom < LEAST - 1:
             return untested
+        # A dimension that is f times too large makes the F statistic f times as large. The test refuses what
+        # is above `limit`. A variable of the F law exceeds limit / f with probability _POWER.
         limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
         factor = limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER)
         tested = (
             f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
         )
-    if factor >= design.dimension / 2:
+    if factor >= design.dimension / 2:  # the true dimension would be 2 or less
         return untested
     shown = f"{np.ceil(100 * factor) / 100:.3g}"
     return (
@@ -247,6 +250,7 @@ def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
     """Returns cosines (R, K) less their run's mean over canaries that are in; 0 where `presence` is false."""
+    # In a run without canaries that are in, the sum is 0: it is divided by 1.
     means = (cosines * presence).sum(1, keepdims=True) / np.maximum(
         presence.sum(1, keepdims=True), 1
     )

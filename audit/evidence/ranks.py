@@ -101,6 +101,7 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
+    # Any rank will do for failed runs, whose cosines are replaced.
     placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
@@ -279,6 +280,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
         not_above = np.searchsorted(ordered, run_scores, side="right")
         above = len(ordered) - not_above
         tied = not_above - below
+        # How many of the fresh draws with the same score count as higher: 0 to all, with equal probability.
         tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
         ranks[run] = 1 + above + tied_above
     return ranks
