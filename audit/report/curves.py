@@ -38,7 +38,10 @@ class CurveStatus(NamedTuple):
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns how figures show the result of the test of a conclusion's Gaussian curve."""
+    """Returns how figures show the result of the test of a conclusion's Gaussian curve.
+
+    Without a test, message and mark are empty.
+    """
     if conclusion.curve is None:
         return CurveStatus("", BLACK, "")
     p_value = conclusion.p_value()
@@ -107,6 +110,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
     least = min(0.5 / most_scores, 0.1)
     end = special.ndtri(least)
+    # Rates that are evenly spaced as normal deviates, as they are on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
@@ -164,6 +168,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
     false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))
+    # Reversed, so that false-positive rates ascend.
     axis.step(
         false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
     )
