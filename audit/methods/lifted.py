@@ -210,6 +210,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
       (lower, upper)
     """
     z = float(-special.ndtri(error))
+    # The means x that are not rejected have a x^2 - b x + c <= 0.
     a = n + z * z
     b = 2 * n * mean + z * z * variance.linear
     c = n * mean**2 - z * z * variance.constant
@@ -303,10 +304,14 @@ def exchangeable_limits(
     means = moments(sums, canaries, order)
     n = len(sums)
     error_per_moment = error / order  # `order` limits are computed in all
+
+    # The variance of a bit is all that order 1 needs.
     if order == 1:
         return interval(means[1], n, error_per_moment, _VARIANCE_OF_BIT)
 
-    upper_limits: dict[int, float] = {}  # of mu_j, by j
+    # Upper limits of mu_j, by j: first those that need no others, then the lower moments from the highest
+    # down. mu_1 alone also gets its lower limit.
+    upper_limits: dict[int, float] = {}
     for j in range(order // 2 + 1, order + 1):
         _, upper_limits[j] = interval(means[j], n, error_per_moment, _VARIANCE_OF_BIT)
     for j in range(order // 2, 1, -1):
@@ -532,27 +537,27 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     return float(-quantiles.sum() - students_quantile * np.sqrt(variance))
 
 
-def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
+def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
     At each score of the pilot, error rates are estimated from normal distributions, from the pilot's counts,
     and from counts raised by their error (`thresholds.Candidates`); each pair of rates predicts a parameter.
     The usual choice is the best score by normal distributions or, where these predict nothing, the score with
-    the fewest errors. It is overruled where the raised counts elsewhere predict more than the plain counts do
-    at the usual score. The largest of many predictions may be large by chance, so that it decides only if its
-    error does not explain it.
+    the smallest sum of both rates. It is overruled if the raised counts at another score predict more than
+    the plain counts do at the usual score. Counts are raised for this comparison, since the largest of many
+    predictions may be large by chance.
 
     Args:
       pilot: The scores of the pilot's runs.
-      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
+      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
     # The parameters (T,) that each estimate of the rates predicts.
-    normal = _predict_parameters(*candidates.normal, rest, family, error)
-    counted = _predict_parameters(*candidates.counted, rest, family, error)
-    raised = _predict_parameters(*candidates.raised, rest, family, error)
+    normal = _predict_parameters(*candidates.normal, sizes, family, error)
+    counted = _predict_parameters(*candidates.counted, sizes, family, error)
+    raised = _predict_parameters(*candidates.raised, sizes, family, error)
     if normal.max() > 0:
         usual = int(np.argmax(normal))
     else:
@@ -566,7 +571,7 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
 
 
 def _predict_parameters(
-    rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float
+    rates_out: Array, rates_in: Array, sizes: RunErrors, family: Family, error: float
 ) -> Array:
     """Predicts the parameter that a test on the counted runs would prove, at each pair of error rates.
 
@@ -576,7 +581,7 @@ def _predict_parameters(
     Args:
       rates_out: (T,) false-positive rates.
       rates_in: (T,) false-negative rates.
-      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
+      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
 
@@ -601,7 +606,7 @@ def _predict_parameters(
         by_run = scale * log_inverse_error / runs
         return np.asarray(np.minimum(rates + by_guess + by_run, 1.0))
 
-    guesses_in, guesses_out = rest.guesses()
-    fpr = compute_upper_limits(rates_out, rest.scale_out, guesses_out, len(rest.alarms))
-    fnr = compute_upper_limits(rates_in, rest.scale_in, guesses_in, len(rest.misses))
+    guesses_in, guesses_out = sizes.guesses()
+    fpr = compute_upper_limits(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))
+    fnr = compute_upper_limits(rates_in, sizes.scale_in, guesses_in, len(sizes.misses))
     return family.parameter(fpr, fnr)

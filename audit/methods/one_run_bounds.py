@@ -213,7 +213,7 @@ def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) ->
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed.
+    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
 
     Args:
       evidence: What the run's scores say of its coins.
@@ -232,9 +232,9 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed. Its
-    epsilon holds for a Gaussian trade-off curve. The flip of a pair's coin takes two steps, so that what is
-    proven is 2 mu.
+    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
+    The epsilon that follows from mu holds if the trade-off curve is Gaussian. The flip of a pair's coin takes
+    two steps, so that what is proven is 2 mu.
 
     Args:
       evidence: What the run's scores say of its coins.

@@ -149,8 +149,9 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Draws the scores' empirical trade-off curve, with a band at the conclusion's confidence.
 
-    Rates are clipped to at least half an error from 0 and 1, which axes of normal deviates cannot show. There
-    is no band where runs have several canaries.
+    Axes of normal deviates cannot show 0 and 1. Therefore the curve's rates keep at least half an error from
+    them, and the band at least half of the grid's first rate. There is no band where runs have several
+    canaries.
 
     Args:
       axis: the panel to draw into.
