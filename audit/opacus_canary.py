@@ -75,19 +75,23 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Takes an optimizer's place; see the class for the arguments."""
+        """Copies an optimizer to take its place in training; see the class for the arguments."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._start = self._read_number()
+        self._start = self._read_number()  # the canary's entry before training
 
     def add_noise(self) -> None:
-        """Inserts the canary into the sum of clipped gradients, then adds the noise."""
-        taken = self._coins.random() < self._rate
-        if self._present and taken:
+        """Inserts the canary into the sum of clipped gradients, then adds the noise.
+
+        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step.
+        """
+        is_sampled = self._coins.random() < self._rate
+        if self._present and is_sampled:
+            # The canary is a gradient as long as the clipping norm, along the first entry.
             self.params[0].summed_grad.view(-1)[0] += self.max_grad_norm
         super().add_noise()
 
@@ -120,13 +124,14 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def __init__(
         self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
     ) -> None:
-        """Takes an optimizer's place, and draws the directions; see the class for the arguments."""
+        """Copies an optimizer to take its place and draws the directions; see the class for the arguments."""
         super().__init__(optimizer)
         self._seed = seed
         self._run = run
         self._count = count
         self._present = present
         self._start = self._read_parameters()
+        # The sum of all directions, each as long as the clipping norm, cut into a part for each parameter.
         norm = float(self.max_grad_norm)
         total = directions.inserted(seed, run, count, len(self._start), norm)
         sizes = [parameter.numel() for parameter in self.params]

@@ -169,6 +169,7 @@ def audited(
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
     """
+    # The requested setting, checked.
     own_adversary = adversary if isinstance(adversary, Adversary) else None
     fields = {**fields, "adversary": _adversary_field(adversary, own.model)}
     if own_adversary is not None:
@@ -183,6 +184,7 @@ def audited(
     rehearsals.require_rehearsals(*steps_request)
     _require_covered(requested, steps_request, own_adversary, level.delta)
 
+    # The clipping strategy is fixed where the caller chose it, or where the model has a single strategy.
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
@@ -196,7 +198,7 @@ def audited(
 def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     """Returns the setting that a caller's fields describe, with defaults for fields that are missing.
 
-    A missing name is the model's own, and missing clipping is the model's fastest strategy.
+    Without a name the setting has the model's name; without clipping it has the model's fastest strategy.
     """
     given = {name: value for name, value in fields.items() if name != "model"}
     usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
@@ -240,10 +242,10 @@ def _require_covered(
     """
     if request.constants is None:
         return
-    # Nothing is measured yet: any constant shows whether a bound would follow.
+    # Constants to be measured are not known yet: any constant shows whether a bound would follow.
     steps = Steps(1.0, "") if request.is_measured else _vouched_steps(request)
-    bound = lipschitz.hidden_state(setting, delta, steps, own_model=True)
-    reason = bound if isinstance(bound, str) else ""
+    bound_or_reason = lipschitz.hidden_state(setting, delta, steps, own_model=True)
+    reason = bound_or_reason if isinstance(bound_or_reason, str) else ""
     if own_adversary is not None and own_adversary.observer is not None:
         reason = "this adversary sees every model"
     require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
@@ -258,11 +260,14 @@ def _vouched_steps(request: StepsRequest) -> Steps:
 def _find_steps(
     audit: _Audit, setting: Setting, store: Store, request: StepsRequest
 ) -> Steps | None:
-    """Returns the Lipschitz constants of the steps, as requested, and keeps them in the store.
+    """Returns the Lipschitz constants of the steps that an audit uses, and keeps them in the store.
 
-    They are measured where the request says so; else they are those for which the caller vouches. Without a
-    request they are those that an earlier call of this version measured; None where there are none. What the
-    store had otherwise, such as constants that an earlier call vouched for, is then deleted.
+    The request decides whether they are measured or are those for which the caller vouches. Without a
+    request they are constants that an earlier call with this version measured and stored.
+
+    Returns:
+      The constants. None without a request where no measured constants are stored: other constants in the
+      store, such as those for which an earlier caller vouched, are then deleted.
     """
     if request.is_measured:
         own = audit.own
@@ -296,7 +301,7 @@ def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
 def _find_stored(
     audit: _Audit, requested: Setting, is_chosen: bool, runs: int
 ) -> tuple[Setting, Store] | None:
-    """Returns a store that already has all runs, after its setting; None where there is no such store.
+    """Returns the first store that already has all runs, as (its setting, the store); None without any.
 
     Args:
       audit: the model, its adversary and the folder of the stores.
@@ -316,7 +321,7 @@ def _find_stored(
 
 
 def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tuple[Setting, Store]:
-    """Trains the missing runs; returns the setting, with the clipping strategy it used, and its store.
+    """Trains the missing runs; returns (the setting with the clipping strategy that was used, its store).
 
     Args:
       audit: the model, its adversary and the folder of the stores.
@@ -341,7 +346,9 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
     """
     if not isinstance(adversary, Adversary):
         return adversary
+    # Of a function defined inside another, the name of the outermost function.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
+    # The number of canaries is checked as the setting's field of that name is.
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     try:
         return OwnAdversary(label, _fingerprint_adversary(adversary, model))
@@ -436,7 +443,9 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
-    """Returns a module as a model over a flat vector of parameters, after a trial on an example's shape.
+    """Returns a module as a model over a flat vector of parameters, once it has taken an example's shape.
+
+    The module and its loss are traced on shapes, not run.
 
     Raises InputError where the module has variables other than parameters or draws randomness, where module
     or criterion fails on the example, or where the loss is no scalar.
@@ -494,19 +503,20 @@ class _NoModule(nn.Module):
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
-    """Returns a loss over a tree of parameters as a model over a flat vector, after a trial on a shape.
+    """Returns a caller's loss over a tree of parameters as a model over a flat vector.
 
     Args:
       loss: (params, (feature, label)) -> the scalar loss of a single example.
       params: the tree at which every run begins.
-      dataset: the data; the loss is tried on the shape of the first example.
+      dataset: the data; the loss is traced on the shape of the first example.
 
     Raises:
       InputError: params hold anything but floats, or the loss fails or is no scalar.
     """
     example = _first_example(dataset)
     _require_floats(params)
-    start, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params))
+    float32_params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+    start, unravel = ravel_pytree(float32_params)
 
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the caller's loss at a flat vector of parameters."""
@@ -526,12 +536,12 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     )
     theta_0 = np.asarray(start)
     return Model(
-        _NoModule(),
-        start.size,
-        lambda key: jnp.asarray(theta_0),
-        unravel,
-        _no_criterion,
-        flat_loss,
+        module=_NoModule(),
+        n_parameters=start.size,
+        init=lambda key: jnp.asarray(theta_0),  # every run begins at params, whatever its key
+        unravel=unravel,
+        criterion=_no_criterion,
+        loss=flat_loss,
     )
 
 
@@ -588,6 +598,7 @@ def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dat
         reason = _why_unfit(strategy, model, batch)
         if not reason:
             return changed(setting, clipping=strategy)
+    # No faster strategy fits; `reason` is that of the last of them.
     print(
         f"a gradient per example, ten to a hundred times slower: {reason}",
         file=sys.stderr,
@@ -605,12 +616,12 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
     if name == "book_keeping" and features.ndim != 2:
         return "book_keeping takes flat features"
     theta = model.init(jax.random.key(0))
-    norm = jnp.float32(1)
+    norm = jnp.float32(1)  # the clipping norm
     expected = jax.jit(per_example(model.loss))(theta, batch, norm)
     try:
         actual = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
-    except (TypeError, ValueError, FlaxError) as error:
-        return " ".join(str(error).split())
+    except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
+        return " ".join(str(error).split())  # on one line
     if jnp.allclose(actual, expected, rtol=0, atol=_TOLERANCE):
         return ""
     return f"{name} differs from per-example gradients"

@@ -60,8 +60,8 @@ class Result:
     def epsilon(self) -> float:
         """Returns the lower bound on epsilon that is proven whatever the trade-off curve.
 
-        The verdict relies on it. For a single run it is the largest of the bounds that assume no Gaussian
-        curve, 0 where there is none.
+        The verdict relies on it. For a single run it is the largest bound among those that assume no Gaussian
+        curve, or 0 where there is none.
         """
         return self.conclusion.epsilon
 

@@ -108,17 +108,19 @@ class CanaryMethod(Method):
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Splits off a pilot of runs, chooses a threshold on it, and counts the errors of both parts at it.
+    """Chooses a threshold on a pilot of the runs; counts its errors in the pilot and in the other runs.
 
     Args:
       design: The scores.
       family: The trade-off functions for whose parameter the threshold is chosen.
       error: The error of the bound that will be computed.
     """
-    pilot, rest = design.split()
-    # The choice uses only the rest's numbers of runs and canaries, which are the same at any threshold.
-    threshold = _choose_threshold(pilot, rest.errors(0.0), family, error)
-    return Counted(threshold, pilot.errors(threshold), rest.errors(threshold))
+    pilot, other_runs = design.split()
+    # The choice needs only the numbers of the other runs and of their canaries. These are the same at
+    # any threshold, such as 0.
+    sizes = other_runs.errors(0.0)
+    threshold = _choose_threshold(pilot, sizes, family, error)
+    return Counted(threshold, pilot.errors(threshold), other_runs.errors(threshold))
 
 
 def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
@@ -127,26 +129,28 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on mu by betting against Gaussian trade-off curves, for any number of runs.
+    """Returns the lower bound on mu by betting against Gaussian trade-off curves, and its epsilon.
 
-    Its epsilon is one that holds if the average trade-off curve is Gaussian.
+    Both hold for any number of runs. The epsilon is that of a Gaussian curve with this mu: it is a lower
+    bound only if the average trade-off curve is Gaussian.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the bound on mu from both average error rates and a standard error over runs.
+    """Returns the lower bound on mu from both average error rates and a standard error over runs.
 
     It is the estimate of mu minus Student's quantile times the standard error, at least 0. Runs are the
-    independent units, not canaries. It needs many runs, and its epsilon a Gaussian curve.
+    independent units, not canaries. The bound is asymptotic: it needs many runs. The epsilon that is computed
+    from mu also needs a Gaussian trade-off curve.
     """
     mu = max(_compute_normal_limit(counted.rest, 1 - confidence), 0.0)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
-    """Returns the record of a method of the LiDP paper, for an order and an interval.
+    """Returns the record of a method of the LiDP paper (Pillutla et al., 2023), for an order and an interval.
 
     The method's bound is the epsilon of the curve through the upper limits of both error rates, each at half
     of the error.
@@ -166,8 +170,14 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
         return min(scale * upper, 1.0)
 
     def prove(counted: Counted, delta: float, confidence: float) -> Proven:
-        """Returns epsilon of the trade-off curve through both rates' upper limits."""
-        error = (1 - confidence) / 2
+        """Returns epsilon of the trade-off curve through both rates' upper limits, at least 0.
+
+        Args:
+          counted: The errors at a threshold, of which those outside the pilot count.
+          delta: The delta of epsilon.
+          confidence: The least probability with which both limits hold, as far as the interval is valid.
+        """
+        error = (1 - confidence) / 2  # of each limit
         rest = counted.rest
         fpr = bound_rate(rest.scale_out, rest.alarms, rest.canaries_out, error)
         fnr = bound_rate(rest.scale_in, rest.misses, rest.canaries_in, error)
@@ -200,6 +210,7 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
       (lower, upper)
     """
     z = float(-special.ndtri(error))
+    # The means x that are not rejected have a x^2 - b x + c <= 0.
     a = n + z * z
     b = 2 * n * mean + z * z * variance.linear
     c = n * mean**2 - z * z * variance.constant
@@ -231,14 +242,17 @@ def bernstein(
       (lower, upper)
     """
     log_per_value = np.log(1 / error) / n  # L / n
-    # The lower limit of a mean is 1 less the upper limit of 1 less the values.
+    # The lower limit for values v is 1 minus the upper limit for the values 1 - v.
     lower = 1 - _compute_bernstein_upper(1 - mean, log_per_value, variance.mirror())
     upper = _compute_bernstein_upper(mean, log_per_value, variance)
     return lower, upper
 
 
 def _compute_bernstein_upper(mean: float, log_per_value: float, variance: VarianceBound) -> float:
-    """Returns Bernstein's upper limit of a mean: the larger root of its quadratic in x.
+    """Returns Bernstein's upper limit of a mean, from 0 to 1.
+
+    It is the larger root x of (x - shifted)^2 = 2 L / n * variance(x), where shifted = mean + 2 L / (3 n). As
+    variance(x) is linear * x + constant - x^2, this is a quadratic a x^2 - b x + c = 0.
 
     Args:
       mean: The average of the values, in [0, 1].
@@ -290,10 +304,14 @@ def exchangeable_limits(
     means = moments(sums, canaries, order)
     n = len(sums)
     error_per_moment = error / order  # `order` limits are computed in all
+
+    # The variance of a bit is all that order 1 needs.
     if order == 1:
         return interval(means[1], n, error_per_moment, _VARIANCE_OF_BIT)
 
-    upper_limits: dict[int, float] = {}  # of mu_j, by j
+    # Upper limits of mu_j, by j: first those that need no others, then the lower moments from the highest
+    # down. mu_1 alone also gets its lower limit.
+    upper_limits: dict[int, float] = {}
     for j in range(order // 2 + 1, order + 1):
         _, upper_limits[j] = interval(means[j], n, error_per_moment, _VARIANCE_OF_BIT)
     for j in range(order // 2, 1, -1):
@@ -304,10 +322,10 @@ def exchangeable_limits(
 
 
 def moments(sums: Array, canaries: int, order: int) -> list[float]:
-    """Returns estimates of mu_0 = 1, mu_1, ..., mu_order; mu_l is the probability that l bits are all 1.
+    """Returns estimates of the moments mu_0 = 1, mu_1, ..., mu_order of the bits of a run.
 
-    The l bits are random ones of the K bits of a run. Each estimate is the mean over runs of C(S, l) / C(K,
-    l), the share of a run's l-tuples whose bits are all 1.
+    mu_l is the probability that l bits, drawn at random from the K bits of a run, are all 1. Its estimate is
+    the mean over runs of C(S, l) / C(K, l), the share of a run's l-tuples whose bits are all 1.
 
     Args:
       sums: S, (n,) the sum of each run's bits.
@@ -317,13 +335,14 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
     shares = np.ones_like(sums, np.float64)
     means = [1.0]
     for j in range(order):
+        # From C(S, j) / C(K, j) to the same with j + 1; 0 where a run has fewer than j + 1 ones.
         shares = shares * np.maximum(sums - j, 0) / (canaries - j)
         means.append(float(shares.mean()))
     return means
 
 
 def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> VarianceBound:
-    """Returns an upper bound on the variance of the estimate m_j of a moment, linear in x = mu_j.
+    """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of x = mu_j.
 
     Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random j-subsets of
     the canaries share i (LiDP paper, Appendix). Subsets that coincide (i = j) give the linear term h_j(j) x.
@@ -399,7 +418,14 @@ METHODS = {record.name: record for record in _RECORDS}
 
 
 def counterpart(method: str) -> CanaryMethod | None:
-    """Returns the method for many canaries a run that replaces a method for a single one, or None."""
+    """Returns the method that stands in for a single-canary method where runs have several canaries.
+
+    Args:
+      method: The name of the method for runs with a single canary.
+
+    Returns:
+      The method's record; None where no method stands in.
+    """
     for record in METHODS.values():
         if record.counterpart == method:
             return record
@@ -495,41 +521,43 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     rates_out, rates_in = errors.rates()
     runs = min(len(rates_out), len(rates_in))
     require(runs >= 2, "a standard error over runs needs two runs of a kind")
+    # Of (FPR, FNR), kept off 0 and 1, where the quantile is infinite.
     quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
-    # 1 / phi(quantile) of both rates
-    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)
+    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
+
     if errors.paired:
-        variance = float(np.var(slope_out * rates_out + slope_in * rates_in, ddof=1)) / len(
-            rates_out
-        )
+        sums = slope_out * rates_out + slope_in * rates_in
+        variance = float(np.var(sums, ddof=1)) / len(rates_out)
     else:
         variance_out = float(slope_out * slope_out * np.var(rates_out, ddof=1)) / len(rates_out)
         variance_in = float(slope_in * slope_in * np.var(rates_in, ddof=1)) / len(rates_in)
         variance = variance_out + variance_in
-    return float(-quantiles.sum() - special.stdtrit(runs - 1, 1 - error) * np.sqrt(variance))
+
+    students_quantile = special.stdtrit(runs - 1, 1 - error)
+    return float(-quantiles.sum() - students_quantile * np.sqrt(variance))
 
 
-def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: float) -> float:
+def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
     """Returns the score of the pilot that, as a threshold, should prove the largest parameter.
 
     At each score of the pilot, error rates are estimated from normal distributions, from the pilot's counts,
     and from counts raised by their error (`thresholds.Candidates`); each pair of rates predicts a parameter.
     The usual choice is the best score by normal distributions or, where these predict nothing, the score with
-    the fewest errors. It is overruled where the raised counts elsewhere predict more than the plain counts do
-    at the usual score. The largest of many predictions may be large by chance, so that it decides only if its
-    error does not explain it.
+    the smallest sum of both rates. It is overruled if the raised counts at another score predict more than
+    the plain counts do at the usual score. Counts are raised for this comparison, since the largest of many
+    predictions may be large by chance.
 
     Args:
       pilot: The scores of the pilot's runs.
-      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
+      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
     # The parameters (T,) that each estimate of the rates predicts.
-    normal = _predict_parameters(*candidates.normal, rest, family, error)
-    counted = _predict_parameters(*candidates.counted, rest, family, error)
-    raised = _predict_parameters(*candidates.raised, rest, family, error)
+    normal = _predict_parameters(*candidates.normal, sizes, family, error)
+    counted = _predict_parameters(*candidates.counted, sizes, family, error)
+    raised = _predict_parameters(*candidates.raised, sizes, family, error)
     if normal.max() > 0:
         usual = int(np.argmax(normal))
     else:
@@ -543,7 +571,7 @@ def _choose_threshold(pilot: Design, rest: RunErrors, family: Family, error: flo
 
 
 def _predict_parameters(
-    rates_out: Array, rates_in: Array, rest: RunErrors, family: Family, error: float
+    rates_out: Array, rates_in: Array, sizes: RunErrors, family: Family, error: float
 ) -> Array:
     """Predicts the parameter that a test on the counted runs would prove, at each pair of error rates.
 
@@ -553,7 +581,7 @@ def _predict_parameters(
     Args:
       rates_out: (T,) false-positive rates.
       rates_in: (T,) false-negative rates.
-      rest: The numbers of runs and canaries that will be counted; its errors do not matter.
+      sizes: The numbers of runs and canaries that will be counted; its errors do not matter.
       family: The trade-off functions.
       error: The error of the bound.
 
@@ -578,7 +606,7 @@ def _predict_parameters(
         by_run = scale * log_inverse_error / runs
         return np.asarray(np.minimum(rates + by_guess + by_run, 1.0))
 
-    guesses_in, guesses_out = rest.guesses()
-    fpr = compute_upper_limits(rates_out, rest.scale_out, guesses_out, len(rest.alarms))
-    fnr = compute_upper_limits(rates_in, rest.scale_in, guesses_in, len(rest.misses))
+    guesses_in, guesses_out = sizes.guesses()
+    fpr = compute_upper_limits(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))
+    fnr = compute_upper_limits(rates_in, sizes.scale_in, guesses_in, len(sizes.misses))
     return family.parameter(fpr, fnr)

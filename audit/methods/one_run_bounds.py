@@ -143,9 +143,11 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` from a single run's observed cosines (K,).
+    """Returns the bound `exact_null` on epsilon from a single run's observed cosines (K,).
 
-    Their law where nothing leaks is known exactly: canaries are uniform directions.
+    Canaries are uniform directions, so that the law of a cosine where nothing leaks is known exactly. All
+    canaries are in: the record counts cosines that are not above the threshold as false negatives, and it
+    has no scores out.
     """
     proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
@@ -171,10 +173,10 @@ def make_design(cosines: Cosines) -> Fresh:
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns what a single run's scores (1, K) say of its coins: scores above the median guess "in".
+    """Returns the evidence of a single run's scores (1, K) on its coins.
 
-    The distance of a score from the median is how sure the guess is; the sign in `signed` says whether it is
-    right.
+    A score above the median guesses that its canary is in, a score below it that the canary is out. The
+    distance from the median says how sure the guess is, and the sign in `signed` whether it is right.
 
     Raises:
       InputError: Several runs, or fewer than 40 canaries.
@@ -189,16 +191,18 @@ def weigh_coins(design: Coins) -> CoinEvidence:
     presence = design.presence[0]
     evidence_for_in = scores - np.median(scores)
     sign_of_coin = np.where(presence, 1.0, -1.0)
-    return CoinEvidence(evidence_for_in * sign_of_coin, 1, FAIR_COINS)
+    return CoinEvidence(evidence_for_in * sign_of_coin, steps=1, assumes=FAIR_COINS)
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns what pairs of cosines, one observed and one unobserved, say of which of the two was inserted.
+    """Returns the evidence of pairs of cosines on which canary of each pair was inserted.
 
-    That is decided by a fair coin, whose flip removes a canary and adds another: 2 steps. The guess is the
-    canary with the larger cosine.
+    A pair is an observed cosine, of the inserted canary, and an unobserved cosine. A fair coin decides which
+    canary is inserted. Its flip removes that canary and adds the other: 2 steps. The guess is the canary with
+    the larger cosine.
     """
-    return CoinEvidence(cosines.observed - cosines.unobserved, 2, DRAWN_ALIKE)
+    signed = cosines.observed - cosines.unobserved  # positive where the guess is right
+    return CoinEvidence(signed, steps=2, assumes=DRAWN_ALIKE)
 
 
 def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> list[Bound]:
@@ -209,7 +213,7 @@ def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) ->
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed.
+    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
 
     Args:
       evidence: What the run's scores say of its coins.
@@ -228,9 +232,9 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    Some of the coins, the pilot, choose how many of the others are guessed; the surest are guessed. Its
-    epsilon holds for a Gaussian trade-off curve. The flip of a pair's coin takes two steps, so that what is
-    proven is 2 mu.
+    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
+    The epsilon that follows from mu holds if the trade-off curve is Gaussian. The flip of a pair's coin takes
+    two steps, so that what is proven is 2 mu.
 
     Args:
       evidence: What the run's scores say of its coins.
@@ -336,16 +340,21 @@ class _OrderedCoins(NamedTuple):
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
-    """Draws a pilot of a fifth of the coins, and orders at most 20,000 others, the surest guess first."""
+    """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
+
+    The pilot is a fifth of the coins, but at least 20. From it come the numbers of guesses to choose from,
+    each with the share of right guesses that is expected.
+    """
     # How sure guesses are does not depend on the coins, so that an order by it favours no right guess.
     certainty = np.abs(evidence.signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
-    pilot, rest = exact_null.split_pilot(certainty, pilot_size)
-    rest = rest[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
-    surest_first = rest[np.argsort(-certainty[rest], kind="stable")]
-    right = np.cumsum(evidence.signed[surest_first] > 0, dtype=np.int64)
-    guess_counts, expected_shares = _predict_right_shares(evidence.signed[pilot], len(rest))
-    return _OrderedCoins(len(rest), right, guess_counts, expected_shares)
+    pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
+    guessable = guessable[:MOST_COINS]  # a random subset, since `split_pilot` shuffles
+    surest_first = guessable[np.argsort(-certainty[guessable], kind="stable")]
+    is_right = evidence.signed[surest_first] > 0
+    right = np.cumsum(is_right, dtype=np.int64)  # among the surest 1, 2, ... guesses
+    guess_counts, expected_shares = _predict_right_shares(evidence.signed[pilot], len(guessable))
+    return _OrderedCoins(len(guessable), right, guess_counts, expected_shares)
 
 
 def epsilon_from_guesses(
@@ -366,14 +375,15 @@ def epsilon_from_guesses(
     """
 
     def is_refuted(epsilon: float) -> bool:
+        """Returns whether so many right guesses have at most the probability `error` under an epsilon."""
         # By group privacy, two steps are (2 epsilon, (1 + e^epsilon) delta)-DP.
         flip_delta = delta
         if steps != 1:
-            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
+            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))  # does not overflow
         log_p = log_p_approximate(coins, number, right, steps * epsilon, flip_delta)
         return bool(log_p <= np.log(error))
 
-    if right == 0:
+    if right == 0:  # 0 or more right guesses are certain, whatever epsilon
         return 0.0
     return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
 
@@ -407,6 +417,8 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     for _ in range(_PASSES):
         points = np.linspace(low, high, _SECTIONS + 1)
         last_refuted = int(np.flatnonzero(are_refuted(points))[-1])
+        # The first point is refuted and the last is not, so that both ends of the section exist. The
+        # minimum only guards the index.
         low = points[last_refuted]
         high = points[min(last_refuted + 1, _SECTIONS)]
     return float(low)
@@ -433,12 +445,13 @@ def log_p_approximate(
     )
     right_rate = special.expit(epsilons)  # of W ~ Binomial(guesses, right_rate)
     log_tail = scipy.stats.binom.logsf(right - 1, guesses, right_rate)  # log P(W >= v)
+
+    # P(v > W >= v - i) for i = 1, ..., v along a last axis.
     below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
-    masses = np.cumsum(
-        scipy.stats.binom.pmf(below, guesses, right_rate[..., None]), -1
-    )  # P(v > W >= v - i)
+    probabilities = scipy.stats.binom.pmf(below, guesses, right_rate[..., None])
+    masses = np.cumsum(probabilities, -1)
     largest_ratio = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # without delta it is the log of 0
         log_delta_term = np.log(2 * canaries * deltas * largest_ratio)
     log_p: Array = np.minimum(np.logaddexp(log_tail, log_delta_term), 0.0)
     return log_p
@@ -472,6 +485,7 @@ def gaussian_refutes(
     for j in range(int(v.max(initial=0)) - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
         wrong_probability = special.ndtr(special.ndtri(np.minimum(right_probability, 1.0)) - mus)
+        # q_j is also at least q_(j+1). Where j >= v, r - j may be 0, but the result is not used.
         with np.errstate(divide="ignore", invalid="ignore"):
             least_q = np.maximum(q, (canaries * wrong_probability + q_sum) / (r - j))
         started = j < v  # entries with a smaller v start later
@@ -493,7 +507,7 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
     guess_counts = np.maximum(np.round(_GUESSED_SHARES * coins).astype(np.int64), 1)
     centre = float(pilot.mean())
     spread = float(pilot.std())
-    if not spread > 0:
+    if not spread > 0:  # all evidence is equal, so that all guesses are right, or none is
         always_right = float(centre > 0)
         return guess_counts, np.full(len(guess_counts), always_right)
 
@@ -504,7 +518,8 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
     right = special.ndtr((centre - levels) / spread)
     wrong = special.ndtr((-centre - levels) / spread)
     guessed_shares = right + wrong
-    nearest = np.argmin(np.abs(guessed_shares[:, None] - _GUESSED_SHARES), 0)
+    distances = np.abs(guessed_shares[:, None] - _GUESSED_SHARES)  # (levels, choices)
+    nearest = np.argmin(distances, 0)
     return guess_counts, (right / guessed_shares)[nearest]
 
 
@@ -557,6 +572,7 @@ def _best_for_mu(
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
     coarse_grids = np.tile(mus, (len(guess_counts), 1))
     coarse = mus[find_last_refuted(coarse_grids)]
-    fine_grids = coarse[:, None] + np.linspace(0.0, mus[1], _SECTIONS + 1)
+    section = np.linspace(0.0, mus[1], _SECTIONS + 1)  # from a mu of the coarse grid to the next
+    fine_grids = coarse[:, None] + section
     largest_mus = fine_grids[np.arange(len(guess_counts)), find_last_refuted(fine_grids)]
     return int(np.argmax(largest_mus))

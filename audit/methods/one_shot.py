@@ -58,8 +58,8 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     Args:
       run: The cosines.
       delta: The delta of epsilon.
-      confidence: The confidence of each error rate's limit in the last two estimates. As a whole these do not
-        hold at it.
+      confidence: The confidence of each error rate's limit in the last two estimates. These estimates do not
+        hold at this confidence, since they choose the best threshold on the same cosines.
     """
     conversions.require_levels(delta, confidence)
     return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
@@ -68,11 +68,12 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations of cosines over the last axis, in units of 1/sqrt(d).
 
-    The variance is divided by the number of cosines, as in the paper.
+    The variance is the sum of squared deviations over K, not K - 1, as in the one-shot paper (Andrew et al.,
+    ICLR 2024).
 
     Args:
       values: (..., K) cosines.
-      dimension: d.
+      dimension: d, the dimension of the canaries' directions.
     """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
@@ -89,19 +90,24 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns epsilon as in the paper's first version: the largest over thresholds between two normal laws.
+    """Returns the largest epsilon of a threshold between two normal laws, as the paper's first version does.
 
     Args:
       null: The law, or laws (...), of unobserved cosines.
       seen: The law, or laws (...), of observed cosines.
       delta: The delta of epsilon.
+
+    Returns:
+      Epsilons (...), at least 0; `_maximise_over_thresholds` has the formula.
     """
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
         """Returns the log of the null's probability below thresholds (..., points), and above them."""
+        # A last axis is added to the laws, for the thresholds.
         z = (points - np.asarray(null.mean)[..., None]) / np.asarray(null.deviation)[..., None]
         return special.log_ndtr(z), special.log_ndtr(-z)
 
+    # The null's delta quantile, at which the thresholds begin.
     null_quantile = np.asarray(null.mean) + np.asarray(null.deviation) * special.ndtri(delta)
     return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
 
@@ -109,10 +115,10 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
     """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal law.
 
-    The paper's code does so for dimensions below 1,000.
+    The code of the one-shot paper does so for dimensions below 1,000.
 
     Args:
-      dimension: d.
+      dimension: d, the dimension of the canaries' directions.
       seen: The law of observed cosines, in units of 1/sqrt(d).
       delta: The delta of epsilon.
     """
@@ -120,7 +126,7 @@ def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
         """Returns the log of the exact law's probability below thresholds, and above them."""
-        inside = np.clip(points / root, -1.0, 1.0)
+        inside = np.clip(points / root, -1.0, 1.0)  # thresholds as cosines
         return cosine_law.log_cdf(inside, dimension), cosine_law.log_sf(inside, dimension)
 
     null_quantile = root * cosine_law.quantile(delta, dimension)
@@ -151,9 +157,11 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
     observed = len(run.observed)
     unobserved = len(run.unobserved)
     rng = np.random.default_rng(1)  # the same draws each time
+
+    # The laws that are fitted to the cosines, and simulated fits from which the standard errors come.
     seen = fit(run.observed, run.dimension)
     redrawn_seen = _draw_fits(rng, seen, observed, _FITS)
-    null = _STANDARD
+    null = _STANDARD  # N(0, 1/d) in units of 1/sqrt(d)
     redrawn_null = _STANDARD
     if unobserved:
         null = fit(run.unobserved, run.dimension)
@@ -200,7 +208,9 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
-    """Returns the papers' eps_lo: the largest epsilon of all thresholds, from limits of both error rates.
+    """Returns the papers' estimate eps_lo, the largest epsilon over all thresholds.
+
+    Epsilon at a threshold follows from upper limits of both error rates.
 
     Without unobserved canaries the false-positive rate is exact. With them it has a limit of its own, so that
     even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata O8).
@@ -211,10 +221,13 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
       error: The one-sided error of each rate's limit.
       prior: The prior of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
     """
+    # Both functions take several audits, a row each: this run is the only row.
+    observed = run.observed[None]
+    unobserved = run.unobserved[None]
     if len(run.unobserved):
-        values = _find_best_of_both(run.observed[None], run.unobserved[None], delta, error, prior)
+        values = _find_best_of_both(observed, unobserved, delta, error, prior)
     else:
-        values = _find_best_against_law(run.observed[None], run.dimension, delta, error, prior)
+        values = _find_best_against_law(observed, run.dimension, delta, error, prior)
     return float(values[0])
 
 
@@ -273,6 +286,7 @@ def _maximise_over_thresholds(
     deviation = np.asarray(seen.deviation, np.float64)
     seen_quantile = mean - deviation * special.ndtri(delta)
     start, stop = np.broadcast_arrays(np.asarray(null_quantile), seen_quantile)
+    # Where observed cosines are lower than unobserved, the quantiles may come in the other order.
     low = np.minimum(start, stop)
     high = np.maximum(start, stop)
 
@@ -288,9 +302,10 @@ def _maximise_over_thresholds(
         # `fmax` passes over NaN, the difference of two logs of 0.
         return np.asarray(np.fmax(np.fmax(below, above), 0.0))
 
-    # A grid of thresholds, then a finer grid between the neighbours of the best.
+    # A grid of thresholds along a last axis, then a finer grid between the neighbours of the best.
     points = np.linspace(low, high, _GRID, axis=-1)
-    best = np.take_along_axis(points, compute_epsilons(points).argmax(-1)[..., None], -1)[..., 0]
+    place = compute_epsilons(points).argmax(-1)
+    best = np.take_along_axis(points, place[..., None], -1)[..., 0]
     step = (high - low) / (_GRID - 1)
     fine_low = np.maximum(best - step, low)
     fine_high = np.minimum(best + step, high)
@@ -374,7 +389,9 @@ def _simulate_in_sample(
     """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
+    # Fewer audits where each has many canaries, since their total is limited; but at least 20.
     audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
+    # A normal draw may leave the range of a cosine.
     cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
     if not unobserved:
         return _find_best_against_law(cosines_in, dimension, delta, error, prior)
@@ -404,7 +421,7 @@ def _find_best_against_law(
     fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
     if dimension < _EXACT_BELOW:
         log_fpr = cosine_law.log_sf(points, dimension)
-    else:
+    else:  # the cosine's law is nearly N(0, 1/d)
         log_fpr = special.log_ndtr(-points * np.sqrt(dimension))
     return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
 
@@ -424,11 +441,14 @@ def _find_best_of_both(
     n_in = observed.shape[-1]
     n_out = unobserved.shape[-1]
     order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
-    is_observed = order < n_in
-    # The number of observed scores below each threshold.
-    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])
+    is_observed = order < n_in  # of the cosines of each audit, ascending
+
+    # Threshold i, from 0 to K + M, lies above the i lowest cosines: below the lowest threshold is none.
     below = np.arange(n_in + n_out + 1)
-    false_alarms = n_out - (below - misses)
+    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])  # observed cosines below it
+    false_alarms = n_out - (below - misses)  # unobserved cosines above it
+
+    # Limits of every possible number of errors, looked up for each threshold.
     limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
     limits_out = _compute_upper_limits(np.arange(n_out + 1), n_out, error, prior)
     return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
@@ -448,6 +468,7 @@ def _compute_upper_limits(
       prior: 1/2 for Jeffreys' limits, 1 for those of Clopper and Pearson.
     """
     second = trials - count + 1 - prior  # of the beta law's parameters
+    # Where it is not positive the quantile is undefined; any positive number avoids a NaN there.
     limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
     return np.where(second > 0, limits, 1.0)
 

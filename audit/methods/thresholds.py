@@ -100,11 +100,11 @@ def choose_on_pilot(
 ) -> Rank:
     """Returns the rank at which further scores should give the largest lower limit of the parameter.
 
-    Rank r of the scores in means a threshold at the r-th lowest of them; rank r of the scores out means one
-    at the r-th highest. Ranks 1, 2, 4, ... of either world are tried. The choice is the best of them for
-    normal distributions with the pilot's area under the ROC curve, which varies little between pilots. With
-    `any_shape` the pilot's counts may overrule it: where they contradict such distributions, or predict a
-    larger limit elsewhere, by more than they may err. The choice depends on ranks alone.
+    Rank r of the scores in means a threshold at the r-th lowest of them; rank r of the scores out means a
+    threshold at the r-th highest. Ranks 1, 2, 4, ... of either world are tried. The usual choice is the best
+    rank for normal distributions with the pilot's area under the ROC curve, which varies little between
+    pilots. With `any_shape`, the pilot's counts overrule it where they clearly contradict such distributions,
+    or clearly predict a larger limit at another rank. The choice depends on the order of the scores alone.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
@@ -112,11 +112,12 @@ def choose_on_pilot(
       n_out: The number of further scores out.
       parameter: The parameter of the trade-off curve through a pair of rates.
       error: The error of each rate's upper limit.
-      any_shape: Whether scores may be nothing like normal.
+      any_shape: Whether scores may be far from normal.
     """
     pilot_in, pilot_out = pilot
-    if not len(pilot_in) or not len(pilot_out):
+    if not len(pilot_in) or not len(pilot_out):  # nothing to choose by
         return Rank(is_in=True, rank=1)
+
     mu = _estimate_separation(pilot_in, pilot_out)
     # Ranks are judged from the lowest score: for the highest scores out, all scores are negated.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
@@ -185,7 +186,7 @@ def _judge_ranks(
       parameter: The parameter of the trade-off curve through a pair of rates, which is symmetric.
       error: The error of each rate's upper limit.
     """
-    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
+    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # powers of 2 up to half of the scores
     levels = ranks / (n_own + 1)  # the expected share of this world below each rank
     below = _estimate_share_below(levels, mu, own, other)
     normal_share = special.ndtr(mu + special.ndtri(levels))
@@ -202,14 +203,16 @@ def _judge_ranks(
 def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     """Returns the distance mu, in standard deviations, of two normal laws with the pilot's AUC.
 
-    The AUC of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). One more pair of scores in and out is added,
-    which counts half, so that the AUC is never 0 or 1.
+    The AUC is the share of pairs of a score in and a score out in which the score in is larger; ties count
+    half. That of N(mu, 1) against N(0, 1) is Phi(mu / sqrt(2)). A tied pair is added to the pilot's pairs, so
+    that the AUC is never 0 or 1.
 
     Args:
       pilot_in: (n,) scores with the canary.
       pilot_out: (m,) scores without it.
     """
     ordered = np.sort(pilot_out)
+    # Pairs in which the score out is below the score in, and pairs in which it is not above it.
     below = np.searchsorted(ordered, pilot_in, side="left").sum()
     not_above = np.searchsorted(ordered, pilot_in, side="right").sum()
     pairs = len(pilot_in) * len(pilot_out)
@@ -232,7 +235,7 @@ class _Below(NamedTuple):
 
 
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
-    """Estimates which share of the other world lies below quantiles of a world.
+    """Estimates from a pilot which share of the other world's scores lies below each quantile of a world.
 
     The other world's scores are counted below the pilot's own score that is nearest to the quantile, and 5
     scores (_PRIOR) of normal distributions are added. From that score to the quantile itself, the share is
@@ -246,6 +249,7 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
       other: The pilot's scores of the other world.
     """
     size = len(other)
+    # The rank of the pilot's own score that is nearest to each quantile, from 1.
     places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
     normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
     normal_at_level = special.ndtr(mu + special.ndtri(levels))
@@ -254,8 +258,8 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
 
     shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
     shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
-    # The count varies as a binomial one does, and with the place of the pilot's own score, which
-    # moves it by about 1 / sqrt(place) of itself.
+    # A count has the variance of a binomial count, and that of the pilot's own score, whose chance
+    # position moves the count by a share of about 1 / sqrt(place).
     expected = size * normal_at_place
     deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
     return _Below(shares, places, (counted - expected) / deviation)
@@ -291,8 +295,10 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     n_in = len(pilot_in)
     n_out = len(pilot_out)
     size = n_in + n_out
-    # z is where each distinct score lies on the scale of the world out, N(0, 1); in is N(mu, 1).
-    values, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+    distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
+
+    # Scores out are N(0, 1) and scores in N(mu, 1) on a scale on which each distinct score lies at z:
+    # there the mixture's distribution function has the share of the pilot's scores up to that score.
     mu = 0.0
     if n_in and n_out:
         mu = _estimate_separation(pilot_in, pilot_out)
@@ -301,11 +307,11 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     normal_out = special.ndtr(-z)
     normal_in = special.ndtr(z - mu)
 
-    errors = count_errors(pilot_in, pilot_out, values)
+    errors = count_errors(pilot_in, pilot_out, distinct)
     counted_out, raised_out = _estimate_rates(errors.false_positives, normal_out, n_out)
     counted_in, raised_in = _estimate_rates(errors.false_negatives, normal_in, n_in)
     return Candidates(
-        thresholds=values,
+        thresholds=distinct,
         normal=(normal_out, normal_in),
         counted=(counted_out, counted_in),
         raised=(raised_out, raised_in),

@@ -53,7 +53,8 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
 
     Args:
       title: the title of the page.
-      about: the audits, which get a section each, and an index if there are several.
+      about: the audits, each of which gets a section. Several audits also get an index, unless all of them
+        are audits of a single run.
       before: markup that comes before the index.
     """
     content = [page.element("h1", title), *before]
@@ -71,6 +72,7 @@ def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
+    # Only federated audits conclude on each run alone.
     kind = "federated audits" if about[0].runs else "audits"
     return report(f"{len(about)} {kind}", about)
 
@@ -95,8 +97,10 @@ def _make_index(about: Sequence[Subject]) -> Html:
         rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
-    most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of one audit
-    expected_errors = most_error * len(about)  # at most
+
+    # At most so many audits exceed the truth by chance, on average.
+    most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of a single audit
+    expected_errors = most_error * len(about)
     warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
@@ -109,10 +113,10 @@ def _find_differences(about: Sequence[Subject]) -> list[str]:
     """
     differences = []
     for subject in about:
-        others = [other for other in about if other.title == subject.title]
+        namesakes = [other for other in about if other.title == subject.title]
         differing = []
         for name, fact in subject.facts.items():
-            if any(other.facts.get(name) != fact for other in others):
+            if any(namesake.facts.get(name) != fact for namesake in namesakes):
                 differing.append(f"{name.lower()}: {fact}")
         text = "; ".join(differing)
         differences.append(f" {text}" if text else "")
@@ -166,7 +170,8 @@ def _make_section(subject: Subject, count: int) -> Html:
 def _judge(subject: Subject) -> Verdict:
     """Returns an audit's verdict, or `verdicts.SMOKE` for an audit too small to prove anything.
 
-    For several federated runs it is the verdict on the first, and says so.
+    For several federated runs it is the verdict on the first run. Its sentence then begins with "Of the first
+    run", unless nothing is proven.
     """
     if not subject.proves:
         return verdicts.SMOKE
@@ -264,7 +269,7 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
         return assumption.sentence
     if conclusion.curve is None and conclusion.has_one_canary:
         return assumption.sentence
-    if conclusion.curve is None:
+    if conclusion.curve is None:  # several canaries a run, whose scores the test cannot take
         return assumption.sentence + _UNTESTED
     if conclusion.refutes_gaussian:
         return f"{assumption.sentence}, which these scores refute ({conclusion.p_value()}): it does not hold"
@@ -303,7 +308,7 @@ def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the panel that shows epsilon proven after each run."""
     when = "by all training runs, in whatever order they stand"
     stops = ""
-    if conclusion.path:
+    if conclusion.path:  # it is known only where the runs are in order
         when = f"after each of {len(conclusion.path):,} training runs"
         stops = " It holds whenever one stops."
     alternative = f"Epsilon proven {when}{_list_upper_bounds(conclusion)}."
@@ -373,9 +378,13 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
 
 
 def _describe_expansion(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel that shows how steps stretch distances."""
+    """Returns the alternative text and the caption of the panel that shows how steps stretch distances.
+
+    The panel, and so this function, is for an audit with measured Lipschitz constants of its steps.
+    """
     state = conclusion.hidden_state
     assert state is not None
+    # The least and the largest constant, as percent above 1.
     least, most = (100 * (constant - 1) for constant in state.range)
     alternative = f"Steps stretch distances by {least:.3g}% to {most:.3g}%, {state.reason}."
     caption = (

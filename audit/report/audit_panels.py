@@ -67,9 +67,9 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
     rows = -(-len(panels) // 2)  # rounded up
     with plt.rc_context(STYLE):
         figure = plt.figure(figsize=(4.5 * columns, 3.3 * rows))
-        if conclusion.is_one_run:  # each panel has a legend above it
-            parts = figure.subfigures(rows, columns, squeeze=False)
-            axes = [part.subplots() for part in parts.flat]
+        if conclusion.is_one_run:  # a legend above a panel needs a subfigure of the panel's own
+            subfigures = figure.subfigures(rows, columns, squeeze=False)
+            axes = [subfigure.subplots() for subfigure in subfigures.flat]
         else:
             axes = list(figure.subplots(rows, columns).flat)
         for axis, draw in zip(axes, panels.values(), strict=True):
@@ -113,7 +113,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
-    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
+    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)  # about the root of the number of scores
     bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
@@ -130,6 +130,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         if status.faded:
             label += f" {status.mark}"
             color = FADED
+        # The line ends below the room that the legend gets.
         axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     _set_title(axis, "Scores")
@@ -142,6 +143,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     """Draws trade-off curves, with the legend in a corner without curves."""
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)
+    # Curves lie below the diagonal, or above it where scores are lower with the canary.
     is_reversed = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
     corner: Literal["lower left", "upper right"] = "lower left" if is_reversed else "upper right"
     axis.legend(loc=corner, fontsize=8, frameon=True, edgecolor="none")
@@ -349,8 +351,9 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     for upper in conclusion.upper_bounds:
         if upper.mu is not None and np.isfinite(upper.mu):
             uppers.append((upper, upper.mu))
+    # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10. A mu of at least
+    # 0.05 keeps the axis from having no length.
     largest = max(mu, 0.05, *(upper_mu for _, upper_mu in uppers))
-    # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10.
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     status = describe_curve(conclusion)
     with np.errstate(over="ignore"):
@@ -413,7 +416,10 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws by how many percent each step was measured to stretch distances at most."""
+    """Draws the measured expansion of each step: by how many percent it stretches distances at most.
+
+    The panel is for an audit with measured Lipschitz constants of its steps.
+    """
     state = conclusion.hidden_state
     assert state is not None
     constants = np.atleast_1d(np.asarray(state.periods.lipschitz, np.float64))

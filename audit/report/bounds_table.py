@@ -85,11 +85,11 @@ def bounds_table(conclusion: Conclusion) -> str:
     has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title]
-    errors = _COUNTS
+    error_names = _COUNTS
     show_share = _show_counts
     if has_many_canaries:
         before.append(str(conclusion.evidence))
-        errors = _RATES
+        error_names = _RATES
         show_share = _show_rate
 
     rows = [_make_row(bound, show_share) for bound in conclusion.ranked()]
@@ -112,7 +112,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
     notes.append(_show_verdict(conclusion))
-    header = ("method", "epsilon", "mu", "threshold", *errors, "assumes")
+    header = ("method", "epsilon", "mu", "threshold", *error_names, "assumes")
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
@@ -144,7 +144,9 @@ def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
     """Returns a function that gives the text beside a table's row: the margin for a measured bound."""
 
     def choose(row: tuple[str, ...]) -> str:
-        return margin if row[0] == MEASURED_LABEL else ""
+        """Returns the margin if a row's first cell, the method, is the measured bound's; else ""."""
+        method, *_ = row
+        return margin if method == MEASURED_LABEL else ""
 
     return choose
 
@@ -213,9 +215,10 @@ def show_e_value(e_value: float) -> str:
         return f"above {_LARGEST_E_VALUE:g}"
     if e_value < _LEAST_E_VALUE:
         return f"below {_LEAST_E_VALUE:g}"
-    digits = 1 - math.floor(math.log10(e_value))  # decimals that show two significant digits
-    scaled = math.floor(e_value * 10**digits + 1e-9)  # rounding may lower a whole product
-    return f"{scaled / 10**digits:g}"
+    decimals = 1 - math.floor(math.log10(e_value))  # that show two significant digits
+    # 1e-9 is added, since float rounding may put a product just below a whole number.
+    scaled = math.floor(e_value * 10**decimals + 1e-9)
+    return f"{scaled / 10**decimals:g}"
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:
@@ -286,7 +289,10 @@ def look_rows(conclusion: Conclusion) -> str:
 
 
 def _describe_curve(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the Gaussian curve's test, and on why the curve should be Gaussian; empty untested."""
+    """Returns lines on the Gaussian curve's test, and on why the curve should be Gaussian.
+
+    The list is empty if the curve is not tested.
+    """
     if conclusion.curve is None:
         return []
     lines = [f"{describe_curve_test(conclusion)}: {explain_curve_test(conclusion)}"]
@@ -321,9 +327,9 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     neither is so, they may say that these runs cannot prove as much as the upper bound, so that no result
     could contradict it. Mostly the list is empty.
     """
-    if find_doubt(conclusion):
+    if find_doubt(conclusion):  # bounds say nothing if the runs are not independent
         return []
-    free = conclusion.assumption_free
+    free = conclusion.assumption_free  # the bound that holds whatever the curve
     broken = conclusion.exceeded(free.epsilon)
     if broken is not None:
         return [f"{free.method} exceeds the {broken.name}: the guarantee is violated"]
@@ -339,6 +345,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
         decision = f"to decide: {describe_what_decides(conclusion)}"
         return [*textwrap.wrap(message, _WIDTH), decision]
 
+    # No bound that holds exceeds an upper bound: could these runs have exceeded the smallest?
     upper = conclusion.tightest
     most = conclusion.most_provable
     if upper is None or math.isinf(upper.epsilon) or is_reversed(conclusion):
@@ -431,7 +438,7 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
       looks: the declared looks, those that were taken, and the confidence of each.
       confidence: the confidence at which the bounds of all looks hold at once.
     """
-    count = len(looks.schedule)
+    count = len(looks.schedule)  # of all declared looks
     words = f"the best of {len(looks.taken)} of {count} declared looks"
     if len(looks.taken) == 1:
         words = f"look {looks.number(looks.taken[0])} of {count} declared"
@@ -483,11 +490,15 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
 def _make_one_run_table(conclusion: Conclusion) -> str:
     """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
     title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    given = []
+    upper_lines = []
     for upper in conclusion.upper_bounds:
         # 37 blanks in place of the columns of mu (6) and counts (30) and the gap between them.
-        given.append(f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}")
-    bounds = Table(_BOUND_COLUMNS, conclusion.bounds, after=given, gap=" ", rule=_WIDTH).text()
+        upper_lines.append(
+            f"{upper.name:<16} {at_most(upper.epsilon):>8} {'':<37} {upper.assumes.word}"
+        )
+    bounds = Table(
+        _BOUND_COLUMNS, conclusion.bounds, after=upper_lines, gap=" ", rule=_WIDTH
+    ).text()
     notes = [
         *describe_claim(conclusion),
         *_explain_words_of_one_run(conclusion),
@@ -544,7 +555,8 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
         level = "not rejected"
         if test.rejected_at is not None:
             level = f"rejected at {test.rejected_at:.3g}"
-        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {test.critical[2]:.3f}"
+        critical_at_5_percent = test.critical[2]
+        values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         lines.append(f"normal cosines: {level} ({values})")
     return lines
 

@@ -70,8 +70,9 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
 
     Args:
       pictures: some or all of these. "movements": how far each example moves the step, by the example's name.
-        "sample": draws of the noise. "layers", "batches": the noise's deviation over the stated one, by the
-        part's name. "sizes": the sizes of batches. "expected": their expected size.
+        "sample": draws of the noise, in units of its stated deviation. "layers", "batches": the noise's
+        deviation divided by the stated deviation, by the name of the layer or batch. "sizes": the sizes of
+        batches. "expected": their expected size.
     """
     figures = []
     if pictures.get("movements"):

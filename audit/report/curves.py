@@ -38,7 +38,10 @@ class CurveStatus(NamedTuple):
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns how figures show the result of the test of a conclusion's Gaussian curve."""
+    """Returns how figures show the result of the test of a conclusion's Gaussian curve.
+
+    Without a test, message and mark are empty.
+    """
     if conclusion.curve is None:
         return CurveStatus("", BLACK, "")
     p_value = conclusion.p_value()
@@ -107,6 +110,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
     least = min(0.5 / most_scores, 0.1)
     end = special.ndtri(least)
+    # Rates that are evenly spaced as normal deviates, as they are on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
@@ -145,8 +149,9 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
     """Draws the scores' empirical trade-off curve, with a band at the conclusion's confidence.
 
-    Rates are clipped to at least half an error from 0 and 1, which axes of normal deviates cannot show. There
-    is no band where runs have several canaries.
+    Axes of normal deviates cannot show 0 and 1. Therefore the curve's rates keep at least half an error from
+    them, and the band at least half of the grid's first rate. There is no band where runs have several
+    canaries.
 
     Args:
       axis: the panel to draw into.
@@ -164,6 +169,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
     false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))
+    # Reversed, so that false-positive rates ascend.
     axis.step(
         false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
     )

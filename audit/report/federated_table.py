@@ -45,7 +45,10 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
 
 
 def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table of each estimate's and bound's mean epsilon and standard deviation over runs."""
+    """Returns a text table of each estimate's and bound's mean epsilon and standard deviation over runs.
+
+    An estimate's floor is what it shows where nothing leaks. Bounds have none.
+    """
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),

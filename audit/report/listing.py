@@ -135,15 +135,16 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
 
 def as_csv(rows: Sequence[Listed]) -> bytes:
     """Returns audits as CSV, with a column for every field of a setting; unknown values are empty."""
-    names: dict[str, None] = {}
+    names: dict[str, None] = {}  # the keys are the fields of all settings, in order
     for row in rows:
         names |= dict.fromkeys(flat(row.setting))
-    facts = _make_table(rows, 0.0).columns
+    facts = _make_table(rows, now=0.0).columns  # the time decides only ages, which CSV leaves out
     settings = [
         Column(name, partial(_find_value, name))
         for name in names
         if name not in ("model", "adversary")
     ]
+    # The fields' own columns show what "differs" would.
     columns = [column for column in facts if column.key != "differs"]
     return Table([*columns, *settings], rows, digits=10).csv()
 
@@ -225,4 +226,4 @@ def _show_age(seconds: float) -> str:
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"
-    return f"{max(seconds, 0) // 1:.0f} s"
+    return f"{max(seconds, 0) // 1:.0f} s"  # an age is negative if a clock was set back

@@ -34,6 +34,7 @@ def make_bounds_table(subject: Subject) -> Html:
         mu = "" if bound.mu is None else verdicts.show_lower_bound(bound.mu)
         rows.append((bound.method, epsilon, mu, bound.counted, bound.assumes.sentence))
     for upper in subject.uppers:
+        # Only a bound gets an inequality sign.
         show = verdicts.show_upper_bound if upper.is_bound else verdicts.at_most
         rows.append((upper.name, show(upper.epsilon), "", "", upper.reason))
     header = ("bound", "epsilon", "mu", "counts", "assumes")

@@ -64,7 +64,7 @@ def insert_symbols(text: str) -> str:
 def _make_letter(match: re.Match[str]) -> str:
     """Returns the TeX of the Greek letter that a match of `_GREEK` names."""
     name = match[1]
-    if name == "epsilon":
+    if name == "epsilon":  # in the form that the field writes
         return r"$\varepsilon$"
     return rf"$\{name}$"
 
@@ -76,6 +76,7 @@ def set_symbols(figure: Figure) -> None:
         content = insert_symbols(text.get_text())
         if content != text.get_text():
             text.set_text(content)
+    # Tick labels with fixed texts are set again from their formatter when the figure is drawn.
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             formatter = axis.get_major_formatter()

@@ -82,7 +82,7 @@ class RequestedLevels(NamedTuple):
     confidence: float | None = None
 
     def complete(self, delta: float, confidence: float) -> Level:
-        """Returns the level of the bounds: the requested values, or else these defaults."""
+        """Returns the level of the bounds: the requested values, or else those that are passed in."""
         if self.delta is not None:
             delta = self.delta
         if self.confidence is not None:
@@ -149,7 +149,7 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
 
 
 def _make_bound_command(names: str, conclusion: Conclusion) -> str:
-    """Returns the command line of `bound` that gives a conclusion again.
+    """Returns the command line of `bound` that repeats a conclusion from score files.
 
     Args:
       names: the names of the score files, comma-separated.
@@ -364,11 +364,12 @@ def _describe_insertions(setting: Setting) -> str:
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
         text = f"{setting.insertions:,}, every {k} steps"
-    if setting.schedule.place != k:
+    if setting.schedule.place != k:  # the usual place is the last of each k steps
         text += f", at step {setting.schedule.place} of each {k}"
     sampling = setting.sampling
     if sampling.name == POISSON:
         text += f", each with probability {sampling.rate:g} (Poisson sampling)"
+    # Other samplers draw the steps, so that the schedule's period does not count.
     if sampling.batches:
         text = f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
     if sampling.times:
@@ -377,7 +378,10 @@ def _describe_insertions(setting: Setting) -> str:
 
 
 def _describe_looks(looks: Looks, confidence: float) -> str:
-    """Returns text on the declared looks, and on why the best of their bounds holds at `confidence`."""
+    """Returns text on the declared looks, and on why the best of their bounds holds at `confidence`.
+
+    A look is a conclusion at a number of runs that was declared beforehand.
+    """
     schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
     taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
     shown = f"that at {taken}"

@@ -38,7 +38,7 @@ def at_most(value: float, decimals: int = 3) -> str:
 def number(spec: str) -> Show:
     """Returns a function that formats numbers by a format specification, as in number(".2f").
 
-    For numbers that are no bounds: these need `at_least` or `at_most`.
+    Bounds need `at_least` or `at_most` instead, which round so that they do not claim too much.
     """
     return lambda value: format(value, spec)
 

@@ -313,6 +313,7 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     exceeding = []
     if upper is not None:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
+    # The claim's test decides unless a bound exceeds the claim without assuming a Gaussian curve.
     needs_gaussian = all(bound.assumes.gaussian for bound in exceeding)
     test = conclusion.claim_test
     if needs_gaussian and test is not None and test.refuted:

@@ -78,7 +78,7 @@ def _configure(cpu_devices: int) -> None:
         for name, value in _WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
 
-    users_flags = os.environ.get("XLA_FLAGS", "")  # come last, and so win
+    users_flags = os.environ.get("XLA_FLAGS", "")  # last, since of repeated flags the last wins
     flags = f"--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512 {users_flags}"
     os.environ["XLA_FLAGS"] = flags
     if "xla_force_host_platform_device_count" not in flags:

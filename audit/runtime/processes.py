@@ -185,10 +185,13 @@ def _attach_to_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """Waits until the parent process ends, and then ends this process."""
+    """Waits until the parent process ends, and then ends this process.
+
+    It runs in a thread of its own, where `sys.exit` would end only the thread.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    connection.wait([parent.sentinel])
+    connection.wait([parent.sentinel])  # returns when the parent has ended
     os._exit(1)
 
 
@@ -196,7 +199,7 @@ def _end_with_parent() -> None:
 def _sigint_blocked() -> Iterator[None]:
     """Blocks SIGINT (Ctrl-C) in this thread within the `with` block.
 
-    Processes that are started in the block inherit that, and never receive Ctrl-C.
+    Processes that are started in the block inherit the mask, and so never react to Ctrl-C.
     """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -16,7 +16,8 @@ def bar(
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
-    The first call says that all is compiled. Nothing is shown if no runs are to be trained.
+    The words before the bar are "compiling" until the function is called for the first time. Nothing is shown
+    if no runs are to be trained.
 
     Args:
       count: the number of runs to train.
@@ -34,9 +35,9 @@ def bar(
     ) as line:
 
         def progress(runs: float) -> None:
-            # Until the first call, the words are "compiling".
+            """Advances the bar by a number of runs, but not beyond its end."""
             line.set_description_str(describe(), refresh=False)
-            line.update(min(runs, count - line.n))
+            line.update(min(runs, count - line.n))  # `line.n` is how far it is
 
         yield progress
         line.update(count - line.n)  # parts of runs may not add up to all of them

@@ -18,7 +18,7 @@ def program() -> str:
     """
     arguments = iter(sys.orig_argv[1:])
     for word in arguments:
-        if re.fullmatch("-[a-zA-Z]*m", word):
+        if re.fullmatch("-[a-zA-Z]*m", word):  # -m, perhaps after other flags, as in -Im
             package = next(arguments, "").partition(".")[0]
             return _PROGRAMS_OF_MODULES.get(package, "")
         if word in ("-X", "-W"):

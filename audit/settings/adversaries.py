@@ -60,7 +60,7 @@ _OWN = AdversaryRow(
 
 
 def adversary_row(name: str) -> AdversaryRow:
-    """Returns the row of the adversary with a name, which may be that of a caller's own adversaries, "own".
+    """Returns the row of an adversary by its name; "own" is the name of all adversaries of callers.
 
     Raises:
       KeyError: there is no such adversary.

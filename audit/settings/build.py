@@ -63,12 +63,18 @@ class Strategy(Protocol):
 
 
 def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the clipped sum by book-keeping, for models of dense layers; see `clipping.dense`."""
+    """Returns the function that sums clipped gradients by book-keeping, for models of dense layers.
+
+    See `clipping.dense`.
+    """
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the clipped sum by unfolded book-keeping; see `layerwise.unfolded_book_keeping`."""
+    """Returns the function that sums clipped gradients by unfolded book-keeping.
+
+    See `layerwise.unfolded_book_keeping`. The block size depends on the devices that train the model.
+    """
     block_bytes = layerwise.block_bytes(hardware)
     return layerwise.unfolded_book_keeping(
         model.module, model.unravel, model.criterion, block_bytes
@@ -76,18 +82,18 @@ def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum
 
 
 def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the clipped sum that computes each example's gradient, for any model, but slowly."""
+    """Returns the function that sums clipped gradients example by example, for any model, but slowly."""
     return per_example(model.loss)
 
 
 def _dots_unfolded(model: Model) -> ClippedDots:
-    """Returns the clipped gradients' dot products by the "unfolded" strategy; see `DOTS`."""
+    """Returns the function of clipped gradients' dot products by the "unfolded" strategy; see `DOTS`."""
     block_bytes = layerwise.block_bytes()
     return layerwise.unfolded_dots(model.module, model.unravel, model.criterion, block_bytes)
 
 
 def _dots_per_example(model: Model) -> ClippedDots:
-    """Returns the clipped gradients' dot products from each example's gradient; see `DOTS`."""
+    """Returns the function of clipped gradients' dot products from each example's gradient; see `DOTS`."""
     return per_example_dots(model.loss)
 
 
@@ -223,6 +229,7 @@ def build_for(
         adversary = adversary_row(setting.adversary.name).make(setting.adversary, knowledge)
     _require_canaries(setting, adversary)
 
+    # The key of the compiled game, which also names what the adversary alone decides.
     program = dataclasses.replace(
         _name_program(setting, trained),
         observes=adversary.observer is not None,
@@ -303,7 +310,10 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run without canaries from theta_0 (p,), by a program that settings share."""
+        """Simulates a training run without canaries from theta_0 (p,).
+
+        The compiled program is shared by settings with the same key.
+        """
         compiled = _SIMULATE.get(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )
@@ -323,17 +333,18 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         """
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
-        # A canary is in by a fair coin; a step takes it then with the sampler's chance.
+        # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
     def respond(theta_0: Array) -> Array:
-        """Returns the mu (p,) that linear response forecasts for each coordinate.
+        """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
 
-        The canary lies along the coordinate, and its score is the projection on it.
+        The canary's score is the projection on its coordinate.
         """
-        return _forecast_by_coordinate(training, theta_0)[0]
+        mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
+        return mu_of_projection
 
     return Knowledge(
         model=trained.model,
@@ -398,8 +409,8 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
       played: the game of a model with p parameters whose optimizer is SGD, with momentum or without.
 
     Returns:
-      Two arrays (p,): the mu of the score that projects on the coordinate, as in GC-R and GC-S, and the mu of
-      the best linear score.
+      Two arrays (p,): the mu of the score that projects on the coordinate, as the adversaries GC-R and GC-S
+      score, and the mu of the best linear score.
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
     training = _Training(
@@ -430,7 +441,8 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
-        """Returns both arrays (p,) of mus, of canaries that are the p axes times the clipping norm."""
+        """Returns the mus (p,) of the projection and of the best score, for a canary along each axis."""
+        # Row i is a canary along axis i, as long as the clipping norm.
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal

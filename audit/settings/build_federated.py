@@ -212,6 +212,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         theta: Array = train(hyper, theta_0, data, without_canaries)
         return theta
 
+    # Long enough segments for about 250 clients' updates between two checkpoints.
+    clients_per_round = batches.shape[1]
+    segment_steps = max(1, _SEGMENT_CLIENTS // clients_per_round)
     return Game(
         fedavg.mechanism(chosen),
         _make_adversary(setting, rehearse),
@@ -220,7 +223,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         hyper,
         schedule,
         setting.seed,
-        segment_steps=max(1, _SEGMENT_CLIENTS // batches.shape[1]),
+        segment_steps=segment_steps,
     )
 
 
@@ -304,6 +307,8 @@ def accuracy(
     row = federated_task(setting.model)
     model = row.make()
     features, labels = test or (clients.features, clients.labels)
+
+    # Every n-th example, for the least n that keeps within both limits.
     by_examples = math.ceil(len(labels) / _MOST_TEST_EXAMPLES)
     by_labels = math.ceil(labels.size / _MOST_TEST_LABELS)
     step = max(by_examples, by_labels)
@@ -318,12 +323,13 @@ def accuracy(
             logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
             return logits
 
+        # In batches of 500 examples, which bounds the memory.
         logits = jax.lax.map(compute_logits, features, batch_size=500)
         first_choices = jnp.argmax(logits, axis=-1)
         is_counted = jnp.ones_like(labels) if row.padding is None else labels != row.padding
         return jnp.sum((first_choices == labels) * is_counted) / jnp.sum(is_counted)
 
-    measure_models = jax.jit(jax.vmap(measure_one_model, (0, None, None)))
+    measure_models = jax.jit(jax.vmap(measure_one_model, (0, None, None)))  # over models alone
 
     def measure(thetas: Array) -> Array:
         """Returns the accuracies (R,) of models (R, p) on the chosen examples."""
