@@ -156,7 +156,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     form = _find_form(place, lower_names)
     shown = _quote(",".join(lower_names))
     require(form, f"{place} has columns {shown}: give score,in (1 or 0), or in,out")
-    assert form is not None
+    assert form is not None  # for type checkers: `require` has raised the error
     first = column(names[lower_names.index(form[0])])
     second = column(names[lower_names.index(form[1])])
     with _naming(place):

@@ -379,10 +379,11 @@ class _ChunkPlayer:
             jax.block_until_ready(states)
             progress(size, steps)
             if watch is not None:
-                done_steps = int(states.step[0])
+                done_steps = int(states.step[0])  # all runs are at the same step
                 thetas = states.theta[:size]
                 crafted = partial(craft, states)
                 watch(Midway(first, done_steps, thetas, partial(score, states), crafted))
+            # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         return np.asarray(score(states), np.float64)

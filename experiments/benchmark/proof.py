@@ -263,9 +263,11 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
         store = stored.open_store(Path(folder), setting, dataset)
         while not clock or (way.shown and clock[-1].seconds < how.limit):
             runs = stage_size * (len(clock) + 1)
-            stage = trainer.train(
-                RunsRequest(store, runs, stage_size, stage_size, lambda runs: None)
+            # Of the runs that the store is to have, only this stage's are missing.
+            request = RunsRequest(
+                store, runs, most_trained=stage_size, chunk=stage_size, progress=lambda runs: None
             )
+            stage = trainer.train(request)
             stages.append(stage)
             clock.append(Reading(time.monotonic() - start, runs))
             bar.update(stage_size)
