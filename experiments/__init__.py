@@ -14,7 +14,7 @@ def _require_own_packages() -> None:
     """
     for name in ("audit", "models"):
         location = _location(name)
-        if location is None or location == _PROJECT / name:
+        if location is None or location == _PROJECT / name:  # absent, or this project's own
             continue
         hint = "rename it, or start your script with ./run.sh python"
         print(

@@ -26,14 +26,14 @@ def main() -> None:
     Commands in _OTHERS are functions of this file. All others are modules, which `dispatch` finds and runs.
     """
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
-    if command in _SPREADING:
+    if command in _SPREADING:  # these start a process a core, so that each needs a single thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     if command in _OTHERS and _lacks_help(_OTHERS[command], arguments):
         print(_OTHERS[command].summary)
         return
     if command in _OTHERS:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences the log of XLA's C++ code
         sys.exit(_OTHERS[command].run(arguments))
     if command == "help" and arguments and arguments[0] in _OTHERS:
         print(_OTHERS[arguments[0]].summary)
@@ -41,6 +41,7 @@ def main() -> None:
     try:
         dispatch.run(PROGRAM)
     except ModuleNotFoundError:
+        # A missing library is reported with how to install it; the message is empty where none is missing.
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
         if not message:
             raise
@@ -49,9 +50,10 @@ def main() -> None:
 
 
 def _script(arguments: Sequence[str]) -> int:
-    """Runs a script of the user's and returns the exit status: 2 where the script or a package is missing.
+    """Runs a user's script and returns the exit status: 2 where the script is missing, or a package it needs.
 
     The script's folder comes last in the search path, so that no models.py beside the script shadows ours.
+    Only the packages in _EXAMPLES_PACKAGES are reported as missing; for others the error is raised.
 
     Args:
       arguments: the script's path, and the arguments of the script.
@@ -84,7 +86,7 @@ def _tests(arguments: Sequence[str]) -> int:
     slow = os.environ.get("CI") in ("true", "1") or "--slow" in arguments
     marks = "not slow"
     if slow:
-        marks = ""
+        marks = ""  # selects every test
     pytest_arguments = [argument for argument in arguments if argument != "--slow"]
     spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
     return _run_module("pytest", *spread, "-m", marks, *pytest_arguments)
@@ -128,6 +130,7 @@ def _ray(arguments: Sequence[str]) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    # -P: Python looks for no modules in the working directory.
     os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *ray_arguments])
 
 

@@ -111,12 +111,15 @@ def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None
 def validate_federated(setting: FederatedSetting) -> None:
     """Raises InputError for a setting with a value out of range.
 
-    What needs the clients' data is checked when rounds are drawn and the game is built.
+    Limits that depend on the clients' data are not checked here, but when rounds are drawn and the game is
+    built.
     """
     require_fields(setting)
     rounds = setting.rounds
     repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
+
+    # Arrays list the clients and the canaries of every round: this bounds their memory.
     places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries: their product is to be at most"
     require(places <= MOST_PLACES, f"`rounds={rounds}` {message} {MOST_PLACES:,}")
@@ -143,12 +146,12 @@ def noise(setting: FederatedSetting) -> RoundNoise:
     Where the clipping norm C adapts, a round also releases the noisy count of updates within C. The noise on
     the sum is then larger, so that both together cost as much privacy as the setting's noise multiplier says.
     """
-    if not setting.quantile:
+    if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
     on_count = 0.0
-    if setting.noise_multiplier:
+    if setting.noise_multiplier:  # a round without noise on its sum has none on its count either
         on_count = _COUNT_SHARE * setting.cohort
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=_QUANTILE_RATE)

@@ -42,7 +42,11 @@ class FieldLimits(NamedTuple):
     numbers_too: bool = False
 
     def hold(self, value: Any) -> bool:
-        """Returns whether a value is allowed: a number by the bounds, a text by the choices, if any."""
+        """Returns whether a value is allowed.
+
+        A number must lie within the bounds, or be 0 with `zero_too`. A text must be among the choices, or a
+        whole number with `numbers_too`; without choices, every text is allowed.
+        """
         if self.choices:
             return value in self.choices or (self.numbers_too and _is_whole_number(value))
         if isinstance(value, str):
@@ -140,6 +144,7 @@ def described(
     Returns:
       A `dataclasses.field`, to be assigned to the annotated name.
     """
+    # The name and the type are placeholders: `declared` takes both from the dataclass.
     field = Field(
         name="",
         flag=flag,
@@ -157,7 +162,9 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares by `described`, by name, in the order of declaration.
 
-    The dataclass gives each its name and type, and what `described` was not given of default, flag and group.
+    A field's name and type are those of the dataclass's attribute. The attribute's default, if it has any,
+    is the field's default. Where `described` was given no flag or group, the flag is the name, and the group
+    is the class's attribute `group`.
     """
     fields = {}
     for attribute in dataclasses.fields(kind):
@@ -167,7 +174,7 @@ def declared(kind: type) -> dict[str, Field]:
         default = field.default
         if attribute.default is not dataclasses.MISSING:
             default = attribute.default
-        assert isinstance(attribute.type, type)
+        assert isinstance(attribute.type, type)  # and no text, as a postponed annotation would be
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,
@@ -189,9 +196,8 @@ def deciding(part: Any) -> dict[str, Any]:
         name = field.name
         value = getattr(part, name)
         is_always_in = name in described_fields and described_fields[name].always
-        if (
-            is_always_in or value != field.default
-        ):  # no value equals MISSING, a field's lack of a default
+        # A field without a default has the default MISSING, which no value equals: it is always in, too.
+        if is_always_in or value != field.default:
             identity[name] = value
     return identity
 
@@ -230,4 +236,5 @@ def _format_bound(number: float) -> str:
         return "2^32 - 1"
     if isinstance(number, int):
         return f"{number:,}"
+    # Exponents lose their plus sign and their leading zero: 1e-06 becomes 1e-6, and 1e+06 becomes 1e6.
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -37,8 +37,9 @@ class Usual(NamedTuple):
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns every field by which a setting of a kind can be described, by name.
 
-    For an audit's setting these are the fields of its parts and of all adversaries, and other ways to give
-    two of them: `insertions` for its steps, and `sampling_rate` and `repetitions` for its sampler.
+    For an audit's setting these are its own fields, those of its parts and those of all adversaries. Three
+    more stand in for others: `insertions` for the steps, and `sampling_rate` or `repetitions` for the
+    sampler.
     """
     if kind is not Setting:
         return declared(kind)
@@ -118,8 +119,8 @@ def setting_of(model: str, **given: Any) -> Setting:
 
     Args:
       model: the model's name.
-      **given: values as in `make_setting`; `canaries="auto"` means the number that the catalogue has for the
-        model.
+      **given: values as in `make_setting`. `canaries="auto"` means the number that the catalogue has for the
+        model: its number of fresh directions if the adversary draws directions, else its number of canaries.
 
     Raises:
       InputError: as `make_setting`, and for an unknown model.
@@ -130,7 +131,8 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    usual = Usual(row.learning_rate, row.batch_size, row.clipping[0])
+    fastest_clipping = row.clipping[0]
+    usual = Usual(row.learning_rate, row.batch_size, fastest_clipping)
     return make_setting(model, usual, given, row.data.examples.number)
 
 
@@ -152,11 +154,12 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     """
     require_type("model", model, str)
     given_values = _by_field(given)
-    if type(given_values.get("insert")) is int:
+    if type(given_values.get("insert")) is int:  # the field holds text: "first", "last" or a number
         given_values["insert"] = str(given_values["insert"])
     _require_field_types(given_values)
 
     values = _fill_in(given_values, usual, examples)
+    # Checked as it was given, so that the error's message shows the caller's own value.
     fields()["insert"].require(values["insert"])
     values["insert"] = _canonical_insert(values["insert"], values["periodicity"])
 
@@ -228,7 +231,7 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
       batches: the number of batches in an epoch of the data; 0 where it is unknown.
 
     Raises:
-      InputError: a value is beyond its limits, or more than one of the three means other than every step.
+      InputError: a value is beyond its limits, or two of the three say something other than "every step".
     """
     rate = given.get("sampling_rate", 1.0)
     times = given.get("repetitions", 0)
@@ -244,7 +247,7 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
 
 
 def _count_usual_steps(usual: int, batches: int) -> int:
-    """Returns the default number of steps: `usual`, rounded down to whole epochs but at least to one.
+    """Returns the default number of steps: `usual`, rounded down to whole epochs, but at least an epoch.
 
     Args:
       usual: the number of steps without epochs.
@@ -315,7 +318,7 @@ def changed(setting: Setting, **given: Any) -> Setting:
     """Returns a setting with some fields changed.
 
     Args:
-      setting: the setting before.
+      setting: the setting to start from, which stays as it is.
       **given: the new values by field or flag, as `make_setting` takes them. `insertions` replaces the steps;
         `sampling_rate` or `repetitions` replaces the sampler.
     """
@@ -339,16 +342,17 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
     """Returns the setting that a config describes; fields that the config leaves out have their defaults.
 
     Args:
-      config: a dict as `setting.identity` returns it; further keys do not count.
+      config: a dict as `setting.identity` returns it; further keys are ignored.
 
     Raises:
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
     mechanism_fields = dict(config["mechanism"])
-    del mechanism_fields["name"]
+    del mechanism_fields["name"]  # DP-SGD is the only mechanism
     adversary_fields = dict(config["adversary"])
     adversary_kind = adversary_row(adversary_fields.pop("name")).fields
     fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
+    # Of the samplers `poisson` and `known` an identity holds only the number.
     if "sampling_rate" in config:
         fields_of_setting["sampler"] = f"{POISSON}:{config['sampling_rate']!r}"
     if "repetitions" in config:

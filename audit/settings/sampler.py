@@ -74,6 +74,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     """
     name, colon, number_text = text.partition(":")
     message = _FORM.format(text, ", ".join(BY_EPOCHS))
+    # A colon without a number is refused: it is no way to leave the number out.
     require(name in NAMES and (bool(colon) == bool(number_text)), message)
     if name == EVERY:
         require(not colon, message)
@@ -85,6 +86,7 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
         return Sampling(name, batches=batches)
     if name == POISSON:
         return _make_poisson(_read_rate(number_text, message))
+    # Nine digits or more are above any number of steps that a setting may have.
     require(number_text.isdecimal() and len(number_text) < 9, message)
     number = int(number_text)
     if name == KNOWN:
@@ -119,7 +121,10 @@ def make_known(times: int) -> Sampling:
 
 
 def find_identity(sampler: Sampling) -> dict[str, object]:
-    """Returns the keys and values by which a setting's identity in the store names its sampler."""
+    """Returns what a setting's identity in the store holds of its sampler; nothing for `every`, the default.
+
+    Of the samplers `poisson` and `known` it is their number under a key of its own, else the sampler's text.
+    """
     if sampler.name == EVERY:
         return {}
     if sampler.name == POISSON:

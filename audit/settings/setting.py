@@ -156,9 +156,10 @@ class Setting:
 
     @property
     def insertions(self) -> int:
-        """The number of steps that insert a canary that is in, or may insert it with Poisson sampling.
+        """The number of steps at which a canary that is in is inserted.
 
-        With a sampler by epochs it is the number of epochs, each of which inserts the canary once.
+        With Poisson sampling it is the number of steps at which the canary may be inserted. With a sampler by
+        epochs it is the number of epochs, each of which inserts the canary once.
         """
         sampling = self.sampling
         if sampling.times:
@@ -290,8 +291,10 @@ def _validate_sampler(setting: Setting) -> None:
     if sampling.name == KNOWN:
         given = f"`repetitions={sampling.times}`"
         require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")
-    is_alone = setting.schedule.periodicity == 1
-    require(is_alone, f"{given}: `periodicity` and `insert` choose steps too: drop them")
+    inserts_in_all_steps = setting.schedule.periodicity == 1
+    require(
+        inserts_in_all_steps, f"{given}: `periodicity` and `insert` choose steps too: drop them"
+    )
     if sampling.name == KNOWN:
         _validate_known_steps(setting)
         return

@@ -60,7 +60,7 @@ class Audits(NamedTuple):
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses the content of a config.json; returns None unless it is an audit's of a trained model.
+    """Parses the content of a config.json; returns None unless it describes an audit of a trained model.
 
     Args:
       config: what `Store.config` returns.
@@ -70,7 +70,8 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
             return None
         setting = from_identity(config)
         require_types(setting)
-        # The config has neither a number of runs nor what its model can take: these two always pass.
+        # A config says neither how many runs there are nor which clipping strategies the model can take: the
+        # values given for these two always pass.
         validate(setting, setting.adversary.least_runs, (setting.mechanism.clipping,))
     except (KeyError, TypeError, AttributeError, ValueError):
         return None
@@ -103,7 +104,7 @@ def audits(root: Path) -> Audits:
 def federated(root: Path) -> list[Path]:
     """Finds the folders of federated runs under a store's root, those with the newest scores first.
 
-    Folders that can't be read are skipped; `audits` reports them.
+    A folder whose config can't be read is skipped. `audits`, which goes through the same folders, reports it.
     """
     folders = []
     for folder in index.settings(root):
@@ -150,7 +151,7 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
         words.append(experiment)
 
     model = re.sub(r"[^a-z0-9_]+", "_", setting.model.lower()).strip("_")
-    words.append(model[:_MODEL_WIDTH] or "model")
+    words.append(model[:_MODEL_WIDTH] or "model")  # a name of other characters alone leaves nothing
     words.append(setting.adversary.name)
 
     k = setting.schedule.periodicity

@@ -112,13 +112,16 @@ class Checkpoints:
             _remove(path)
 
     def clear(self) -> None:
-        """Removes everything but what was set aside: for a folder without a chunk in progress."""
+        """Removes all checkpoints, and the folder if it is then empty.
+
+        Damaged checkpoints that were set aside stay. It is to be called while no chunk is being trained.
+        """
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
-            if ".damaged-" not in path.name:
+            if ".damaged-" not in path.name:  # as `files.set_aside` names them
                 _remove(path)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the folder is not empty
             self._folder.rmdir()
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
@@ -133,9 +136,9 @@ class Checkpoints:
         return checkpoints
 
     def _report_once(self, error: Exception) -> None:
-        """Prints on stderr why a checkpoint could not be written; does so for the first failure alone."""
+        """Prints on stderr why a checkpoint could not be written, at the first failure alone."""
         if not self._has_failed:
-            # Of a nested message, "what failed: why: the cause", only the cause.
+            # Only the cause is shown of a nested message, "what failed: why: the cause".
             last_part = str(error).split(": ")[-1]
             reason = getattr(error, "strerror", None) or " ".join(last_part.split())
             print(
@@ -217,7 +220,8 @@ def _make_manifest(path: Path, name: str) -> str:
 def _remove(path: Path) -> None:
     """Removes a checkpoint.
 
-    It is renamed first, so that a kill in between leaves only a folder whose name is never looked at.
+    It is renamed first. If the process is killed before all files are removed, what is left has a name that
+    is never looked at, and cannot be taken for a whole checkpoint.
     """
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))

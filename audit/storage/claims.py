@@ -52,7 +52,8 @@ def claim(folder: Path, stale: float = STALE_SECONDS, part: str = "claim") -> It
         yield mine
     finally:
         if mine:
-            with contextlib.suppress(OSError):  # a folder that is away: the claim grows old
+            # Where the folder can't be reached any more, the lease's file stays until it is stale.
+            with contextlib.suppress(OSError):
                 lease.release()
 
 
@@ -128,7 +129,10 @@ def _report_takeover(path: Path) -> None:
 
 
 def _try_acquire(lease: filelock.SoftFileLease) -> bool:
-    """Acquires a lease if it is free, and returns whether it was."""
+    """Acquires a lease if it is free, and returns whether it was.
+
+    A lease whose holder lets it grow stale after another time (LeaseSettingsMismatch) is not free either.
+    """
     try:
         lease.acquire()
     except (filelock.Timeout, filelock.LeaseSettingsMismatch):
@@ -150,6 +154,7 @@ def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
       holder is alive, or where another process has the lock and so is about to remove the lease.
     """
     path = Path(lease.lock_file)
+    # Some network file systems lock only files that are open for writing.
     mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
         with open(path, mode) as file:
@@ -184,6 +189,7 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
         is_here = owner.hostname == this_process.hostname
         if is_here and not _is_running(owner.pid):
             return True
+    # The holder runs, or can't be looked up from here because it is on another host: the lease's age decides.
     return now - renewed > stale
 
 

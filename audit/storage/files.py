@@ -123,7 +123,10 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all in it; ignores errors, and a path where there is nothing."""
+    """Removes a file, or a folder with all that is in it; does nothing where there is neither.
+
+    Errors are ignored.
+    """
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -175,7 +178,7 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
 def require_room(folder: Path, size: int) -> None:
     """Raises OSError where a folder's disk has no room for `size` bytes and a spare megabyte.
 
-    It is called before a library writes that would print many lines of its own on a full disk.
+    It is called before a library writes a file: on a full disk the library would print many lines of its own.
     """
     if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

@@ -44,7 +44,7 @@ class Holdings(NamedTuple):
     def open(self, setting: dict[str, Any]) -> Store | None:
         """Returns the store of a setting, whatever its data; None where there is none.
 
-        Where several folders hold the setting on the same data, it is the one with the most runs.
+        Where several folders hold the setting on the same data, it is the folder with the most runs.
 
         Raises:
           InputError: several folders hold the setting on different data.

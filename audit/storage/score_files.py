@@ -59,7 +59,7 @@ def paths(scores: str) -> tuple[Path, ...]:
 
 
 def describe_files(files: Sequence[Path]) -> str:
-    """Returns the names of score files for a reader: comma-separated, without their folders."""
+    """Returns the names of score files as a report shows them: comma-separated, without their folders."""
     names = []
     for path in files:
         source = _STANDARD_INPUT if path == STDIN else path
@@ -92,7 +92,7 @@ def read_scores(*files: Path) -> Scores:
 
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
-    """Returns the scores of a CSV whose columns have names of the user's.
+    """Returns the scores of a CSV whose columns have names that the user chose.
 
     Args:
       path: the .csv or .tsv file, or STDIN.
@@ -147,7 +147,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     Args:
       place: the table's name, for messages.
       names: the names of its columns.
-      column: a function that returns the column of a name, (runs,) or (runs, canaries).
+      column: a function from a column's name to its values, (runs,) or (runs, canaries).
 
     Raises:
       InputError: for other columns, or for values that are no scores.
@@ -156,7 +156,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     form = _find_form(place, lower_names)
     shown = _quote(",".join(lower_names))
     require(form, f"{place} has columns {shown}: give score,in (1 or 0), or in,out")
-    assert form is not None
+    assert form is not None  # for type checkers: `require` has raised the error
     first = column(names[lower_names.index(form[0])])
     second = column(names[lower_names.index(form[1])])
     with _naming(place):
@@ -170,7 +170,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns the cosines in a file as checked evidence, of a single run or of several; K canaries a run.
+    """Returns the cosines in a file as checked evidence of one or several runs with K canaries each.
 
     Args:
       path: a .npz or .json file with one of
@@ -189,6 +189,8 @@ def read_cosines(
     arrays = _read_cosine_arrays(path)
     with _naming(path):
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
+        # An array of its own with cosines of canaries that are out goes only with a single run, none of whose
+        # cosines used the other canaries' directions.
         if are_several_runs or leave_one_out:
             extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
             require(
@@ -214,7 +216,7 @@ def _read_cosine_arrays(path: Path) -> dict[str, Array]:
 
 
 def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
-    """Returns a file's cosines as a matrix with a row for each run, and what else decides their reading.
+    """Returns a file's cosines as a matrix with a row for each run, and how they are to be read.
 
     Args:
       arrays: the file's arrays by name: `scores` and `presence`, or `observed`, each (runs, K) or, of a
@@ -239,6 +241,7 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 
     cosines = arrays[name]
     if cosines.ndim == 1:
+        # A flat `in` has a canary of each run, and becomes a column. All else is a single run, and a row.
         if presence is not None:
             presence = np.atleast_2d(presence)
         cosines = cosines[:, None] if name == "in" else cosines[None]
@@ -409,7 +412,9 @@ def _read_npy(path: Path, flat: bool = True) -> Array:
 
 
 def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
-    """Returns an array in the format .npy as float64, after its header has shown that type and size will do.
+    """Returns an array in the format .npy as float64.
+
+    Its header is read first, so that an array of a wrong type or size is refused before it is loaded.
 
     Args:
       path: the file, for messages.
@@ -614,9 +619,9 @@ def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -
     Raises:
       InputError: no such line names the columns of one of _FORMS.
     """
-    for lines in range(1, _MOST_COMMENTS + 2):
+    for line_number in range(1, _MOST_COMMENTS + 2):
         line = file.readline(_HEADER_BYTES)
-        header = _parse_header(path, line.lstrip("# "), renamed, lines)
+        header = _parse_header(path, line.lstrip("# "), renamed, line_number)
         if header is not None:
             return header
         if not line.startswith("#"):
@@ -631,7 +636,7 @@ def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -
 
 
 def _parse_header(
-    path: Path, line: str, renamed: Mapping[str, str] | None, lines: int
+    path: Path, line: str, renamed: Mapping[str, str] | None, line_number: int
 ) -> _Header | None:
     """Returns the header of a CSV if this line names the columns of one of _FORMS; else None.
 
@@ -641,17 +646,18 @@ def _parse_header(
       path: the file, for messages.
       line: the line, without a # before it.
       renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
-      lines: the number of the line in the file, from 1.
+      line_number: the number of the line in the file, from 1; as many lines are above the first row.
     """
     for separator in "\t;, ":
         fields = next(csv.reader([line], delimiter=separator), [])
         names = [name.strip().lower() for name in fields]
         if renamed is not None:
+            # Columns that the user did not name are ignored, even where they have one of our names.
             names = [renamed.get(name, "") for name in names]
         form = _find_form(path, names)
         if form is not None:
             indices = (names.index(form[0]), names.index(form[1]))
-            return _Header(form, indices, separator, lines)
+            return _Header(form, indices, separator, lines=line_number)
     return None
 
 
@@ -693,7 +699,7 @@ def _read_rows(path: Path, file: IO[str], header: _Header) -> Iterator[_Cells]:
     """
     reader = csv.reader(file, delimiter=header.separator)
     first_index, second_index = header.indices
-    place = 0
+    place = 0  # the row's index among those that are not empty
     marks = set()  # the commas and points that cells have had so far
     for row in reader:
         if not row:
@@ -754,11 +760,13 @@ def _read_second_column(name: str, values: ArrayLike) -> Array:
 def _has_words(values: ArrayLike) -> bool:
     """Returns whether values may include text.
 
-    A list is looked through. An array or a column is judged by its type: objects and strings may be text.
+    Each element of a list is looked at. An array or a column is judged by its type: objects and strings may
+    be text.
     """
     if isinstance(values, list):
         return any(isinstance(value, str) for value in values)
     dtype = getattr(values, "dtype", None)
+    # NumPy's kinds of objects, of fixed-width text and of text of any width.
     return getattr(dtype, "kind", "") in ("O", "U", "T")
 
 

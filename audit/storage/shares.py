@@ -55,7 +55,7 @@ def chunks(
 
         still_missing = count_runs(missing)
         leased = set(_find_leases(store))
-        # Chunks without a lease come first; the lease of others may be a dead process's.
+        # Chunks without a lease are tried first. Those with a lease are tried too: its holder may have died.
         for chunk in sorted(cut(missing, size), key=leased.__contains__):
             with _hold(store, chunk, stored) as mine:
                 if mine:
@@ -63,7 +63,7 @@ def chunks(
                     still_missing -= count_runs([chunk])
                     patience = _Patience()
                     break
-        else:  # no chunk could be had
+        else:  # other processes hold all chunks
             patience.wait(store)
 
 
@@ -96,6 +96,7 @@ def all_below(store: Store, runs: int) -> Iterator[bool]:
 def is_idle(store: Store) -> bool:
     """Returns whether no process holds a chunk of a store; removes the leases of processes that died."""
     idle = True
+    # The loop goes on after a chunk that is held: `_is_free` removes abandoned leases as it looks at them.
     for chunk in _find_leases(store):
         if not _is_free(store, chunk):
             idle = False
@@ -110,7 +111,10 @@ class _Patience:
         self._has_reported = False
 
     def wait(self, store: Store) -> None:
-        """Sleeps for _POLL_SECONDS; after _PATIENCE_SECONDS it first reports who holds a chunk, once."""
+        """Sleeps for _POLL_SECONDS between two looks for a chunk.
+
+        Once more than _PATIENCE_SECONDS have passed, it reports who holds a chunk, a single time.
+        """
         waited = time.monotonic() - self._begin
         if waited > _PATIENCE_SECONDS and not self._has_reported:
             self._report(store)

@@ -254,7 +254,10 @@ class Store:
             yield
 
     def save(self, chunk: Scores) -> None:
-        """Writes a finished chunk's file; raises InputError where scores and presence differ in shape."""
+        """Writes the file of a finished chunk of runs: its scores, presence and checksum.
+
+        Raises InputError where scores and presence differ in shape.
+        """
         require(
             chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
         )
@@ -440,7 +443,7 @@ class Store:
 def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
     """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
     uncovered = []
-    end = 0  # of the runs that are looked at so far
+    end = 0  # runs below this are covered, or are in `uncovered`
     for first, stop in sorted(held):
         uncovered.append((end, min(first, runs)))
         end = max(end, stop)
@@ -480,11 +483,11 @@ def _hash(content: bytes) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder of the setting with a hash; None where there is none.
+    """Returns the folder of the setting that has the given hash; None where there is none.
 
     Args:
       root: the folder of all stores.
-      name: the hash. A folder is named <hash>, which is looked for first, or <words>-<hash>.
+      name: the setting's hash. A folder is named <hash>, which is looked for first, or <words>-<hash>.
     """
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if _is_there(folder / CONFIG):
@@ -578,7 +581,7 @@ def _parse_conclusion(content: bytes) -> Kept:
 
     delta = None
     confidence = None
-    if rows:
+    if rows:  # all rows have the same delta and confidence
         delta = _parse_level(rows[0].get("delta"))
         confidence = _parse_level(rows[0].get("confidence"))
 

@@ -40,7 +40,7 @@ class Model(NamedTuple):
     def __hash__(self) -> int:
         """Returns the hash of the loss, a function that no other model shares.
 
-        A module's fields need not be hashable.
+        The module is left out: its fields need not be hashable.
         """
         return hash(self.loss)
 
@@ -68,10 +68,12 @@ def flat_model(
     # operations take 2 s in every process.
     @jax.jit
     def init(key: Array) -> Array:
+        """Draws flat initial parameters (p,)."""
         flat: Array = ravel_pytree(module.init(key, example)["params"])[0]
         return flat
 
     def loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
+        """Returns the loss, (), of a single example (features, label) at the flat parameters theta (p,)."""
         features, label = labelled
         logits: Any = module.apply({"params": unravel(theta)}, features)
         return criterion(logits, label)
@@ -86,10 +88,16 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns each example's loss, (B,)."""
+        """Returns the loss of `model` for each example of a batch of B examples, (B,).
+
+        Args:
+          parameters: the tree of the module's parameters.
+          batch: (features (B, ...), labels (B, ...)).
+        """
         features, labels = batch
 
         def apply(features: Array) -> Any:
+            """Returns the logits of a single example."""
             return model.module.apply({"params": parameters}, features)
 
         logits = jax.vmap(apply)(features)
@@ -105,6 +113,7 @@ def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
+        """Returns each example's loss, (B,)."""
         features, labels = batch
         logits: Any = model.module.apply({"params": parameters}, features)
         return jax.vmap(model.criterion)(logits, labels)

@@ -69,7 +69,10 @@ class Clients(NamedTuple):
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns the SHA-256, in hex, of arrays by name: of their names, dtypes, shapes, little-endian bytes."""
+    """Returns the SHA-256, in hex, of named arrays: of each one's name, dtype, shape and little-endian bytes.
+
+    It is therefore the same on machines of either byte order.
+    """
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))

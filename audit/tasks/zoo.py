@@ -68,7 +68,10 @@ def _require_zoo(model: str) -> None:
 
 @cache
 def _missing() -> str:
-    """Returns why `models/` cannot be used, or "" if it can; `models` can then be imported from now on."""
+    """Returns why `models/` cannot be used, or "" if it can.
+
+    If it can, `import models` works from now on, even where its folder is not on sys.path.
+    """
     has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
     if not has_catalogue or not (_ROOT / "run.sh").is_file():
         # A folder of that name beside an installed `audit` is somebody else's.
@@ -81,6 +84,7 @@ def _missing() -> str:
     place = Path(locations[0])
     if place.resolve() == _ROOT / _ZOO:
         return ""
+    # `import models` would import another package or module of that name.
     return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
 
 

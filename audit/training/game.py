@@ -76,7 +76,7 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def insertion(self) -> Insertion:
-        """Returns the adversary's part in training."""
+        """Returns the adversary's part in training: what it inserts, what it observes, and who joins."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
         return Insertion(
@@ -84,7 +84,7 @@ class Game(NamedTuple):
         )
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns which canary is in in which run, (R, K).
+        """Returns whether each of the K canaries is in, for each of R runs: (R, K).
 
         Args:
           runs: the indices of the runs, (R,).
@@ -94,11 +94,11 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what an audit needs beside them: who is in, and the law of those that are out.
+        """Returns scores with what an audit needs beside them: which canaries are in, and the others' law.
 
-        The law follows from the dimension p of the directions if scores are their cosines (the adversary's
-        `law_is_known`), or from the number of fresh draws among which a canary was ranked. Otherwise the
-        dimension, or the number of draws, is 0.
+        The law is that of the score of a canary that is out. It follows from the dimension p of the
+        directions if scores are their cosines (the adversary's `law_is_known`), or from the number of fresh
+        draws among which a canary was ranked. Where it does not, the dimension, or the number of draws, is 0.
 
         Args:
           first: the index of the first of n consecutive runs.
@@ -107,6 +107,7 @@ class Game(NamedTuple):
         dimension = 0
         draws = self.adversary.draws
         if self.adversary.law_is_known:
+            # The size of theta, by its shape alone: nothing is computed, and any key will do.
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         runs = np.arange(first, first + len(scores))
         return Scores(first, scores, self.presence(runs), dimension, draws)
@@ -188,14 +189,14 @@ def root(seed: int, name: str) -> Array:
 
 
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
-    """Returns which canary is in in which run, (R, K).
+    """Returns whether each of K canaries is in, for each of R runs: (R, K).
 
-    A single canary is in in odd runs and out in even runs. Several canaries are each in with probability
+    A single canary is in if the run's index is odd, else out. Several canaries are each in with probability
     1/2, independently.
 
     Args:
       runs: the indices of the runs, (R,).
-      canaries: K.
+      canaries: K, the number of canaries in a run.
       seed: the seed of all randomness.
     """
     if canaries == 1:
@@ -203,6 +204,7 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     keys = _run_keys(root(seed, "presence"), runs)
 
     def toss(key: Array) -> Array:
+        """Tosses a fair coin for each canary of a run, (K,)."""
         return jax.random.bernoulli(key, shape=(canaries,))
 
     return np.asarray(jax.vmap(toss)(keys))
@@ -219,8 +221,10 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
     batch_size = game.schedule.batches.shape[1]
 
     def memory() -> StepMemory:
+        """Computes the memory that a step takes."""
         return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
 
+    # Games that share programs share this, too; with the key None it is computed each time.
     key = None if game.program is None else (game.program, batch_size)
     return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
 
@@ -234,15 +238,17 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
       chunk: the number of runs of a chunk.
     """
     runs = np.arange(placement.round_up(chunk))
+    # Shapes and dtypes alone: no model is initialised.
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
-    begin = jax.vmap(_first_state(game), (0, None, None, None))
+    begin = jax.vmap(_first_state(game), (0, None, None, None))  # only the keys differ by run
     states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
     present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
     own_keys = jax.eval_shape(lambda: game.own_keys(runs))
     segment = ensemble.segments(game.schedule, game.segment_steps)[0]
     hyper = jax.tree.map(jnp.float32, game.hyper)
 
+    # The same with their places on the devices: shared arrays on each, arrays by run divided among them.
     shared = (hyper, game.data, segment, attack.state)
     by_run = (states, present, RunKeys(keys, own_keys))
     hyper, data, segment, state = placement.describe(shared, by_run=False)
@@ -299,6 +305,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     """
     attack = _prepare_attack(game)
     runs = np.arange(first, first + len(thetas))
+    # Models and own keys differ by run. What the adversary saw of the iterates is (), nothing.
     score = jax.jit(jax.vmap(game.score, (None, None, 0, None, 0)))
     scores = score(attack.state, (), thetas, attack.assumed_theta_0, game.own_keys(runs))
     scores = np.asarray(scores, np.float64)
@@ -318,13 +325,14 @@ class _ChunkPlayer:
         The programs that score and craft are compiled when they are first called.
         """
         self._game = game
-        spreads = game.mechanism.spreads
+        spreads = game.mechanism.spreads  # whether several devices may share a run's step
         self._placement = Placement.spread(chunk) if spreads else Placement.local()
         self._width = self._placement.round_up(chunk)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         hyper = jax.tree.map(jnp.float32, game.hyper)
         shared = (hyper, _prepare_attack(game), game.data, segments)
         self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
+        # For each argument: 0 if it has a leading axis of runs, None if all runs share it.
         self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
         self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
         self._craft = self._map_over_runs("craft", game.craft, (None, 0, 0, 0))
@@ -371,10 +379,11 @@ class _ChunkPlayer:
             jax.block_until_ready(states)
             progress(size, steps)
             if watch is not None:
-                done_steps = int(states.step[0])
+                done_steps = int(states.step[0])  # all runs are at the same step
                 thetas = states.theta[:size]
                 crafted = partial(craft, states)
                 watch(Midway(first, done_steps, thetas, partial(score, states), crafted))
+            # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
         return np.asarray(score(states), np.float64)
@@ -437,7 +446,8 @@ class _ChunkPlayer:
           segment: the steps to take.
         """
         game = self._game
-        # If canaries are sampled, this is the probability with which each joins a step.
+        # 1 for a canary that is in, else 0. If canaries are sampled, it is the probability of joining a step
+        # instead of 1.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
         by_run = self._placement.by_run((present, keys))
@@ -449,9 +459,9 @@ class _ChunkPlayer:
         """Returns (the number of segments done, the states after them), from a chunk's checkpoint if any.
 
         Args:
-          checkpoints: where to look; None: nowhere.
+          checkpoints: where to look; None to look nowhere.
           name: the checkpoint's name.
-          states: the runs before the first step, which are returned if no checkpoint fits.
+          states: the states before the first step, which are returned, with 0, if no checkpoint fits.
         """
         if checkpoints is None:
             return 0, states
@@ -474,7 +484,9 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> _Attack:
-    """Returns what the adversary decides before training, and the initial models.
+    """Returns what the adversary decides before training, the theta_0 that it assumes, and the runs' theta_0.
+
+    It assumes the runs' own theta_0, unless their initialisation is unknown to it: then it draws a guess.
 
     Raises InputError if the adversary's functions break its contract.
     """
@@ -502,6 +514,7 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
     observer = game.adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+        """Returns a run's state before the first step, with what the observer remembers at the start."""
         first = game.mechanism.start(game.init(key) if draws_own else theta_0)
         if observer is None:
             return first

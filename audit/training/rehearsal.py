@@ -149,9 +149,10 @@ class _Recorder:
         self.moments: list[Moment] = []
 
     def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures how much a step stretches distances at each run's model, and secants there, if due.
+        """Measures how much a step stretches distances near each run's model; at some steps, secants too.
 
-        A run's Lanczos iterations start from the direction found at its last measured step, which is close.
+        The stretch is the largest singular value of the step's Jacobian. Where it takes Lanczos iterations,
+        these start from the direction that the run's last measured step stretched most, which is close.
 
         Args:
           step: The step's number from 0.
@@ -160,7 +161,7 @@ class _Recorder:
         """
         batch = _take_batch(self._game, step)
         number = len(self.values)
-        # Moments are kept at the middle one of every `_search_interval` measured steps.
+        # Of every `_search_interval` measured steps, the middle step's models are kept as moments.
         is_kept = number % self._search_interval == self._search_interval // 2
         measurements = []
         models = np.asarray(thetas)
@@ -182,18 +183,19 @@ class _Recorder:
         step: int,
         batch: Batch,
         models: NDArray[np.float32],
-        towards: NDArray[np.float64],
+        given_directions: NDArray[np.float64],
     ) -> None:
-        """Finds the worst secant of a step on lines through each run's model.
+        """Finds the worst secant of a step on lines through each run's model, and keeps it in `secants`.
 
-        The lines go along given directions, towards the next run's model (of the other world), along the
-        clipped gradient, and in a random direction.
+        Each line goes along a given direction, towards the next run's model, along the clipped gradient, or
+        in a random direction. The next run is of the other world, with the canary instead of without it, or
+        the reverse.
 
         Args:
           step: The step's number from 0.
           batch: The step's mini-batch.
           models: (R, p) the models before the step.
-          towards: (R, n, p) the given directions.
+          given_directions: (R, n, p) the given directions, n for each run.
         """
         line = expansion.Line(
             length=float(self._lengths[step]),
@@ -202,11 +204,12 @@ class _Recorder:
             most=max(self.values.values()),
         )
         at_random = np.random.default_rng(step).normal(size=models.shape)
-        others = np.roll(models, -1, axis=0)
+        next_models = np.roll(models, -1, axis=0)  # each run's is that of the run after it
         for run, theta in enumerate(models):
             model = jnp.asarray(theta)
             descent = np.asarray(self._step.descend(model, batch))
-            directions = np.stack([*towards[run], others[run] - theta, descent, at_random[run]])
+            to_next = next_models[run] - theta
+            directions = np.stack([*given_directions[run], to_next, descent, at_random[run]])
             stretch = expansion.worst_on_lines(self._step, model, batch, directions, line)
             self.secants.append(Secant(step, stretch))
 
@@ -227,7 +230,8 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
     norm = jnp.float32(game.hyper.clipping_norm)
 
     def insert(crafted: Tree, theta: Array, step: Array) -> Array:
-        """Returns what the chosen one of a run's canaries adds to the step, (p,), clipped."""
+        """Returns what the step's canary adds to the step of a single run, (p,), clipped."""
+        # (K,) 1 for the step's canary, else 0.
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
         inserted = base.Canaries(lambda step, theta: crafted, chosen)
         return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
@@ -245,6 +249,9 @@ def _take_batch(game: Game, step: int) -> Batch:
 
 def usual_effort(parameters: int) -> Effort:
     """Returns the usual effort of measuring a model, which takes a minute or two on two cores.
+
+    The number of measured steps is inversely proportional to the number of parameters, within limits. A large
+    model also has fewer runs, and fewer and shorter lines and searches.
 
     Args:
       parameters: The number of the model's parameters.
@@ -289,7 +296,7 @@ def rehearse(
     recorder = _Recorder(game, clipped_sum, distances, effort, progress)
 
     thetas = games.initial_models(game, np.arange(first, first + runs))
-    # No canary's direction at the first step: what it inserts matters only to later steps.
+    # Zeros: no line goes along a canary at the first step, since what it inserts matters only to later steps.
     recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
         pass
@@ -309,6 +316,7 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
     measured = np.arange(0, steps, _choose_interval(steps, effort))
     apart = measured[_are_apart(distances)[measured]]
     chosen = apart if apart.size else measured
+    # A stride that leaves at most `effort.walked` of them.
     return set(chosen[:: math.ceil(len(chosen) / effort.walked)].tolist())
 
 
@@ -342,6 +350,7 @@ def _spread(
       steps: T.
     """
     numbers = np.arange(steps)
+    # For each step, the place in `measured` of the last measured step up to it, and of the first from it on.
     before = np.searchsorted(measured, numbers, side="right") - 1
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
     return np.maximum(values[before], values[after])
@@ -366,7 +375,7 @@ def search_secants(
       effort: How much to search.
 
     Returns:
-      For each moment, the worst secant on the line through its model along the displacement that was found.
+      For each moment, the worst secant on the line through its model along the most stretched displacement.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
     lengths = _choose_lengths(game, distances)
@@ -377,12 +386,14 @@ def search_secants(
         search = expansion.SecantSearch(length, effort.starts, seed=number)
         theta = jnp.asarray(moment.theta)
         batch = _take_batch(game, moment.step)
-        stretched = moment.expansion.direction[None]
-        climbed = expansion.largest_secant(step_map, theta, batch, search, stretched)
+        # The search starts, among others, from the direction that the derivative stretches most.
+        most_stretched = moment.expansion.direction[None]  # (1, p): a list of a single direction
+        largest = expansion.largest_secant(step_map, theta, batch, search, most_stretched)
+        # `largest_secant` does not say how much derivatives explain: `worst_on_lines` does.
         line = expansion.Line(
             length=length, reach=1, derivative=constants[moment.step], most=constants.max()
         )
-        towards = climbed.direction[None]
-        stretch = expansion.worst_on_lines(step_map, theta, batch, towards, line)
+        along = largest.direction[None]
+        stretch = expansion.worst_on_lines(step_map, theta, batch, along, line)
         secants.append(Secant(moment.step, stretch))
     return secants

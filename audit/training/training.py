@@ -65,20 +65,24 @@ def train(
     """
     if not store.missing(runs):
         return Trained(store.load(runs))
-    with store.claim():  # whichever process has it sets damaged files aside
+    # With the claim, `missing` sets damaged files aside; without it, they stay where they are.
+    with store.claim():
         store.missing(runs)
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
     clock = _Clock()
     steps = len(played.schedule.mask)
 
     def advance(finished_runs: int, finished_steps: int) -> None:
-        """Counts a segment of so many steps that so many runs finished."""
+        """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction."""
         model_steps = finished_runs * finished_steps
         clock.advance(model_steps)
         progress(model_steps / steps)
 
     def train_missing(size: int) -> int:
-        """Trains in chunks of `size` runs; returns `size`, or half of it if memory ran out."""
+        """Trains missing runs in chunks of `size` runs; returns `size`, or half of it if memory ran out.
+
+        After it ran out, the chunks that are stored stay, and the others are still missing.
+        """
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
                 for scores in game.play(played, chunks, size, advance, checkpoints, watch):
@@ -90,6 +94,7 @@ def train(
                 return size // 2
         return size
 
+    # Memory ran out if the returned size is smaller; a size of 0 means that it did so with a single run.
     size = chunk_size(played, runs, chunk)
     while (smaller := train_missing(size)) < size:
         require(smaller, "out of memory with one run at a time: lower `batch_size`")
@@ -130,7 +135,7 @@ class ChunkTrainer:
     """Trains chunks of a game on request; its programs and data stay on the devices between requests."""
 
     def __init__(self, played: Game, size: int) -> None:
-        """Takes a game, and the number of runs of the largest chunk, for which programs are compiled."""
+        """Takes a game, and the number of runs of the largest chunk; nothing is compiled before `train`."""
         self._game = played
         self._size = size
         self._requested: list[shares.Range] = []

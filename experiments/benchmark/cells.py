@@ -159,7 +159,7 @@ class MeasuredCell(NamedTuple):
         The allowed share is the level, 1 - confidence.
         """
         limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
-        allowed = 1 - self.confidence + 1e-12
+        allowed = 1 - self.confidence + 1e-12  # rounding must not decide where both are equal
         return bool(limits.lower > allowed)
 
 
@@ -167,7 +167,7 @@ Cell = AuditedCell | ClaimCell
 
 
 def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[ClaimCell]:
-    """Returns a cell for each installed estimator, which is to refute a false claim.
+    """Returns a cell for each installed estimator, in which it is to refute a false claim.
 
     Args:
       estimators: The estimators' names.
@@ -178,8 +178,8 @@ def list_claims(estimators: Iterable[str], scale: Scale, seed: int) -> list[Clai
     for name in estimators:
         estimator = registry.ESTIMATORS[name]
         if registry.is_installed(estimator):
-            # An expensive estimator has fewer audits, but 10 where the scale has as many: whether half of
-            # the audits refute a claim can't be said of fewer.
+            # An expensive estimator has fewer audits, but at least 10 if the scale allows them: fewer do not
+            # show whether half of the audits refute a claim.
             audits = max(scale.claim_audits // estimator.cost, min(scale.claim_audits, 10))
             cells.append(ClaimCell(name, scale.most_runs, audits, seed))
     return cells
@@ -220,8 +220,8 @@ def measure_cell(cell: AuditedCell) -> MeasuredCell:
     """Runs a cell's audits, and returns their summary."""
     estimator = registry.ESTIMATORS[cell.estimator]
     setting = make_setting(cell)
-    [row] = calibrate(setting)
-    exceeding = round(row.exceeding * cell.audits)
+    [row] = calibrate(setting)  # a row for each method that audits: the estimator alone
+    exceeding = round(row.exceeding * cell.audits)  # a number, where the row has a share
     limits = intervals.clopper_pearson(exceeding, cell.audits, 0.95)
     return MeasuredCell(
         estimator=cell.estimator,
@@ -256,10 +256,10 @@ def make_setting(cell: AuditedCell) -> KnownMechanism:
 
 
 def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMechanism) -> float:
-    """Measures how much the first audit's epsilon depends on the order of its runs and canaries.
+    """Returns how much the first audit's epsilon depends on the order of its runs and canaries.
 
-    Returns the standard deviation of epsilon over several random orders. It is 0 for an estimator that does
-    not depend on the order.
+    It is the standard deviation of epsilon over several random orders, and 0 for an estimator that does not
+    depend on the order.
     """
     evidence = draw(setting, 0)
     rng = np.random.default_rng(cell.seed)
@@ -317,7 +317,9 @@ def find_missing(cells: Iterable[Cell], store: CellStore) -> list[Cell]:
 
 
 def measure_missing(cells: list[Cell], store: CellStore, processes: int) -> Iterator[Cell]:
-    """Measures the cells that are not stored, the most expensive estimators' first, and stores them.
+    """Measures the cells that are not stored yet, and stores them.
+
+    Cells of the most expensive estimators come first, so that no process is left alone with these at the end.
 
     Args:
       cells: The cells.

@@ -77,14 +77,19 @@ class Estimator(NamedTuple):
     examine: ExamineClaim | None = None
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
-        """Returns the estimator's value in one audit, as `Law.audit` does; epsilon is cut to 0 to `MOST`."""
+        """Returns the estimator's value in one audit, in the form of `Law.audit`: a list of values.
+
+        Epsilon is clipped to between 0 and `MOST`.
+        """
         begin = time.process_time()
         epsilon, refusal = self.estimate(evidence, setting.delta, setting.confidence)
         seconds = time.process_time() - begin
         return [Value(self.name, min(max(epsilon, 0.0), MOST), seconds=seconds, refusal=refusal)]
 
     def estimate(self, evidence: Any, delta: float, confidence: float) -> tuple[float, str]:
-        """Estimates epsilon, whatever the estimator's code raises: that must not end the benchmark.
+        """Estimates epsilon; an exception in the estimator's code counts as a refusal.
+
+        No estimator's exception, whatever it is, may end the benchmark.
 
         Returns:
           (epsilon, ""), or (0, the reason) where the estimator raises an exception or returns NaN.
@@ -148,14 +153,24 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
         canaries of the single run for the other designs.
       mu: The law's parameter.
     """
-    runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, (1, n))
+    single_run = (1, n)
+    runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, single_run)
     dimension = _DIMENSION if design == DIRECTIONS else 0
-    # One audit at seed 0; callers replace both.
-    return KnownMechanism(law, mu, runs, 1, DELTA, CONFIDENCE, 0, canaries, dimension)
+    return KnownMechanism(
+        law,
+        mu,
+        runs,
+        audits=1,  # callers replace this and the seed
+        delta=DELTA,
+        confidence=CONFIDENCE,
+        seed=0,
+        canaries=canaries,
+        dimension=dimension,
+    )
 
 
 def shuffle(evidence: Any, rng: np.random.Generator) -> Any:
-    """Returns the same evidence with its runs, and the canaries of all runs alike, in a random order.
+    """Returns the same evidence in a random order: of its runs, and of the canaries, the same in every run.
 
     Args:
       evidence: `Coins` or `Fresh`, whose first two fields are scores (R, K) and presence (R, K).

@@ -70,10 +70,11 @@ class ClaimCell(NamedTuple):
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the fewest and the most runs to try; both are 1 for an estimator of a single run.
+        """Returns the fewest and the most runs to try; both are 1 for an estimator that audits a single run.
 
-        Estimators with `examine` are those of fresh directions. At most 100 runs are tried with them:
-        they decide after a few, and each run takes as long to draw as a thousand runs of a single canary.
+        Estimators with `examine` are those of fresh directions, which may audit several runs. At most 100 are
+        tried: these estimators decide after a few, and a run takes as long to draw as a thousand runs with a
+        single canary each.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
@@ -83,9 +84,10 @@ class ClaimCell(NamedTuple):
         return RunLimits(1, 1)
 
     def measure(self) -> "MeasuredClaim":
-        """Finds the number of runs at which the estimator refutes the false claim.
+        """Finds how many runs the estimator needs to refute the false claim, and counts its false alarms.
 
-        Then counts the audits with as many runs that refute a true claim.
+        A false alarm is an audit that refutes a true claim; these audits have the number of runs that the
+        false claim needed.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         limits = self.find_limits()
@@ -121,7 +123,7 @@ class ClaimCell(NamedTuple):
     def make_setting(self, runs: int, noise: float) -> KnownMechanism:
         """Returns the mechanism to audit, with the claimed epsilon in place of its true epsilon.
 
-        So an audit that refutes the claim counts as one that exceeds the truth.
+        An audit that refutes the claim thereby counts as an audit above the truth.
 
         Args:
           runs: The number of runs of an audit.
@@ -131,13 +133,15 @@ class ClaimCell(NamedTuple):
         design = estimator.design
         audit = estimator.audit if estimator.examine is None else partial(_examine, estimator)
         law = _LAWS[design]._replace(truth=_get_claim, audit=audit)
+        # With less noise than stated the real mu is larger than the claimed mu, in proportion.
         usual = shape(law, design, _count_canaries(design), CLAIMED_MU / noise)
         return usual._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
 
     def _find_least_runs(self, limits: RunLimits) -> int | None:
         """Finds, to 10%, the least number of runs at which half of the audits refute the false claim.
 
-        None where even the largest number of runs is too few. The search halves the logarithmic interval.
+        It is None where even the largest number of runs is too few. The search is by bisection on a
+        logarithmic scale.
         """
 
         def are_enough(runs: int) -> bool:
@@ -149,6 +153,7 @@ class ClaimCell(NamedTuple):
             return None
         if are_enough(too_few):
             return too_few
+        # Until both are within 10% of each other, or are consecutive numbers.
         while enough > max(_SEARCHED_TO * too_few, too_few + 1):
             middle = round(math.sqrt(too_few * enough))
             if are_enough(middle):
@@ -190,7 +195,7 @@ class MeasuredClaim(NamedTuple):
 
     @property
     def accuses_falsely(self) -> bool:
-        """Returns whether the exact binomial test at 1% finds that too many audits refute a true claim.
+        """Returns whether too many audits refute a true claim, by the exact binomial test at 1%.
 
         The allowed share is the level, 1 - confidence.
         """

@@ -55,15 +55,18 @@ _CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has anothe
 
 
 def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of the mixture of runs in a single world; a `ScoreFamily.sample`.
+    """Draws the scores of n runs in a single world, half of which leak strongly and half weakly.
+
+    A run's score is N(mu, 1) with the canary and N(0, 1) without it. It is a `ScoreFamily.sample`.
 
     Args:
       rng: The randomness.
-      strong: mu of half of the runs; the other half has _WEAK_MU.
+      strong: mu of a random half of the runs; the others have _WEAK_MU.
       inserted: Whether the canary is in.
       n: The number of scores.
     """
     centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
+    # `inserted` counts as 1 or 0.
     return centres * inserted + rng.standard_normal(n)
 
 
@@ -93,14 +96,14 @@ _MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _m
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
-    """Draws runs of a single canary each; the canary is in in the first runs, a share `share_in` of all."""
+    """Draws runs with a single canary each; in the first of them, a share `share_in`, the canary is in."""
     runs = setting.runs
     runs_in = round(runs * share_in)
     scores_in = sample(rng, setting.mu, True, runs_in)
     scores_out = sample(rng, setting.mu, False, runs - runs_in)
     scores = np.concatenate([scores_in, scores_out])
     presence = np.arange(runs) < runs_in
-    return Coins(scores[:, None], presence[:, None])
+    return Coins(scores[:, None], presence[:, None])  # (runs, 1), a column of the single canary
 
 
 def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> NDArray[np.bool_]:
@@ -121,7 +124,7 @@ def _draw_coins(
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of orthogonal canaries in Gaussian noise; half of the runs insert no canary."""
     presence = _toss(rng, setting)
-    works = rng.random((len(presence), 1)) < 0.5
+    works = rng.random((len(presence), 1)) < 0.5  # (R, 1): all canaries of a run share its coin
     noise = rng.standard_normal(presence.shape)
     return Coins(setting.mu * (presence & works) + noise, presence)
 
@@ -151,6 +154,7 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = _toss(rng, setting)
+    # Enough for three standard deviations of right guesses above chance.
     opened_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
     # The probability is such that each coin is among those revealed with probability _OPEN_DELTA.
@@ -176,8 +180,8 @@ def _failing_truth(setting: KnownMechanism) -> Truth:
     """Returns the truth about the mechanism "failing runs".
 
     Half of the runs fail, and each run releases whether it did. A failed run leaks nothing, any other run
-    leaks as much as mu-GDP. So at any epsilon the mechanism's delta is half of that of mu-GDP, and its
-    epsilon at `delta` is that of mu-GDP at 2 `delta`.
+    leaks what a mu-GDP mechanism (Gaussian differential privacy) does. At any epsilon the mechanism's delta
+    is therefore half of that of mu-GDP, and its epsilon at `delta` is that of mu-GDP at 2 `delta`.
     """
     return Truth(conversions.epsilon_from_mu(setting.mu, 2 * setting.delta))
 
@@ -250,6 +254,7 @@ def _make_coin_mechanisms(
     def make(
         name: str, law: Law, mu: float, description: str, sizes: tuple[int, ...] = sizes[:1]
     ) -> BenchmarkedMechanism:
+        """Returns the record of a mechanism; by default it is audited at the usual size alone."""
         return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, sizes)
 
     orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
@@ -293,6 +298,7 @@ def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
     mechanisms = []
 
     def add(name: str, law: Law, mu: float, description: str) -> None:
+        """Appends the record of a mechanism with directions to `mechanisms`."""
         mechanisms.append(
             BenchmarkedMechanism(
                 DIRECTIONS, f"directions: {name}", law, mu, description, _DIRECTION_SIZES

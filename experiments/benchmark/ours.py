@@ -43,7 +43,7 @@ _COINS_ASSUMED = {
 
 
 def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method for a single canary a run.
+    """Returns a method's lower bound on epsilon from runs with a single canary each.
 
     Raises:
       InputError: The method assumes a Gaussian trade-off curve, and the scores refute it. An audit's page
@@ -58,7 +58,7 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 
 
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by a method for several canaries a run.
+    """Returns a method's lower bound on epsilon from runs with several canaries each.
 
     The coins are treated as a caller's (`given`), whose fairness this library can't vouch for. So the bound
     also pays for confidence limits of the probability with which a canary is in.
@@ -78,7 +78,7 @@ def from_coins(
 def from_directions(
     method: DirectionsMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns epsilon by a method for fresh directions.
+    """Returns a method's lower bound on epsilon from fresh directions.
 
     `plain` says that no cosine uses the other canaries' directions, `given` that the cosines are not from
     this library's own training runs.
@@ -88,7 +88,13 @@ def from_directions(
 
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
-    """Returns whether a betting test refutes the claim of mu-GDP at a confidence."""
+    """Returns whether a betting test refutes the claim of mu-GDP, Gaussian differential privacy.
+
+    Args:
+      directions: The cosines of the canaries' directions.
+      mu: The claimed mu.
+      confidence: 1 minus the probability with which the test may refute a true claim.
+    """
     counted = exact_null.count_exceedances(directions)
     return claimed_curve.examine_claim(
         counted, claimed_curve.gaussian_power(mu), confidence
@@ -111,7 +117,7 @@ def _make_estimator(
         assumes.add(FAIR)
     if documented.gaussian or name in _BY_MU:
         assumes.add(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:
+    if "many runs" in documented.text:  # the record says so in words alone
         assumes.add(ENOUGH_RUNS)
     return Estimator(
         name=f"ours: {name}",

@@ -78,7 +78,10 @@ def describe_machine() -> dict[str, str]:
 
 
 def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
-    """Draws a panel for each design, with a point for each estimator; filled where it claims a level."""
+    """Draws a panel for each design, with a point for each estimator, filled if it claims a level.
+
+    Estimators without a worst share, and designs without estimators, are left out. Panels are in two columns.
+    """
     panels: dict[str, list[MeasuredEstimator]] = {}
     for design in DESIGNS:
         shown = [row for row in estimators if row.design == design and row.worst_share is not None]
@@ -109,13 +112,13 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
 def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) -> None:
     """Draws a numbered point for each estimator of a design, and lists the names by number below the panel.
 
-    To the right is the share of the truth that it proves, up the share of audits that claim too much.
+    The horizontal axis shows the share of the truth that an estimator proves, the vertical axis the share of
+    audits that claim too much, on a scale of square roots. A dashed line marks the level.
     """
     axis.set_yscale("function", functions=(_scale_root, np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
-    right_edge = (
-        axis.get_yaxis_transform()
-    )  # x as a share of the panel's width, y in data coordinates
+    # x as a share of the panel's width, y in data coordinates.
+    right_edge = axis.get_yaxis_transform()
     axis.text(1.0, LEVEL, f" {LEVEL:.0%}", va="center", fontsize=8, transform=right_edge)
 
     points = []
@@ -153,29 +156,30 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
     least cost is taken: the number of rectangles that the label overlaps, plus the number of points, of other
     labels, that it is nearer to.
     """
+    # The numbers in each label, by the point at which the label is placed.
     labels: dict[Point, list[int]] = {}
     numbered = enumerate(points, start=1)
-    for place, point in sorted(numbered, key=lambda pair: pair[1]):
+    for number, point in sorted(numbered, key=lambda pair: pair[1]):
         at = point
-        for other in labels:
-            if _are_near(other, point, width=0.04):
-                at = other
+        for labelled in labels:
+            if _are_near(labelled, point, width=0.04):
+                at = labelled
                 break
-        labels.setdefault(at, []).append(place)
+        labels.setdefault(at, []).append(number)
 
     # What labels must not cover: the points, the line at the level, and the axis with its ticks.
     covered = [_Box(*_to_points(point), _MARKER, _MARKER) for point in points]
     covered.append(_Box(_PANEL[0] / 2, _to_points((0, LEVEL))[1], _PANEL[0], 1))
     covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))
     all_places = [_to_points(at) for at in labels]
-    for at, places in labels.items():
-        text = ", ".join(map(str, places))
+    for at, numbers in labels.items():
+        text = ", ".join(map(str, numbers))
         x, y = _to_points(at)
         offsets = _list_offsets(len(text))
         boxes = [_Box(x + dx, y + dy, *_measure(text)) for dx, dy in offsets]
         costs = []
         for box in boxes:
-            overlapped = sum(box.overlaps(other) for other in covered)
+            overlapped = sum(box.overlaps(obstacle) for obstacle in covered)
             nearer = sum(box.distance(place) < box.distance((x, y)) for place in all_places)
             costs.append(overlapped + nearer)
         best = int(np.argmin(costs))  # of equal costs the first, which is the preferred offset
@@ -230,7 +234,7 @@ def _list_offsets(letters: int) -> list[Point]:
     Args:
       letters: The number of letters in the label.
     """
-    beside = 0.31 * _LABEL_SIZE * letters + 6
+    beside = 0.31 * _LABEL_SIZE * letters + 6  # half of the label's estimated width, and a gap
     near = [(0, 9), (beside, 0), (-beside, 0), (0, -9)]
     diagonal = [(beside, 7), (-beside, 7), (beside, -7), (-beside, -7)]
     far = [(0, 17), (beside, 14), (-beside, 14), (0, 25), (0, -17)]
@@ -240,8 +244,8 @@ def _list_offsets(letters: int) -> list[Point]:
 def _are_near(first: Point, second: Point, width: float) -> bool:
     """Returns whether two points, in data coordinates, are so close that they share a label.
 
-    They are less than `width` apart across, and less than a line's height (0.07 on the root scale) apart
-    upwards.
+    They are less than `width` apart horizontally. Vertically, on the axis's scale of square roots, they are
+    less than 0.07 apart, about the height of a line of text.
     """
     distance_across = abs(first[0] - second[0])
     distance_up = abs(first[1] ** 0.5 - second[1] ** 0.5)

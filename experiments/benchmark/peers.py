@@ -77,9 +77,9 @@ def _make_opake_audit(coins: Coins) -> Any:
     scores = coins.scores[0]
     presence = coins.presence[0]
     indices = np.arange(len(scores))
-    coin_flip = CoinFlip(
-        len(scores), indices, presence, indices[presence], indices[~presence], len(scores)
-    )
+    indices_in = indices[presence]
+    indices_out = indices[~presence]
+    coin_flip = CoinFlip(len(scores), indices, presence, indices_in, indices_out, len(scores))
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
     return auditing.one_run(canary_scores, coin_flip=coin_flip)
 
@@ -105,6 +105,7 @@ def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
 
     is_right = judge_guesses(coins)
     [(guesses, right)] = count_right_guesses(is_right, best=False)
+    # The package's names: m coins, c of c_cap guesses right.
     node = FDPAnalysisNode(
         m=len(is_right), c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )
@@ -164,7 +165,11 @@ def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
 
 
 def _one_run(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for a single run of any mechanism, with a strategy."""
+    """Returns the record of jax-privacy's bound for a single run of any mechanism.
+
+    Args:
+      strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
+    """
     return _jax(
         f"jax-privacy: one_run, {strategy}",
         design=ONE_RUN,
@@ -175,7 +180,11 @@ def _one_run(strategy: str) -> Estimator:
 
 
 def _one_run_fdp(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for a single run by a trade-off curve, with a strategy."""
+    """Returns the record of jax-privacy's bound for a single run, by a Gaussian trade-off curve.
+
+    Args:
+      strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
+    """
     return _jax(
         f"jax-privacy: one_run_fdp, {strategy}",
         design=ONE_RUN,

@@ -190,9 +190,9 @@ class Proofs(NamedTuple):
 
 
 def measured(how: How) -> Proofs:
-    """Times the engines, trains by each of our ways in a process of its own, and computes all curves.
+    """Times the engines, trains by each of our ways of auditing, and computes all curves of proven epsilon.
 
-    Prints on stderr which way is trained.
+    Each way trains in a process of its own. Its name is printed on stderr before.
 
     Raises:
       InputError: The data can't be loaded, or an engine fails.
@@ -263,9 +263,11 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
         store = stored.open_store(Path(folder), setting, dataset)
         while not clock or (way.shown and clock[-1].seconds < how.limit):
             runs = stage_size * (len(clock) + 1)
-            stage = trainer.train(
-                RunsRequest(store, runs, stage_size, stage_size, lambda runs: None)
+            # Of the runs that the store is to have, only this stage's are missing.
+            request = RunsRequest(
+                store, runs, most_trained=stage_size, chunk=stage_size, progress=lambda runs: None
             )
+            stage = trainer.train(request)
             stages.append(stage)
             clock.append(Reading(time.monotonic() - start, runs))
             bar.update(stage_size)
@@ -283,10 +285,12 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
 def _choose_readings(clock: Sequence[Reading]) -> list[Reading]:
     """Returns at most _POINTS of the readings, among them the first and the last.
 
-    Their places in the list have about a constant ratio, so that a logarithmic axis shows them evenly spaced.
+    Their places in the list, from 1, grow by about a constant ratio, so that a logarithmic axis of time shows
+    them evenly spaced.
     """
     if not clock:
         return []
+    # `unique` drops places that rounding made equal.
     places = np.geomspace(1, len(clock), _POINTS).round().astype(int) - 1
     return [clock[place] for place in np.unique(places)]
 
@@ -362,20 +366,22 @@ def make_peer_curves(
       single: The scores of runs with a single canary each.
       once: The scores of a single run with many canaries.
     """
+    # The readings of a clock at which the engine's user would have had whole batches of runs, as far as time
+    # and our scores go.
     models_at_once = engine.about.models * engine.processes
     steps = how.setting(SINGLE).schedule.steps
     batch_seconds = models_at_once * steps / engine.rate()
     batches_in_time = int(how.limit // batch_seconds)
     most_runs = min(batches_in_time * models_at_once, len(single.scores.scores))
-    ends = []
+    batch_ends = []
     for batch in range(1, most_runs // models_at_once + 1):
-        ends.append(Reading(batch_seconds * batch, models_at_once * batch))
-    run_counts = [reading.runs for reading in _choose_readings(ends)]
+        batch_ends.append(Reading(batch_seconds * batch, models_at_once * batch))
+    run_counts = [reading.runs for reading in _choose_readings(batch_ends)]
 
     for estimator in _list_published():
         if estimator.design == ONE_RUN:
             yield _make_peer_curve(how, engine, estimator, ONCE, once.scores, [1], batch_seconds)
-        elif run_counts:
+        elif run_counts:  # there are none where a single batch takes too long, or has too many runs
             yield _make_peer_curve(
                 how, engine, estimator, SINGLE, single.scores, run_counts, batch_seconds
             )
@@ -418,6 +424,7 @@ def _make_peer_curve(
         seconds.append(batches * batch_seconds)
         first = scores.of_first(runs)
         coins = Coins(first.scores, first.presence)
+        # The reason of a refusal is dropped: its epsilon is 0.
         epsilon, _ = estimator.estimate(coins, how.delta, how.confidence)
         epsilons.append(epsilon)
     return Curve(
@@ -432,7 +439,10 @@ def _make_peer_curve(
 
 
 def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
-    """Returns a table with the last point of each curve, and below it what fresh directions spent time on."""
+    """Returns a table with the last point of each curve, and below it what fresh directions spent time on.
+
+    A column whose first value is None is in the text alone, a column without a heading in the CSV and JSON.
+    """
     columns = (
         Column(None, attrgetter("way"), "canaries", width=17, left=True),
         Column(None, _shorten_method, "estimator", width=27, left=True),
@@ -490,9 +500,10 @@ def _name_trainer(curve: Curve) -> str:
 
 
 def _split_time(proofs: Proofs) -> dict[str, float]:
-    """Returns the seconds that fresh directions spent, by what they were spent on; they add up to the total.
+    """Returns the parts of the time that the audit by fresh directions took, in seconds, by name.
 
-    DP-SGD's own steps are estimated: by as many model-steps at the speed that was measured of our engine.
+    They add up to the total. The time of DP-SGD's own steps is an estimate: the number of model-steps over
+    the measured speed of our engine.
     """
     fresh = proofs.fresh
     total = fresh.clock[-1].seconds
@@ -506,7 +517,7 @@ def _split_time(proofs: Proofs) -> dict[str, float]:
 
 
 def _describe_time(proofs: Proofs) -> list[str]:
-    """Returns lines that say what fresh directions spent their seconds on."""
+    """Returns lines that say what the audit by fresh directions spent its time on, in seconds and shares."""
     total = proofs.fresh.clock[-1]
     lines = [
         f"Where the {total.seconds:.0f} seconds of fresh directions went, {total.runs:,} trainings:"
@@ -524,9 +535,9 @@ def _describe_machine(proofs: Proofs) -> str:
 
 
 def _find_gemm_rate(proofs: Proofs) -> float:
-    """Returns the speed of products of matrices in floating-point operations a second.
+    """Returns this machine's speed at multiplying matrices, in floating-point operations a second.
 
-    It is the median over all engines and rounds; a round times a product beside the engines.
+    It is the median over all engines and rounds: each round times a product of matrices beside an engine.
     """
     rates: list[float] = []
     for engine in proofs.engines:
@@ -585,7 +596,7 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
 
 
 def _draw_curve(axis: Axes, curve: Curve) -> None:
-    """Draws a curve.
+    """Draws the curve of a method's proven epsilon over minutes; that of a single run is a mark alone.
 
     Marks are hollow where the method assumes more than fair coins, or where its assumption is refuted.
     """

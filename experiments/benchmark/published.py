@@ -85,8 +85,10 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     The code has an error in the variance (Errata L1; see `fourth_order_limit`), which is kept.
     """
+    # A threshold is chosen on a part of the runs, and errors are counted on the rest.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
+    # Each of the two error rates gets half of the probability with which the bound may fail.
     error = (1 - confidence) / 2
     # The limits are of the probability that a canary is out (or in) and misjudged. It is out (or in) with
     # probability 1/2, so that the error rate is twice that.
@@ -112,7 +114,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
     n = len(sums)
     level = error / 4
-    mu_3 = wilson(means[3], n, level)[1]
+    mu_3 = wilson(means[3], n, level)[1]  # [1]: the upper of both limits
     mu_4 = wilson(means[4], n, level)[1]
 
     # h(j) is the probability that two random pairs of canaries have j canaries in common.
@@ -226,6 +228,8 @@ def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
     """
     descending = np.argsort(-coins.scores[0], kind="stable")
     presence = coins.presence[0][descending]
+    # The number of canaries that are guessed to be in. They come at even places, the others at odd places,
+    # from the smallest score up.
     guessed_in = (len(presence) + 1) // 2
     is_right = np.empty(len(presence), bool)
     is_right[::2] = presence[:guessed_in]
@@ -244,6 +248,7 @@ def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[i
       (number of guesses, number of right guesses) for each number of guesses, an even number of at least 2.
     """
     shares = _SHARES if best else np.array([_FIXED_SHARE])
+    # Even: as many guesses that a canary is in as that it is out.
     even_numbers = (len(is_right) * shares).astype(int) // 2 * 2
     counts = []
     for number in np.maximum(even_numbers, 2):
@@ -253,14 +258,14 @@ def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[i
 
 
 def one_shot_fit(name: str) -> EpsilonFunction:
-    """Returns an estimator of One-shot (2024) that takes a Gaussian fitted to the cosines for their law.
+    """Returns an estimator of One-shot (2024) that fits a Gaussian to the cosines.
 
     Args:
       name: A key of `one_shot.FITTED`, which says how epsilon follows from the fit.
     """
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
-        """Returns the estimate of epsilon; the confidence is not used."""
+        """Returns the estimate of epsilon; `confidence` is not used, since an estimate has none."""
         fitted = one_shot.fit(directions.cosines[0], directions.dimension)
         # In units of 1/sqrt(d), which are those of the fit, a cosine without its canary has the law N(0, 1).
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
@@ -280,6 +285,7 @@ def one_shot_limit(prior: float) -> EpsilonFunction:
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
         """Returns the lower limit of epsilon."""
+        # [0]: the single run. The empty array: there are no cosines of canaries that are out.
         cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
         return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 

@@ -76,11 +76,11 @@ def summarise_estimators(
     claim_by_estimator = {claim.estimator: claim for claim in claims}
 
     def rank(cell: MeasuredCell) -> tuple[int, int]:
-        """Returns the key by which cells are sorted."""
+        """Returns the key by which cells are sorted: the places of design and estimator."""
         return DESIGNS.index(cell.design), order.index(cell.estimator)
 
     rows = []
-    ranked = sorted(cells, key=rank)
+    ranked = sorted(cells, key=rank)  # `groupby` needs an estimator's cells side by side
     for name, group in itertools.groupby(ranked, attrgetter("estimator")):
         row = _summarise_estimator(list(group))
         rows.append(row._replace(claim=claim_by_estimator.get(name)))
@@ -88,13 +88,13 @@ def summarise_estimators(
 
 
 def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
-    """Returns the summary of an estimator's cells, at least one."""
+    """Returns the summary of an estimator over its cells, which must not be empty."""
     shares = []
     shares_elsewhere = []
     proven_shares = []
     over_level = []
     for cell in cells:
-        if cell.broken:
+        if cell.broken:  # the estimator is not to blame where its assumptions do not hold
             shares_elsewhere.append(cell.exceeding_share)
             continue
         shares.append(cell.exceeding_share)
@@ -175,7 +175,10 @@ def _make_claim_columns() -> list[Column]:
 
 
 def _show_worst_share(row: MeasuredEstimator) -> str | None:
-    """Formats the worst share with a mark: - where no level is claimed, * where the level is exceeded."""
+    """Formats the worst share of audits that claim too much, with a mark; None where there is no share.
+
+    The mark is - where the estimator claims no level, and * where it exceeds its level in some cell.
+    """
     if row.worst_share is None:
         return None
     if not row.claims_level:
@@ -195,7 +198,11 @@ def _show_milliseconds(seconds: float) -> str:
 
 
 def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
-    """Returns the table with a row for each cell; CSV and JSON have every field, people see what matters."""
+    """Returns the table with a row for each cell.
+
+    Its CSV and JSON have a column for every field of `MeasuredCell`. People see fewer columns, with rounded
+    numbers.
+    """
     stored_columns = []
     for name in MeasuredCell._fields:
         if name != "broken":

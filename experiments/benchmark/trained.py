@@ -25,9 +25,10 @@ _POOL_FACTOR = 10  # the trained runs over an audit's runs, which are sampled wi
 
 @functools.cache
 def _train_pool(canaries: int, runs: int) -> Coins:
-    """Returns the scores of `runs` runs with `canaries` canaries each.
+    """Returns the scores of `runs` training runs with `canaries` canaries each.
 
-    They are trained at the first call with these arguments, in a process of its own, and kept.
+    The runs are trained at the first call with these arguments, in a process of its own. Later calls return
+    the same scores.
     """
     return processes.run_in_own_process(functools.partial(_train, canaries, runs))
 
@@ -42,6 +43,7 @@ def _train(canaries: int, runs: int) -> Coins:
     from models.catalogue import task
 
     prepare_jax()
+    # A canary in each of T steps with the noise multiplier sigma leaks mu = sqrt(T) / sigma: here mu = _MU.
     setting = setting_of(
         "fcnn",
         adversary="gc_r",
@@ -58,7 +60,10 @@ def _train(canaries: int, runs: int) -> Coins:
 
 
 def _draw_worlds(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
-    """Draws an audit from trained runs of one canary: half of them with the canary in, half with it out."""
+    """Draws an audit from trained runs with a single canary each, half of them with it in and half without.
+
+    Runs are drawn without replacement from _POOL_FACTOR times as many.
+    """
     pool = _train_pool(1, setting.runs * _POOL_FACTOR)
     n = setting.runs // 2
     runs_in = np.flatnonzero(pool.presence[:, 0])

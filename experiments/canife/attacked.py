@@ -207,6 +207,7 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     require_fields(setting)
+    # Beside each field's own limits, those that the data set.
     limits = {
         "cohort": FieldLimits(2, min(population, train_clients)),
         "population": FieldLimits(2, train_clients),

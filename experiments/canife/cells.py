@@ -27,16 +27,18 @@ def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
     """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether all rounds are measured already."""
         return len(measured.read(held, setting, numbers)) == len(numbers)
 
     def open_cell(out: Path, data: DataSets) -> Store:
+        """Opens the store of the measured rounds."""
         from experiments.canife import populations
 
         checksum = populations.split_clients(setting, data).checksum
         return measured.open_store(setting, checksum, out)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
-        """Measures the rounds that the store does not have."""
+        """Measures the rounds in `numbers` that the store lacks, and reports each."""
         from experiments.canife import populations, training
 
         split = populations.split_clients(setting, data)

@@ -85,6 +85,9 @@ def score_law(
 ) -> ScoreLaw:
     """Returns the law of a round's score without the canary, on an evenly spaced grid.
 
+    The score is the sum of a random cohort's dot products, plus Gaussian noise. The law's log density is an
+    inverse transform along a line, that of a tilt (`_invert_along`); its error is estimated by two tilts.
+
     The grid begins at mean - 9 deviations + reach[0] and ends at mean + 9 deviations + reach[1].
 
     Args:
@@ -101,7 +104,7 @@ def score_law(
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
     points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
-    # Where all clients take part, only the noise is random.
+    # Where the cohort has all clients, also with Poisson sampling, only the noise is random.
     if cohort.size == len(round_.dots):
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
@@ -109,13 +112,16 @@ def score_law(
     # Each point takes the tilt whose law has the nearest mean; the second nearest shows the error.
     tilts = _choose_tilts(round_, points, deviation)
     centres = np.array([_compute_tilted_mean(round_, tilt) for tilt in tilts])
-    tilts_by_distance = np.argsort(np.abs(points[None] - centres[:, None]), axis=0)
+    distances = np.abs(points[None] - centres[:, None])  # (tilts, points)
+    tilts_by_distance = np.argsort(distances, axis=0)
     log_densities = np.full((2, len(points)), -np.inf)
     for i, tilt in enumerate(tilts):
         for rank in (0, 1):
             is_own = tilts_by_distance[rank] == i
             log_densities[rank, is_own] = _invert_along(round_, tilt, points[is_own])
     log_density, by_second_tilt = log_densities
+
+    # The error: the disagreement of both tilts where the density is not negligible, or that of the mass.
     mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
     visible = log_density > np.max(log_density) - 2 * _CUT
     disagreement = np.max(np.abs(log_density - by_second_tilt), where=visible, initial=0.0)
@@ -178,10 +184,12 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
     last = others.points[-1]
     at = out.points - canary
     is_inside = (at >= first) & (at <= last)
+    # Outside of the grid the density is taken as 0; a spline would extrapolate.
     shifted = np.where(is_inside, spline(np.clip(at, first, last)), -np.inf)
     p = np.exp(out.log_density)
     q = np.exp(shifted)
     spacing = out.points[1] - out.points[0]
+    # How far the total masses are from 1.
     error = max(abs(float(p.sum()) * spacing - 1), abs(float(q.sum()) * spacing - 1))
     return DensityPair(out.points, p, q, error)
 
@@ -221,6 +229,7 @@ def _compute_moments(round_: _Round) -> tuple[float, float]:
     if round_.cohort.poisson:
         variance = share * (1 - share) * float(np.sum(dots**2))
     else:
+        # var M / (M - 1) is the sample variance; a single client has none.
         variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
     return size * float(dots.mean()), float(np.sqrt(variance + round_.sigma**2))
 
@@ -228,8 +237,8 @@ def _compute_moments(round_: _Round) -> tuple[float, float]:
 def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float]:
     """Returns tilts s whose tilted laws have evenly spaced means over the whole grid.
 
-    The tilted law has the density e^(s x) p(x), normalised. The means are at most _TILT_DISTANCE standard
-    deviations of the score apart.
+    Where p is the score's density, the tilted law has the density e^(s x) p(x), normalised. The means are at
+    most _TILT_DISTANCE standard deviations of the score apart.
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -312,6 +321,9 @@ def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
     """
     log_odds = _find_log_odds(round_, tilt)
     joins: Array = special.expit(log_odds + tilt * round_.dots)  # tilted probabilities of joining
+
+    # The step of the trapezoids sets the period with which the computed density repeats: many deviations. The
+    # noise's factor exp(-(sigma t)^2 / 2) is below exp(-_CUT) at the last time.
     variance = float(np.sum(joins * (1 - joins) * round_.dots**2)) + round_.sigma**2
     step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
     count = int(np.ceil(np.sqrt(2 * _CUT) / round_.sigma / step)) + 1
@@ -370,7 +382,9 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
         return _multiply_clients(round_.dots, joins, times, np.zeros(1))[:, 0]
     size = round_.cohort.size
     variances = joins * (1 - joins)
-    spread = float(np.sqrt(variances.sum()))  # of the number of clients
+    # The standard deviation of the number of clients who join.
+    spread = float(np.sqrt(variances.sum()))
+    # The mean dot product, weighted by variances; where all of these are 0, no division by 0.
     centre = float(variances @ round_.dots) / max(spread**2, 1e-300)
     # A discrete transform adds up the coefficients of numbers of clients that are a period apart. With nine
     # deviations on either side of the mean, and 8 more for few clients, all but one of them are negligible.
@@ -380,8 +394,9 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
     angles = 2 * np.pi / period * turns[is_near]
     products = _multiply_clients(round_.dots - centre, joins, times, angles)
-    of_size: Complex = products @ np.exp(-1j * size * angles) / period
-    return np.asarray(of_size * np.exp(1j * times * size * centre))
+    coefficient: Complex = products @ np.exp(-1j * size * angles) / period
+    # Undoes the centring: `size` clients shift the sum by size * centre.
+    return np.asarray(coefficient * np.exp(1j * times * size * centre))
 
 
 def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
@@ -405,12 +420,14 @@ def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) ->
         f"{len(dots):,} clients are too many for so little noise: take a sample of them",
     )
     products = np.ones((len(times), len(angles)), np.complex128)
+    # exp(i (angle + t a_j)) is the product of a turn, by the angle, and a wave, by the time.
     turns = np.exp(1j * angles)
     block = max(_BLOCK // len(angles), 1)
     for start in range(0, len(dots), block):
         part = slice(start, start + block)
         for row, time in enumerate(times):
             waves = joins[part] * np.exp(1j * time * dots[part])
+            # (clients of the block, A)
             factors = (1 - joins[part])[:, None] + waves[:, None] * turns
             products[row] *= np.prod(factors, axis=0)
     return products

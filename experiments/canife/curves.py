@@ -141,6 +141,7 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
             charges.append(Charge(noise, sampling_rate, count))
         return rounds.cumulative(charges, setting.delta)
 
+    # The noise multiplier of each measured round, from several sources, as in `Global`.
     published = []
     lower = []
     upper = []
@@ -183,10 +184,12 @@ def predict_other_cohorts(
         is normal.
     """
     clients = len(measured.known)
+    # 24 sizes from 2 to half of the clients, evenly spaced by their logarithm; `unique` drops repeated sizes.
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     clients_deviation = compute_cohort_deviation(measured.known, sizes)
     deviations = np.hypot(clients_deviation, setting.noise_multiplier)
-    # The best threshold lies halfway between the means of both worlds, which are `own` apart.
+    # The best threshold lies halfway between the means of both worlds, which are `own` apart. 1e-12 stands in
+    # for a deviation of 0, without noise.
     accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
@@ -290,6 +293,7 @@ def average_over_seeds(
     Returns:
       The curves. Only over rounds do they have epsilons of the training run (TOTALS); otherwise NaN.
     """
+    # By (the curve's value, x, round): for each seed, the values of QUANTITIES and then of TOTALS.
     values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
         totals = [(np.nan, np.nan)] * len(rows)
@@ -349,6 +353,7 @@ def make_rounds_table(
       rows: What the setting's measured rounds show.
       composed: Epsilon of the training run up to each measured round.
     """
+    # A line above the columns' heads, which says at which delta their epsilons are.
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
     half = setting.scores // 2
@@ -427,9 +432,9 @@ def format_canaries(rows: Sequence[RoundValues]) -> str:
     for row in rows:
         canary = row.measured.canary
         if isinstance(canary, str):
-            first, *rest = wrap_escaped(canary, _TEXT_WIDTH)
-            lines.append(f"{row.measured.number:>5} {first}")
-            lines += [f"{'':>5} {part}" for part in rest]
+            first_line, *more_lines = wrap_escaped(canary, _TEXT_WIDTH)
+            lines.append(f"{row.measured.number:>5} {first_line}")
+            lines += [f"{'':>5} {line}" for line in more_lines]
     if not lines:
         return ""
     return "\n".join(["round canary, a designed text; a line break is shown as \\n", *lines])
@@ -442,7 +447,7 @@ def wrap_escaped(text: str, width: int) -> list[str]:
     """
     lines = [""]
     for character in text:
-        shown = character if character.isprintable() else repr(character)[1:-1]
+        shown = character if character.isprintable() else repr(character)[1:-1]  # without quotes
         if len(lines[-1]) + len(shown) > width:
             lines.append("")
         lines[-1] += shown
