@@ -35,13 +35,14 @@ def epsilon_panels(
       share_y: Whether all panels share the vertical axis.
     """
     columns = min(len(names), _MOST_ACROSS)
-    rows = -(-len(names) // columns)
+    rows = -(-len(names) // columns)  # rounded up
     size = (max(3.1 * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=share_y)
         for axis, name in zip(axes.flat, names, strict=False):
             draw_panel(axis, name)
             axis.set_title(name)
+        # The last row may have places without a panel.
         for axis in axes.flat[len(names) :]:
             axis.axis("off")
         for axis in axes[:, 0]:
