@@ -115,12 +115,15 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether the store holds the audit's findings. The mechanism has no data set."""
         return read(held, audit) is not None
 
     def open_store(out: Path, data: DataSets) -> Store:
+        """Opens the audit's store below the folder `out`."""
         return Store(out, audit.setting())
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Audits the mechanism, on all cores where that pays, and stores the findings."""
         processes = cores() if seconds > _WORTH_PROCESSES else 1
         write_answer(store, findings(audit, processes, progress)._asdict())
 

@@ -222,7 +222,8 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     """Draws how dependent the detections of a run's canaries are, over K or d, beside a slope of -1.
 
     mu_m is the probability that m canaries of a run are all detected. If detections were independent,
-    mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+    mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0. The paper says that both decay roughly as 1/K and as 1/d,
+    which is the slope of -1 on logarithmic axes.
 
     Args:
       axis: The panel's axes.
@@ -234,7 +235,7 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
     _plot_present(axis, fourth, label="|mu_4 - mu_2²|", **_LOOKS["wilson_4"].style())
     if drawn:
-        first_x, first_y = drawn[0]
+        first_x, first_y = drawn[0]  # where the slope begins
         slope = [first_y * first_x / x for x, _ in drawn]
         axis.plot([x for x, _ in drawn], slope, ":", color=BLACK, label="slope -1")
     _set_log_axis(axis, points)
@@ -368,7 +369,10 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
-    """Draws an attack's bounds over the runs, with a single canary and with several."""
+    """Draws an attack's bounds over the number of runs, with a single canary and with several.
+
+    The panel's title gives K, the number of the several canaries in each run.
+    """
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():

@@ -234,7 +234,7 @@ def _format_range(low: float, high: float) -> str:
     """
     ends = []
     for value in (low, high):
-        if value < 99.95:
+        if value < 99.95:  # from there on, one decimal gives 100.0, which has five characters
             ends.append(f"{value:.1f}")
         else:
             ends.append(f"{value:.0f}")
