@@ -112,6 +112,7 @@ def _make_loader(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
     """
 
     def load_from(sources: Sources) -> Dataset:
+        """Loads the data set from a user's sources, after checks."""
         message = "`weights` and `input_size` are for a frozen body: drop them, or name a model with a head"
         require(sources.weights is None and sources.input_size is None, message)
         return load(file=sources.data_file, tfds_dir=sources.tfds_dir)
@@ -123,6 +124,7 @@ def _make_image_loader(load: LoadImages) -> Callable[[Sources], Dataset]:
     """Makes a task's loader of the training images of a data set."""
 
     def load_training_images(file: str | None, tfds_dir: str | None) -> Dataset:
+        """Loads all images and returns the training images."""
         return _take_training_images(load(file=file, tfds_dir=tfds_dir))
 
     return _make_loader(load_training_images)
@@ -143,9 +145,11 @@ def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], 
     """
 
     def load_features(sources: Sources) -> Dataset:
+        """Loads CIFAR-10's images and the body's weights from the sources; returns the images' features."""
         from models.pretrained.features import frozen_features
 
         def load_images() -> ImageDataset:
+            """Loads the images, once `frozen_features` has checked the size and the weights."""
             return load_cifar10(file=sources.data_file, tfds_dir=sources.tfds_dir)
 
         return frozen_features(
@@ -165,6 +169,10 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
     """
 
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
+        """Loads the images and deals those for training to `setting.clients` clients that prefer classes.
+
+        The smaller `setting.alpha`, the more unevenly a class is dealt. Test images are for the test.
+        """
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
         # 0 clients means that every example is a client of its own.
@@ -229,6 +237,7 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
+        """Imports the model's module and makes the model for examples of this shape."""
         module = importlib.import_module(f"models.{module_name}")
         function = getattr(module, function_name)
         arguments = dict(fixed)
@@ -345,12 +354,12 @@ def _make_image_row(
     """Returns the row of an over-parameterised model of images in ten classes.
 
     Args:
-      name: as in `Task`, as are `label`, `description`, `make` and `step_seconds`.
-      label: see above.
-      description: see above.
+      name: the model's name.
+      label: the model's name for people.
+      description: the description of the training on examples, for a report.
       images: the data set.
-      make: see above.
-      step_seconds: see above.
+      make: (shape of an example) -> the model.
+      step_seconds: the seconds of a model-step.
       federated_description: the description of the training on clients, for a report.
       more: further fields of the `Task`.
     """
@@ -441,6 +450,7 @@ def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
     """
 
     def import_body() -> "Body":
+        """Imports the body's module, which takes time, only when features are loaded."""
         module = importlib.import_module(f"models.pretrained.{body.module}")
         imported: Body = getattr(module, body.constant)
         return imported

@@ -45,12 +45,12 @@ class ConvNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = channels_first(pixels)
+        x = channels_first(pixels)  # as `Convolution` takes images
         for features in (6, 16):
             x = Convolution(features, window=5)(x)
             x = self.pool(x)
             x = self.activate(x)
-        x = x.reshape(*x.shape[:-3], -1)
+        x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = self.activate(x)
@@ -85,7 +85,7 @@ class LeNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 28, 28) of uint8."""
         pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-        batch = pixels.reshape(1, -1, *image.shape[-2:])
+        batch = pixels.reshape(1, -1, *image.shape[-2:])  # (1 channel, batch, height, width)
         x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
         for i, features in enumerate((6, 16)):
             # Flax draws initial weights by the layer's name: another name would draw others.
@@ -115,7 +115,7 @@ class EmnistCNN(nn.Module):
     @nn.compact
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 28, 28) of float32."""
-        x = image[..., None, :, :]
+        x = image[..., None, :, :]  # with an axis for the single channel
         for features in (32, 64):
             x = Convolution(features, window=3)(x)
             x = nn.relu(x)
@@ -265,6 +265,7 @@ class FaceCNN(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., 2) of images (..., 32, 32, 3) of uint8."""
         x = normalised(image, CELEBA_MEAN, CELEBA_STD)
+        # All four convolutions share the norm, which normalises each of the 32 channels by itself.
         shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
         for _ in range(4):
             x = nn.Conv(32, (3, 3), padding=2)(x)

@@ -125,6 +125,7 @@ class TwoLayer(nn.Module):
         """Returns the logit (1,) of features (n,)."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
+        # The fixed second layer: weights 1 / sqrt(width) for the first half of the units, else the negative.
         signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
 

@@ -30,10 +30,14 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns (..., features, H - w + 1, W - w + 1) of images (..., C, H, W)."""
+        """Returns the convolution (..., features, H - w + 1, W - w + 1) of images (..., C, H, W).
+
+        The kernel has w = `window` pixels a side, and there is no padding. The convolution is computed as the
+        product of the kernel, as a matrix, with all patches.
+        """
         channels = x.shape[-3]
         kernel, bias = _declare_parameters(self, channels)
-        matrix = kernel.reshape(-1, self.features)
+        matrix = kernel.reshape(-1, self.features)  # (w w C, features)
         product = matrix.T @ self.unfold(x) + bias[:, None]
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
@@ -158,9 +162,15 @@ class PooledConvolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns (features, (H - w + 1) / 2, (W - w + 1) / 2, B) of a batch of images (C, H, W, B)."""
+        """Returns the convolution of a batch of images (C, H, W, B), after 2 x 2 max-pooling and ReLU.
+
+        The result is (features, (H - w + 1) / 2, (W - w + 1) / 2, B), as the kernel has w = `window` pixels a
+        side and there is no padding.
+        """
         channels = len(x)
         kernel, bias = _declare_parameters(self, channels)
+        # The four pixels that max-pooling compares depend on a window of w + 1 pixels a side. Each of them is
+        # the window's product with a shifted copy of the kernel.
         windows = _cut_windows(self.window + 1, x)
         product = _shift_kernel(kernel).T @ windows.reshape(len(windows), -1)
         products = product.reshape(4, self.features, -1)
@@ -220,10 +230,12 @@ def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
     """Returns the gradient at the pixels (C, H, W, B), from `gradient` at the windows.
 
     A pixel's gradient is the sum of those of the windows that hold it. Adds whole rows, then whole columns:
-    on a CPU, a third of the time of XLA's own transpose.
+    on a CPU, a third of the time of XLA's own transpose. The second argument is what the forward pass saves,
+    which is nothing.
     """
+    # A window's first axis is split into its rows, its columns and C.
     pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
-    lines = _overlap_add(pieces)
+    lines = _overlap_add(pieces)  # (columns of a window, C, H, columns of windows, B)
     return (_materialise(_overlap_add(lines)),)
 
 
@@ -380,11 +392,11 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
     column_maxima = squares.max(-3, keepdims=True)
     from_left = column_maxima[..., :1] >= column_maxima[..., 1:]
     from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
-    is_first = jnp.arange(2) == 0
+    is_first = jnp.arange(2) == 0  # of a square's two columns the left, of its two rows the upper
     in_chosen_column = is_first == from_left
     in_chosen_row = is_first[:, None, None] == from_upper
     is_chosen = in_chosen_column & in_chosen_row
-    by_square = gradient[..., :, None, :, None]
+    by_square = gradient[..., :, None, :, None]  # the same for all four pixels of a square
     return jnp.where(is_chosen, by_square, 0).reshape(x.shape)
 
 
@@ -421,10 +433,12 @@ def channels_first(x: Array) -> Array:
     """
 
     def join_channels(x: Array) -> Array:
+        """Takes the channels apart and joins them, for a CPU."""
         channels = [x[..., channel] for channel in range(x.shape[-1])]
         return jnp.stack(channels, axis=-3)
 
     def move_axis(x: Array) -> Array:
+        """Moves the channels' axis, for all other devices."""
         return jnp.moveaxis(x, -1, -3)
 
     moved: Array = jax.lax.platform_dependent(x, cpu=join_channels, default=move_axis)

@@ -35,7 +35,7 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the outputs (T, units) of inputs (T, d)."""
-        width = 4 * self.units
+        width = 4 * self.units  # of the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
         zeros = nn.initializers.zeros_init()
@@ -117,19 +117,21 @@ class TextClassifier(nn.Module):
         x = embed(numbers.astype(jnp.int32))
         for _ in range(2):
             x = LSTM(self.units, two_biases=True)(x)
-        return nn.Dense(self.classes)(x[-1])
+        return nn.Dense(self.classes)(x[-1])  # from the output at the last position
 
 
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
-    """Returns a criterion: the mean cross entropy over a sequence's positions whose label is not `padding`.
+    """Returns the next-token loss: a sequence's mean cross entropy over the labels that are not `padding`.
 
-    So all sequences weigh the same, however long they are. A sequence of padding alone has loss 0.
+    It is a mean, so that all sequences weigh the same, however long they are. A sequence of padding alone has
+    loss 0.
 
     Returns:
       criterion(logits (T, V), labels (T,)) -> scalar.
     """
 
     def criterion(logits: Array, labels: Array) -> Array:
+        """Returns the mean cross entropy over the labels that are not padding, or 0 if all are."""
         losses = cross_entropy(logits, labels)
         is_token = labels != padding
         total = jnp.sum(jnp.where(is_token, losses, 0))

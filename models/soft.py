@@ -15,7 +15,7 @@ SoftLoss = Callable[[Array, tuple[Array, Array]], Array]
 
 
 def soft_label(model: Model, classes: int) -> SoftLoss:
-    """Returns the expected loss of an example whose label is random.
+    """Makes a loss function for examples whose label is random: the expectation of the model's criterion.
 
     Args:
       model: the model whose criterion is averaged.
@@ -27,13 +27,14 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
     """
 
     def compute_logits(theta: Array, features: Array) -> Any:
+        """Returns the module's logits for features, with the flat parameters theta (p,)."""
         return model.module.apply({"params": model.unravel(theta)}, features)
 
     return _make_mean_criterion(model, classes, compute_logits)
 
 
 def soft_text(model: Model, classes: int) -> SoftLoss:
-    """Returns the expected loss of a text whose tokens are mixtures and whose label is random.
+    """Makes a loss function for texts whose tokens are mixtures and whose label is random.
 
     Args:
       model: a model whose module begins with a single nn.Embed of V rows.
@@ -48,7 +49,7 @@ def soft_text(model: Model, classes: int) -> SoftLoss:
 
 
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
-    """Returns the next-token loss of a text whose tokens are mixtures.
+    """Makes the next-token loss function for texts whose tokens are mixtures.
 
     Args:
       model: a model whose module begins with a single nn.Embed of V rows and gives logits (T, V).
@@ -60,6 +61,7 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
+        """Returns the mean cross entropy of predicting each mixture (V,) from those before it."""
         logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
         following = mixtures[1:]
         log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)
@@ -101,6 +103,7 @@ def _make_mean_criterion(
         logits = compute_logits(theta, features)
 
         def criterion(label: Array) -> Array:
+            """Returns the model's criterion at a label, which `vmap` runs over all classes."""
             return model.criterion(logits, label)
 
         return probabilities @ jax.vmap(criterion)(jnp.arange(classes))

@@ -115,12 +115,15 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether the store holds the audit's findings. The mechanism has no data set."""
         return read(held, audit) is not None
 
     def open_store(out: Path, data: DataSets) -> Store:
+        """Opens the audit's store below the folder `out`."""
         return Store(out, audit.setting())
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Audits the mechanism, on all cores where that pays, and stores the findings."""
         processes = cores() if seconds > _WORTH_PROCESSES else 1
         write_answer(store, findings(audit, processes, progress)._asdict())
 
@@ -148,12 +151,18 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
 
 
 def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
-    """Audits the mechanism with each seed; Wilson's intervals have thresholds chosen on other runs.
+    """Audits the mechanism with each seed, by each order of Wilson's intervals and by `lifted`.
+
+    Wilson's intervals take their thresholds from runs that serve for nothing else. `lifted` chooses its
+    threshold on a part of its own runs.
 
     Args:
       audit: The audit.
       processes: The number of processes to use.
       progress: A function that is called with the number of runs when a seed is done.
+
+    Returns:
+      The epsilons of all seeds by method, and the mean over seeds of how far detections are from independent.
 
     Raises:
       InputError: The audit's values are out of range.
@@ -172,6 +181,7 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
     for order in thresholds:
         epsilons[f"wilson_{order}"] = [result.by_order[order].epsilon for result in results]
     epsilons[LIFTED] = [result.lifted for result in results]
+    # The moments are those at order 2's threshold; a single canary has order 1 alone, where both are None.
     moments_order = 2 if 2 in thresholds else 1
     moments = [result.by_order[moments_order] for result in results]
     second = _mean_of_present([findings.second for findings in moments])

@@ -71,7 +71,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws a sweep's figure from those of its cells that the store holds, and makes its table.
 
     Args:
-      sweep: Named lidp_table_1, or lidp_figure_3, _4 or _5.
+      sweep: The sweep of Table 1 (lidp_table_1) or of a figure (lidp_figure_3, lidp_figure_4, lidp_figure_5).
       evidence: What the store holds, and the delta and confidence of bounds.
     """
     match sweep.name:
@@ -79,6 +79,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
             return _draw_gains(sweep, evidence)
         case "lidp_figure_5":
             return _draw_lifted(sweep, evidence)
+    # Figures 3 and 4 audit the Gaussian mechanism; the others audit trained models.
     return _draw_mechanism(sweep, evidence)
 
 
@@ -92,6 +93,7 @@ def _draw_mechanism(sweep: Sweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         if isinstance(cell.request, PlacedAudit):
             panel, audit = cell.request
+            # Findings are stored by setting, which includes delta and confidence.
             at_levels = audit._replace(**evidence.levels._asdict())
             findings = cells.read(evidence.held, at_levels)
             if findings is not None:
@@ -123,7 +125,8 @@ def epsilons_figure(points: Points) -> Figure:
 def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     """Draws a panel of Figure 3: methods' epsilons, the exact epsilon, and the limit of the paper's window.
 
-    In the panel over n, audits with a single canary have separate lines.
+    The paper looks for thresholds in a window of scores; its limit is the largest epsilon that a single
+    canary shows there. In the panel over n, audits with a single canary have separate lines.
 
     Args:
       axis: The panel's axes.
@@ -142,9 +145,10 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
         for method, look in _SINGLE_LOOKS.items():
             _draw_means(axis, single, method, look)
     if points:
-        exact, cap = points[0].limits()
+        # All audits of a panel have the same noise and delta, and so the same limits.
+        exact, window_limit = points[0].limits()
         axis.axhline(exact, color=UPPER, ls=":", label="exact epsilon")
-        axis.axhline(cap, color=FADED, ls="-.", label="limit of the paper's window")
+        axis.axhline(window_limit, color=FADED, ls="-.", label="limit of the paper's window")
         title = f"epsilon = {points[0].audit.epsilon:g} by RDP, {exact:.2f} exact"
         axis.set_title(title, fontsize=9)
     axis.set(xlabel=_X_LABELS[panel])
@@ -218,7 +222,8 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     """Draws how dependent the detections of a run's canaries are, over K or d, beside a slope of -1.
 
     mu_m is the probability that m canaries of a run are all detected. If detections were independent,
-    mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
+    mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0. The paper says that both decay roughly as 1/K and as 1/d,
+    which is the slope of -1 on logarithmic axes.
 
     Args:
       axis: The panel's axes.
@@ -230,7 +235,7 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
     _plot_present(axis, fourth, label="|mu_4 - mu_2²|", **_LOOKS["wilson_4"].style())
     if drawn:
-        first_x, first_y = drawn[0]
+        first_x, first_y = drawn[0]  # where the slope begins
         slope = [first_y * first_x / x for x, _ in drawn]
         axis.plot([x for x, _ in drawn], slope, ":", color=BLACK, label="slope -1")
     _set_log_axis(axis, points)
@@ -285,7 +290,11 @@ def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
-    """Draws each entry's gains on a logarithmic axis, with their harmonic means in the legend."""
+    """Draws how many times fewer runs several canaries need than a single canary, in a row for each entry.
+
+    The gains by orders 2 and 4 of Wilson's intervals stand on a logarithmic axis. The legend gives each
+    order's harmonic mean.
+    """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
         for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
@@ -294,6 +303,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
                 gain = entry.by_order.get(method)
                 if gain is not None:
                     axis.plot(gain, place + shift, look.marker, color=look.color)
+            # A line without points gives the method an entry in the legend.
             label = METHODS[method]
             mean = gains.compute_mean(entries, method)
             if mean is not None:
@@ -301,6 +311,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
             axis.plot([], [], look.marker, color=look.color, label=label)
 
         for place, entry in enumerate(entries):
+            # A gain is None where a curve of epsilons is 0 throughout.
             if not any(entry.by_order.values()):
                 axis.annotate("proves nothing", (1.1, place), color=FADED, va="center", fontsize=8)
         axis.axvline(1, color=BLACK, lw=0.8, ls=":")
@@ -329,6 +340,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     attacks = []
     for attack, by_canaries in by_attack.items():
         attacks.append(gains.compare_canaries(attack, by_canaries, evidence.levels))
+    # All audits of the figure share the model, the noise and the number of runs.
     first = stored_audits[0]
     sigma, insertions, rate = Composition(*first.setting.composition)
     upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
@@ -345,6 +357,7 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
         for attack, (over_runs, over_canaries) in zip(attacks, rows, strict=True):
             _draw_over_runs(over_runs, attack)
             _draw_over_canaries(over_canaries, attack)
+            # Every second number of runs has a tick, which leaves room for the labels.
             _set_ticks(over_runs, attack.runs[::2])
             _set_ticks(over_canaries, list(attack.over_canaries))
             over_runs.set(ylabel=f"{attack.attack}\nlower bound on epsilon", ylim=(0, None))
@@ -356,7 +369,10 @@ def lifted_figure(title: str, attacks: Sequence[Lifted]) -> Figure:
 
 
 def _draw_over_runs(axis: Axes, attack: Lifted) -> None:
-    """Draws an attack's bounds over the runs, with a single canary and with several."""
+    """Draws an attack's bounds over the number of runs, with a single canary and with several.
+
+    The panel's title gives K, the number of the several canaries in each run.
+    """
     if attack.single is not None:
         axis.plot(attack.runs, attack.single, "x-", color=BLACK, label="one canary, order 1")
     for method, epsilons in attack.several.items():

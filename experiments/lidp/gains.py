@@ -64,7 +64,9 @@ class Lifted(NamedTuple):
 
 
 def compare_with_single(label: str, single: Scores, several: Scores, levels: Level) -> Gain:
-    """Computes an entry of Table 1.
+    """Compares runs with several canaries to runs with a single canary, for an entry of Table 1.
+
+    An entry has the largest epsilon of both, and how many times fewer runs the several canaries need.
 
     Args:
       label: The entry's name.
@@ -77,7 +79,7 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
     highest = {}
     gains = {}
     for order in _list_usable_methods(several.scores.shape[1]):
-        if order in _LEAST_CANARIES:
+        if order in _LEAST_CANARIES:  # the table has orders 2 and 4 alone
             epsilons = compute_curve(order, several, runs, levels)
             highest[order] = max(epsilons)
             gains[order] = compute_gain(runs, single_curve, epsilons)
@@ -120,15 +122,16 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns about evenly spaced (in their logarithm) even numbers of runs, up to half of all runs.
+    """Returns the even numbers of runs at which a curve is computed, up to half of all runs.
 
-    The curve ends at half of all runs, where a bound is still the mean over several random parts. All runs
-    have a single part, whose bound depends on chance.
+    Their logarithms are about evenly spaced. The curve ends at half of all runs, where a bound is still the
+    mean over several random parts. All runs have a single part, whose bound depends on chance.
 
     Args:
       runs: The number of all runs.
     """
     most = max(runs // 2, 2)
+    # Even numbers, since half of the runs with a single canary insert it.
     halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
@@ -209,14 +212,16 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
       count: The number of runs in the part.
       rng: The generator of the draw.
     """
-    if scores.scores.shape[1] > 1:
+    has_several_canaries = scores.scores.shape[1] > 1
+    if has_several_canaries:
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return part.design()
+
     scores_in, scores_out = scores.worlds()
     inserted = rng.choice(scores_in, count // 2, replace=False)
-    fresh = rng.choice(scores_out, count // 2, replace=False)
-    return make_sets(inserted[:, None], fresh[:, None])
+    left_out = rng.choice(scores_out, count // 2, replace=False)
+    return make_sets(inserted[:, None], left_out[:, None])  # (runs, 1 canary) each
 
 
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
@@ -232,7 +237,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
-    if reached == 0:
+    if reached == 0:  # no point before it to interpolate from
         return runs[0]
     before = reached - 1
     share = (level - highest[before]) / (highest[reached] - highest[before])

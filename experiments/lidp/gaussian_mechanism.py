@@ -87,6 +87,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
     require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
+    # Each run draws a K x K matrix: blocks of runs bound the memory of all matrices.
     block = max(_BLOCK_ENTRIES // canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):
@@ -102,7 +103,7 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
     quantile and the largest 90% quantile of the scores of both worlds.
 
     Args:
-      design: Scores (n, K) of inserted and of fresh canaries, of runs that no bound counts.
+      design: Scores (n, K) of inserted and of fresh canaries, from runs that serve for this choice alone.
       delta: The delta of epsilon.
       confidence: The confidence of epsilon.
     """
@@ -153,8 +154,8 @@ def window_limit(sigma: float, delta: float) -> float:
     """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
 
     Scores are then normal with standard deviation sigma, and with mean 1 with the canary and 0 without it.
-    The limit is the epsilon at the window's upper end, the 90% quantile of the scores with the canary, which
-    a tenth of those scores exceed.
+    The limit is the epsilon log((p_1 - delta) / p_0) at the window's upper end, the 90% quantile of the
+    scores with the canary: p_1 = 10% of the scores with the canary exceed it, and p_0 of those without.
 
     Args:
       sigma: The standard deviation of the noise.
@@ -175,8 +176,9 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
     diagonal = np.arange(canaries)
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
-    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
+    # The inner product of each canary with its run's release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 

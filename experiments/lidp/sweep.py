@@ -218,10 +218,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     size = SIZES[scale]
     places = mechanism_places(GRIDS[scale])
     over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
-    one_or_several = (1, size.canaries)  # by turns, as the table's entries take them
+    # Each audit with a single canary comes before its counterpart with several: the table pairs neighbours.
+    one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
-    every = [
+    all_sweeps = [
         _make_mechanism_sweep("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
         _make_mechanism_sweep(
             "lidp_figure_4", "bias, variance and correlation", over_canaries_and_dimension
@@ -231,7 +232,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             "lidp_figure_5", "Trained models: epsilon over n and K", in_figure, size.runs
         ),
     ]
-    return {sweep.name: sweep for sweep in every}
+    return {sweep.name: sweep for sweep in all_sweeps}
 
 
 def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
@@ -243,7 +244,7 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     places = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds an audit to a panel."""
+        """Adds an audit to a panel, at the usual delta and confidence."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Level())
         places.append(PlacedAudit(panel, audit))
 
@@ -296,6 +297,7 @@ def _make_audit(
     with_one_canary, with_several_canaries = ATTACKS[attack]
     adversary = with_several_canaries if canaries > 1 else with_one_canary
     if adversary == _POISONED:
+        # Its canaries lie along principal directions of the data, whose number depends on the data set.
         adversary = _POISONED_OF_MODEL.get(training.model, _POISONED)
     setting = setting_of(
         training.model,

@@ -133,11 +133,12 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
         _number_column("gain_2", "gain 2", lambda entry: entry.by_order.get(ORDER_2)),
         _number_column("gain_4", "gain 4", lambda entry: entry.by_order.get(ORDER_4)),
     ]
-    means = ""
+    means = ""  # in the last two columns, of 7 characters each
     for order in (ORDER_2, ORDER_4):
         mean = gains.compute_mean(entries, order)
         text = "-" if mean is None else f"{mean:.2f}"
         means += f"{text:>7}"
+    # 65 characters: the label's 44, and three columns of epsilon.
     after = [f"{'mean':<65}{means}", _RULE, _NOTE_ON_GAINS]
     table = _make_table(name, title, columns, entries, after)
     return OwnTable(table.text(), table.csv())
@@ -194,6 +195,7 @@ def _make_points_table(
         Column(None, lambda point: point.audit.canaries, "K", width=6),
         Column(None, lambda point: point.audit.dimension, "d", width=9),
     ]
+    # Columns have no gap: a wider first column stands apart from d.
     first_column = columns[0]._replace(width=15)
     all_columns = [*place_columns, first_column, *columns[1:]]
     table = replace(

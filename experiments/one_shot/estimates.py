@@ -121,13 +121,13 @@ def floors(numbers: Sequence[int], delta: float) -> list[Floors]:
       numbers: The numbers of canaries.
       delta: The delta of every epsilon.
     """
-    every = []
+    rows = []
     for canaries in numbers:
         by_method = {
             name: one_shot.noise_floor(name, canaries, unobserved=0, delta=delta) for name in FITTED
         }
-        every.append(Floors(canaries, by_method))
-    return every
+        rows.append(Floors(canaries, by_method))
+    return rows
 
 
 class Observation(NamedTuple):
@@ -204,7 +204,7 @@ def read_runs(
     Args:
       held: The store's holdings.
       plan: The clients, and how they are trained.
-      levels: The delta of the estimates and the confidence of the in-sample value.
+      levels: The delta of the estimates, and the confidence of the paper's lower value (`in_sample`).
       with_plain: Whether to read the accuracies of training without canaries too.
     """
     observe = partial(_observe, dimension=plan.dimension, levels=levels)
@@ -212,6 +212,7 @@ def read_runs(
         noise = setting.noise_multiplier
         all_iterates = federated.read(held, setting, runs=1)
         final_model = federated.read(held, federated.final(setting), runs=1)
+        # Each setting has a single run: the first accuracy is its accuracy, if there is one.
         plain_accuracy = None
         if with_plain:
             plain = federated.read(held, plan.without_canaries(noise), runs=1)
@@ -221,6 +222,7 @@ def read_runs(
             yield FederatedRun(
                 noise,
                 setting.repetitions,
+                # The paper accounts for a canary that takes part once, however often it does.
                 analytical=epsilon_upper_bound(noise, 1, levels.delta),
                 accounted=epsilon_upper_bound(noise, setting.repetitions, levels.delta),
                 all_iterates=observe(all_iterates.scores, null_is_known=False),
@@ -231,9 +233,10 @@ def read_runs(
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
-    """Yields Figure 4's quantiles, for each noise multiplier and observation whose scores are stored.
+    """Yields the quantiles of estimates over experiments (Figure 4), by noise multiplier and observation.
 
-    The scores of the experiments in a single run and of those in several runs have to be stored.
+    An observation is that of all iterates or of the final model. It is left out unless the store holds the
+    scores both of the experiments in a single run and of those in several runs.
 
     Args:
       held: The store's holdings.
@@ -260,14 +263,14 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
 
 
 def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level) -> Observation:
-    """Computes the estimates, the in-sample value and the test of normality from a setting's first run.
+    """Computes the estimates, the paper's lower value and the test of normality from a setting's first run.
 
     Args:
       scores: The cosines, and which canaries were in.
       dimension: d, the number of trainable parameters.
       null_is_known: Whether the cosines of canaries that are out have the law of uniform directions, as with
         the final model. If not, a normal law is fitted to them.
-      levels: The delta of the estimates and the confidence of the in-sample value.
+      levels: The delta of the estimates, and the confidence of the paper's lower value (`in_sample`).
     """
     values = scores.scores[0]
     presence = scores.presence[0]
@@ -275,7 +278,7 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
-    error = 1 - levels.confidence
+    error = 1 - levels.confidence  # one-sided, of the limit of each error rate
     in_sample = one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR)
     normality = cosine_law.anderson_darling(cosines.observed)
     return Observation(cosines, fitted, equal_variance, in_sample, normality)

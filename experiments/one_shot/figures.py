@@ -83,17 +83,18 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
     training runs without canaries, else estimates over repetitions.
     """
     assert isinstance(sweep, RepeatedSweep)
-    every = []
+    all_planned = []
     for plan in sweep.plans:
         runs = list(estimates.read_runs(evidence.held, plan, evidence.levels, sweep.with_plain))
         if runs:
-            every.append(PlannedRuns(plan, runs))
-    if not every:
+            all_planned.append(PlannedRuns(plan, runs))
+    if not all_planned:
         return None
 
     if len(sweep.plans) > 1:
-        return densities_figure(every), tables.make_densities_table(sweep.name, every)
-    (planned,) = every
+        figure = densities_figure(all_planned)
+        return figure, tables.make_densities_table(sweep.name, all_planned)
+    (planned,) = all_planned  # a plan is the training of a single kind of clients
     delta = evidence.levels.delta
     if sweep.with_plain:
         return histograms_figure(planned), tables.make_observations_table(
@@ -138,10 +139,12 @@ def _draw_simulated(axis: Axes, panel: Panel) -> None:
 
     The title has Anderson and Darling's statistic A^2 of normality, and its critical value at 5%.
     """
+    # In these units the law without a leak has deviation 1: the axis shows four deviations at least.
     cosines = panel.cosines * np.sqrt(panel.dimension)
     x = np.linspace(min(-4.0, cosines.min()), max(4.0, cosines.max()), 801)
     mean = cosines.mean()
     deviation = cosines.std()
+    # The density of the normal law with the cosines' mean and deviation.
     fit = np.exp(-(((x - mean) / deviation) ** 2) / 2) / (deviation * np.sqrt(2 * np.pi))
     axis.hist(cosines, 36, density=True, color=style.IN, alpha=0.35, label="canaries")
     axis.plot(x, _null_density(x, panel.dimension), color=style.OUT, label="nothing leaks")
@@ -188,6 +191,7 @@ def densities_figure(every: Sequence[PlannedRuns]) -> Figure:
             for axis, runs in zip(row, groups, strict=False):
                 _draw_densities(axis, runs)
                 axis.set_title(_format_noise(runs[0]))
+            # Kinds of clients may have fewer noise multipliers than others: their last panels stay empty.
             for axis in row[len(groups) :]:
                 axis.set_axis_off()
             row[0].set_ylabel(f"{planned.plan.label}\ndensity")
@@ -320,10 +324,11 @@ def _null_density(x: Array, dimension: int) -> Array:
 def _draw_bars(
     axis: Axes, runs: Sequence[FederatedRun], observations: Sequence[Observation]
 ) -> None:
-    """Draws fitted estimates as bars with standard errors, with in-sample values and the noise floor.
+    """Draws fitted estimates as bars with standard errors, the paper's lower values and the noise floor.
 
-    The floor is the 95% quantile of estimates where nothing leaks. It depends on the numbers of canaries that
-    are in and out, which hardly differ between the runs; the first run's is drawn for all.
+    The paper's lower value (`in_sample`) is the largest epsilon over all thresholds, and no bound. The floor
+    is the 95% quantile of estimates where nothing leaks. It depends on the numbers of canaries that are in
+    and out, which hardly differ between the runs; the first run's is drawn for all.
 
     Args:
       axis: The panel.
@@ -370,7 +375,8 @@ def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> 
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             legend.setdefault(label, handle)
-    columns = max(2, int(figure.get_size_inches()[0] // 2))
+    width = figure.get_size_inches()[0]
+    columns = max(2, int(width // 2))  # of two inches each
     handles = list(legend.values())
     labels = list(legend)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)

@@ -60,13 +60,13 @@ class TrainingPlan(NamedTuple):
 
         The setting has a single canary, because run 0 of such a setting leaves its single canary out.
 
-        The server divides a round's sum by the number of clients that it expects, canaries among them:
+        The server divides a round's sum of updates by the number of clients that it expects:
 
             cohort + canaries / (2 rounds).
 
-        For each canary is in with probability 1/2 and then takes part in one round. With a single canary that
-        number is smaller. The learning rate is reduced in proportion, so that clients and noise move the
-        model as far as in the run with canaries.
+        The second term counts canaries: each is in with probability 1/2, and then takes part in one round.
+        With a single canary the expected number is smaller. The learning rate is reduced in proportion, so
+        that clients and noise move the model as far as in the run with canaries.
         """
         setting = self.with_noise(noise)
         clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
@@ -225,7 +225,7 @@ class SplitSweep(Sweep):
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Tables 2 and 5 and Figures 1 to 4 at a scale, by name."""
     images, text, splits = SIZES[scale]
-    every = [
+    all_sweeps = [
         _make_table_sweep("one_shot_table_2", text),
         _make_table_sweep("one_shot_table_5", images),
         _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
@@ -239,7 +239,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         ),
         _make_split_sweep("one_shot_figure_4", splits),
     ]
-    return {sweep.name: sweep for sweep in every}
+    return {sweep.name: sweep for sweep in all_sweeps}
 
 
 def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:

@@ -164,8 +164,8 @@ def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
 def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    Our mean may differ from the paper's by three standard errors of a mean of `simulations` plus the rounding
-    of the printed number (0.05 from 10 on, else 0.005). Our deviation may differ by 30%.
+    Our mean may differ from the paper's by three standard errors of a mean over `simulations` simulations,
+    plus the rounding of the printed mean (0.05 from 10 on, else 0.005). Our deviation may differ by 30%.
     """
     epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
     rounding = 0.05 if printed.mean >= 10 else 0.005
@@ -184,7 +184,7 @@ def make_cells_table(
 
     Args:
       cells: The simulated cells.
-      delta: The delta of every epsilon; at another delta than the paper's, its column is empty.
+      delta: The delta of every epsilon; at another delta than the paper's, the paper's column is empty.
       simulations: The number of simulations of each cell.
     """
 
@@ -273,6 +273,7 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
         lines.append(_make_run_line(run, f"{run.analytical:.4g}", accuracy, plain_accuracy))
     lines.append(_make_floor_line(planned.runs[0]))
 
+    # Below our runs, the paper's rows for the data that these clients stand for.
     counterpart = planned.plan.counterpart
     for row in PRINTED[counterpart]:
         cells = (
@@ -403,10 +404,12 @@ def _make_runs_table(
       lines: The table's rows.
     """
     setting = planned.plan.setting
+    # How many canaries are in and out hardly differs between runs: the first run's numbers stand for all.
     observed, unobserved, _ = planned.runs[0].all_iterates.cosines
     canaries = f"{len(observed):,} + {len(unobserved):,} canaries"
     rounds = f"{setting.rounds:,} x {setting.cohort} clients"
     about = f"{canaries}, {rounds}, delta {delta:.3g}"
+    # The observations' headings begin after the 16 characters of the columns noise and upper bound.
     headings = f"{'':<16}{'all iterates':>24}{'final model':>24}{last_heading}"
     columns = []
     for place, head in enumerate(heads):
@@ -455,8 +458,11 @@ def _make_runs_csv(planned: PlannedRuns) -> bytes:
     return Table(columns, rows).csv()
 
 
-def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
-    """Makes the line of a run: noise, upper bound, estimates from both observations, and further cells.
+def _make_run_line(run: FederatedRun, upper: str, *further_cells: str) -> _Line:
+    """Makes the line of a run: noise, upper bound, both observations' estimates, and the further cells.
+
+    Each observation, of all iterates and of the final model, has two cells: the fitted estimate with its
+    standard error, and the paper's lower value (`in_sample`).
 
     A star marks an estimate from all iterates that exceeds the accounted epsilon by more than its error.
     """
@@ -468,27 +474,30 @@ def _make_run_line(run: FederatedRun, upper: str, *rest: str) -> _Line:
         f"{run.all_iterates.in_sample:.3f}",
         _format_estimate(run.final_model.fitted),
         f"{run.final_model.in_sample:.3f}",
-        *rest,
+        *further_cells,
     )
     return _Line(cells)
 
 
 def _make_floor_line(run: FederatedRun) -> _Line:
-    """Makes the line of noise floors: what a run's two estimates would show if nothing leaked."""
+    """Makes the line of noise floors: what a run's two fitted estimates would show if nothing leaked.
+
+    Each floor is the mean of such estimates, with their 95% quantile in brackets.
+    """
     all_iterates = run.all_iterates.fitted.noise_floor
     final_model = run.final_model.fitted.noise_floor
     cells = (
         "floor",
         "mean (95%)",
         f"{all_iterates.mean:.2f} ({all_iterates.quantile_95:.2f})",
-        "",
+        "",  # the paper's lower value has no floor
         f"{final_model.mean:.2f} ({final_model.quantile_95:.2f})",
     )
     return _Line(cells)
 
 
 def _format_estimate(estimate: Estimate) -> str:
-    """Formats an estimate and its error: with no decimals from 1000 on, one from 10 on, else two."""
+    """Formats an estimate with its standard error in brackets; larger estimates have fewer decimals."""
     decimals = 2
     if estimate.epsilon >= 1000:
         decimals = 0

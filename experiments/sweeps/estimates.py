@@ -60,6 +60,7 @@ def looks() -> dict[str, MarkLook]:
             marks.append((name, method.mark))
     marks.sort(key=lambda pair: pair[1].place)
 
+    # Marks of a place stand side by side around its middle.
     middle = (len(marks) - 1) / 2
     distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
     by_method = {}
@@ -91,7 +92,7 @@ class Place(NamedTuple):
 
 
 def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: float) -> Figure:
-    """Draws the epsilons of points, a panel for each of their panels.
+    """Draws the epsilons of points, in the panel that each point names.
 
     Points of the same x stand side by side, one for each series. A point shows the mean of each method's
     epsilons with the range over the seeds, the upper bound, and the prediction, if there is one.
@@ -106,8 +107,10 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     by_panel: dict[str, list[Point]] = {}
     for point in drawn:
         by_panel.setdefault(point.panel, []).append(point)
-    panels = {name: _place_points(own) for name, own in by_panel.items()}
+    panels = {name: _place_points(of_panel) for name, of_panel in by_panel.items()}
     across = max(map(len, panels.values()))
+
+    # Panels stand side by side as long as that is not too wide, else one above the other.
     n_rows = 1
     n_columns = len(panels)
     if len(panels) * across > _MOST_ACROSS:
@@ -121,12 +124,14 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
         for axis, (name, places) in zip(axes.flat, panels.items(), strict=True):
             _draw_panel(axis, places, x, delta)
             if x:
+                # The wide pad leaves room for the values of x, which stand between title and panel.
                 axis.set_title(name, fontsize=10, pad=18)
                 axis.set_xlabel(x.name)
             else:
                 axis.set_title(name, fontsize=10, pad=6)
         for axis in axes[:, 0]:
             axis.set_ylabel(f"epsilon at delta {delta:g}")
+        # The panels share the vertical axis, which has some room below 0 and above the highest mark.
         highest = _highest_epsilon(drawn, delta)
         axes[0, 0].set_ylim(-0.04 * highest, 1.2 * highest)
         return _finish(figure, axes[0, 0], title, points)
@@ -163,7 +168,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     drawn = _with_conclusions(points)
     # 0.05 avoids an empty axis where the accountant's mu is unknown or 0.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
-    epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, 1e-8), 400)
+    lowest_delta = 1e-8  # at the axis's lower end
+    epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, lowest_delta), 400)
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 4.4))
         upper_bound = conversions.delta_from_mu(largest_mu, epsilons)
@@ -178,7 +184,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
             "va": "bottom",
         }
         axis.annotate(f"delta = {delta:g}", (1, delta), **at_right)
-        axis.set(xlabel="epsilon", ylabel="delta", ylim=(1e-8, 1.5), xlim=(0, epsilons[-1]))
+        axis.set(xlabel="epsilon", ylabel="delta", ylim=(lowest_delta, 1.5), xlim=(0, epsilons[-1]))
         return _finish(figure, axis, title, points)
 
 
@@ -190,7 +196,19 @@ def _with_conclusions(points: Sequence[Point]) -> list[Point]:
 def _draw_profile(
     axis: Axes, point: Point, epsilons: NDArray[np.float64], color: str, dash: Any
 ) -> None:
-    """Draws a point's profile, delta over epsilons, at its mean mu, and paler at the predicted mu."""
+    """Draws a point's privacy profile: the delta of Gaussian DP with parameter mu, over epsilon.
+
+    The profile is drawn at the mean over seeds of `if_gaussian`'s lower bound on mu, and again, thicker and
+    paler, at the predicted mu, if there is a prediction.
+
+    Args:
+      axis: Where to draw.
+      point: The point.
+      epsilons: The epsilons at which the profiles are computed.
+      color: The color of both lines.
+      dash: The dashes of the line at the mean mu.
+    """
+    # A bound without mu proves nothing, and counts as mu = 0, as does a point without bounds.
     mus = [bound.mu or 0.0 for bound in point.bounds(IF_GAUSSIAN)]
     mu = float(np.mean(mus or [0.0]))
     proven = "nothing proven"
@@ -252,8 +270,10 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
     several_seeds = len(point.conclusions) > 1
     if not several_seeds:
         low, high = point.interval()
+        # The interval may have no upper end, which cannot be drawn: 1000 stands for it.
         axis.vlines(at, low, min(high, 1e3), color=_INTERVAL, lw=5)
     predicted = point.predicted(delta)
+    # Both lines nearly fill the place, which is 1 wide.
     if predicted is not None:
         ends = (at - 0.42, at + 0.42)
         axis.plot(ends, [predicted] * 2, color=PREDICTED, lw=6, alpha=0.55, solid_capstyle="butt")
@@ -262,6 +282,7 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
         mean, low, high = point.spread(method)
         errors = None
         if several_seeds:
+            # Not below 0, to which rounding of the mean could bring the difference.
             below = max(mean - low, 0.0)
             above = max(high - mean, 0.0)
             errors = [[below], [above]]
@@ -274,11 +295,12 @@ def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
     by_series: dict[str, list[Place]] = {}
     for place in places:
         by_series.setdefault(place.point.series, []).append(place)
-    for own, dash in zip(by_series.values(), _DASHES * 3, strict=False):
-        if len(own) > 1:
+    # Dashes repeat after six series. A series of a single point has nothing to connect.
+    for of_series, dash in zip(by_series.values(), _DASHES * 3, strict=False):
+        if len(of_series) > 1:
             positions = []
             heights = []
-            for place in own:
+            for place in of_series:
                 positions.append(place.at + offset)
                 heights.append(place.point.spread(IF_GAUSSIAN).mean)
             axis.plot(positions, heights, color=OUT, lw=0.9, ls=dash, alpha=0.7)
@@ -301,7 +323,7 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
         axis.annotate(
             f"{symbol} = {x:g}", (middle, 1.0), xycoords=in_axes, ha="center", va="bottom"
         )
-        if first > 0:
+        if first > 0:  # not the first group: a line in the middle of the gap before it
             axis.axvline(first - (1 + _GROUP_GAP) / 2, color="0.85", lw=0.8)
 
 

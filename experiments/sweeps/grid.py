@@ -96,7 +96,8 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
     """
     store = audit.cell().open(place.out, place.data)
     dataset = place.data.load(audit.setting.model)
-    request = AuditRequest(audit.setting, dataset, audit.runs, (), level)
+    no_looks: tuple[int, ...] = ()  # the audit concludes once, from all its runs
+    request = AuditRequest(audit.setting, dataset, audit.runs, no_looks, level)
     return GridResult(audit.values, request.conclude(store, store.load(audit.runs)), store.path)
 
 

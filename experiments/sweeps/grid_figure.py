@@ -30,6 +30,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
       across: the flag of the field whose values are columns.
     """
     axes_of_grid = _list_values(results)
+    # A panel fixes the values of all other varied fields.
     others = {name: axes_of_grid[name] for name in axes_of_grid if name not in (down, across)}
     panels = combine(others)
     panels_across = min(len(panels), _MOST_PANELS_ACROSS)
@@ -37,6 +38,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
     most = max(result.conclusion.epsilon for result in results)
     delta = results[0].conclusion.delta
 
+    # A panel's cells, with room for its labels; then all panels, with room for the scale of colours.
     width = _CELL_INCHES * len(axes_of_grid[across]) + 1.1
     height = 0.42 * len(axes_of_grid[down]) + 1.0
     figure_size = (max(width * panels_across + 0.9, 4.2), height * panels_down + 0.5)
@@ -53,6 +55,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
             axis.set(title=describe(fixed), xlabel=across)
         for axis in axes[:, 0]:
             axis.set_ylabel(down)
+        # All panels have the same scale of colours: the last image's stands for all.
         figure.colorbar(image, ax=axes[:, -1], label="epsilon")
         figure.suptitle(f"epsilon proven at delta {delta:g}", fontsize=10)
     return figure

@@ -73,6 +73,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     distance = float(_compute_distance(total))
     if runs < 2 or not np.isfinite(distance):
         return Interval(np.array(0.0), np.array(np.inf))
+    # `total - group` holds, in each row, the sums over all runs but one of the group's.
     variance = sum(_compute_jackknife_variance(total - group) for group in sums)
     reach = special.stdtrit(runs - 1, (1 + confidence) / 2) * np.sqrt(variance)
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
@@ -108,10 +109,13 @@ def _compute_distance(sums: Array) -> Array:
 def _compute_jackknife_variance(sums_without: Array) -> float:
     """Returns the jackknife variance of the distance of means.
 
+    It is (R - 1) / R times the sum of the squared deviations of the R distances without a run each.
+
     Args:
       sums_without: (R, 6) the total sums (as of `_sum_by_run`) without each of a set's R runs in turn.
     """
     distances = _compute_distance(sums_without)
+    # np.var divides by R already.
     return float(np.var(distances) * (len(sums_without) - 1))
 
 

@@ -39,9 +39,10 @@ def sweep_page(
             if store is None or store.missing(audited.runs):
                 continue
             subject = subjects.describe_setting(store.path, requested, audited.runs)
-        except InputError as error:
+        except InputError as error:  # a damaged cell is left out
             messages.append(str(error))
             continue
+        # The scale "smoke" has too few runs to prove anything.
         about.append(subject._replace(title=_title(sweep, audited), proves=scale != "smoke"))
         finished.append(audited)
     nothing = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"

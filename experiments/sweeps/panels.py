@@ -35,13 +35,14 @@ def epsilon_panels(
       share_y: Whether all panels share the vertical axis.
     """
     columns = min(len(names), _MOST_ACROSS)
-    rows = -(-len(names) // columns)
+    rows = -(-len(names) // columns)  # rounded up
     size = (max(3.1 * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=share_y)
         for axis, name in zip(axes.flat, names, strict=False):
             draw_panel(axis, name)
             axis.set_title(name)
+        # The last row may have places without a panel.
         for axis in axes.flat[len(names) :]:
             axis.axis("off")
         for axis in axes[:, 0]:
@@ -93,6 +94,7 @@ def draw_heat_map(
     for (row, column), value in np.ndenumerate(values):
         is_missing = bool(np.isnan(value))
         text = "-" if is_missing else show(float(value))
+        # White on the figure's dark cells, black on bright ones.
         color = "white" if is_missing or value < _DARK * most else "black"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)

@@ -36,8 +36,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
-    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's module of figures."""
-    # A sweep has the same name at every scale: those of the smallest scale are looked through.
+    """Draws a sweep's figures from the cells in the store, by `draw` of its paper's module of figures.
+
+    The module is imported only here, since it imports matplotlib.
+    """
+    # A sweep has the same name at every scale. The smallest scale has the fewest cells to make.
     (module,) = [name for name, paper in FIGURES.items() if sweep.name in paper.sweeps(SMOKE)]
     drawn: Drawn = importlib.import_module(module).draw(sweep, evidence)
     return drawn

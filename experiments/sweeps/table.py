@@ -172,18 +172,23 @@ def as_text(
         if by_panel:
             lines.append("-" * 80)
             lines.append(shortened(f"{sweep.name}: {sweep.title}", 80))
-        for own in by_panel.values():
-            lines += _panel_lines(own, sweep.axis)
+        for panel_rows in by_panel.values():
+            lines += _panel_lines(panel_rows, sweep.axis)
     lines.append("-" * 80)
     lines.append(_NOTES)
     return "\n".join(lines)
 
 
-def _panel_lines(own: list[Row], axis: Axis | None) -> list[str]:
-    """Returns a panel's lines: a heading with its upper bounds, and a line for each of its rows, `own`."""
-    upper_bounds = sorted({at_most(row.upper_bound, 2) for row in own})
-    lines = [f"  {own[0].panel}; upper bound {' and '.join(upper_bounds)}"]
-    for row in own:
+def _panel_lines(panel_rows: list[Row], axis: Axis | None) -> list[str]:
+    """Returns a panel's lines: a heading with its upper bounds, and a line for each of its rows.
+
+    Args:
+      panel_rows: The panel's rows, at least one.
+      axis: The figure's horizontal axis; None where x means nothing and rows are labelled by series alone.
+    """
+    upper_bounds = sorted({at_most(row.upper_bound, 2) for row in panel_rows})
+    lines = [f"  {panel_rows[0].panel}; upper bound {' and '.join(upper_bounds)}"]
+    for row in panel_rows:
         label = row.series
         if axis:
             series = row.series.split(",")[0]  # without GC-S's variant, for which there is no room
@@ -229,7 +234,7 @@ def _format_range(low: float, high: float) -> str:
     """
     ends = []
     for value in (low, high):
-        if value < 99.95:
+        if value < 99.95:  # from there on, one decimal gives 100.0, which has five characters
             ends.append(f"{value:.1f}")
         else:
             ends.append(f"{value:.0f}")

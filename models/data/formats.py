@@ -121,7 +121,7 @@ def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
     require(
         archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
     )
-    start = 8
+    start = 8  # after !<arch> and a line break
     while start < len(archive):
         torn = f"the package is torn at byte {start}"
         header = archive[start : start + 60]
@@ -131,6 +131,7 @@ def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
         size = int(size_field)
         content = archive[start + 60 : start + 60 + size]
         require(len(content) == size, torn)
+        # A name has 16 bytes, filled up with spaces; some writers of archives end it with a slash.
         yield header[:16].decode("ascii").rstrip(" /"), content
         start += 60 + size + size % 2
 

@@ -182,6 +182,7 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         require(
             fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)"
         )
+        # CIFAR-10 and Fashion-MNIST have ten classes.
         strays = labels[(labels < 0) | (labels > 9)]
         require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")

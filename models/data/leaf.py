@@ -72,6 +72,7 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
     """
 
     def parse(names: list[Any], labels: list[Any]) -> Examples:
+        """Reads a celebrity's images, by the names of their files, and parses their labels."""
         faces = [_read_face(str(folder), str(name)) for name in names]
         return np.stack(faces), _parse_labels(labels)
 

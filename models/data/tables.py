@@ -101,6 +101,7 @@ def load_prices(
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
+    # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1.
     shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
     prices = _standardise(loaded.arrays[TARGET])
     return Dataset(shortened.astype(np.float32), prices, loaded.source, loaded.checksum)

@@ -128,11 +128,12 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
     for convolution in CONVOLUTIONS:
         kernels[f"features.{convolution.place}"] = convolution.shape
     kernels |= DENSE
+    # Weights come before biases: a file's checksum depends on the order of its tensors.
     shapes = {}
     for name, shape in kernels.items():
         shapes[f"{name}.weight"] = shape
     for name, shape in kernels.items():
-        shapes[f"{name}.bias"] = shape[:1]
+        shapes[f"{name}.bias"] = shape[:1]  # the number of outputs
     return shapes
 
 

@@ -64,7 +64,7 @@ _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1
 
 def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
     """Yields (stride, layers) of each inverted residual block, from the first to the last."""
-    index = 1
+    index = 1  # in torchvision's `features`, of which the first convolution is 0
     channels = STEM_CHANNELS
     for expansion, features, repeats, first_stride in BLOCKS:
         for repeat in range(repeats):
@@ -110,7 +110,7 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
     for layer in layers:
         shapes[f"{layer.convolution}.weight"] = layer.shape
         for statistic in _STATISTICS:
-            shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]
+            shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]  # the number of output channels
     shapes["classifier.1.weight"] = (1000, N_FEATURES)
     shapes["classifier.1.bias"] = (1000,)
     return shapes
@@ -162,6 +162,7 @@ def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
     variance = arrays[f"{layer.norm}.running_var"].astype(float)
     scale = weight / np.sqrt(variance + 1e-5)
     bias = shift - mean * scale
+    # From torchvision's axes (out, in, height, width) to (height, width, in, out).
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
     return _FoldedLayer(kernel.squeeze(axes_of_1).astype(np.float32), bias.astype(np.float32))

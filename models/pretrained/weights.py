@@ -62,7 +62,7 @@ def read_weights(content: bytes) -> Arrays:
     """
     if content.startswith(_LEGACY_START):
         return _read_as(_read_legacy, content, "a torch state dict in the older format")
-    if content[8:9] == b"{":
+    if content[8:9] == b"{":  # a JSON header, after 8 bytes with its length
         return _read_as(_read_safetensors, content, "a safetensors file")
     raise InputError(f"it is no safetensors file: {CONVERT}")
 
@@ -139,6 +139,7 @@ def _read_legacy(content: bytes) -> Arrays:
     require(is_readable, f"its protocol is {protocol}, not 1001")
     require(system["little_endian"], "it was written on a big-endian machine")
 
+    # While it reads the state dict, the unpickler lists the storages to which the tensors refer.
     unpickler = _Unpickler(file)
     state = unpickler.load()
     require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: {CONVERT}")
@@ -152,6 +153,7 @@ def _read_legacy(content: bytes) -> Arrays:
             f"storage {key} has {size} elements, not {storage.size}: it is torn",
         )
         buffers[key] = file.read(size * np.dtype(storage.dtype).itemsize)
+
     arrays = {}
     for name, tensor in state.items():
         is_tensor = isinstance(name, str) and isinstance(tensor, _Tensor)
