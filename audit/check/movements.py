@@ -120,7 +120,7 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
       tried: the movements of single examples.
       seconds: how long a call of the step takes.
     """
-    if not is_any_moved(tried.movements):
+    if not is_any_moved(tried.movements) or not is_any_finite(tried.movements):
         return tried
     places: dict[int, Movement] = {}
     pair = find_opposites(tried)
@@ -176,6 +176,11 @@ def _replace_first(
     return movements, last_error
 
 
+def is_any_finite(movements: Mapping[str, Movement]) -> bool:
+    """Returns whether some movement is finite, so that it can be compared with others."""
+    return any(np.isfinite(movement.norm) for movement in movements.values())
+
+
 def is_any_moved(movements: Mapping[str, Movement]) -> bool:
     """Returns whether any example changes any parameter, by however little."""
     return any(np.any(movement.vector != 0) for movement in movements.values())
@@ -208,7 +213,10 @@ def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float
 
 
 def find_opposites(tried: TriedExamples) -> ExamplePair:
-    """Returns the names of the two examples whose movements differ most, in Euclidean distance."""
+    """Returns the names of the two examples whose movements differ most, in Euclidean distance.
+
+    Movements that are not finite are left out; at least one has to be finite.
+    """
     names = []
     vectors = []
     for name, movement in tried.movements.items():

@@ -47,6 +47,7 @@ WORST_CASE = (
     "The records are the worst that a guarantee has to hold for; this is no leak of your data."
 )
 _COLUMNS = 80
+_DELTA = 1e-5  # of the epsilon that stands for the claim in sentences
 _REHEARSED = 3  # passes drawn first, whose batches decide the game
 _SIMULATED = 20_000  # simulated runs, from which thresholds are chosen before the first real run
 _MOST_NORMALS = 3 * 10**7  # normal numbers drawn for all simulated runs
@@ -109,7 +110,7 @@ class Refutation:
     @property
     def verdict(self) -> str:
         """The conclusion, in a single line."""
-        claim = f"Poisson sampling's epsilon {self.claimed:.3g} at delta 1e-05"
+        claim = f"Poisson sampling's epsilon {self.claimed:.3g} at delta {_DELTA:g}"
         if self.refuted:
             return f"REFUTED: these batches leak more than {claim}"
         return f"NOT REFUTED: {self.passes} runs of these batches do not contradict {claim}"
@@ -425,8 +426,8 @@ def _simulate(game: WorstCase) -> tuple[Array, Array]:
 
 @functools.lru_cache(maxsize=16)
 def _claim_epsilon(claim: DpSgd) -> float:
-    """Returns a claim's epsilon at delta 1e-5."""
-    return claim.epsilon(1e-5)
+    """Returns a claim's epsilon at _DELTA."""
+    return claim.epsilon(_DELTA)
 
 
 @functools.lru_cache(maxsize=16)

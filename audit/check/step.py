@@ -29,6 +29,7 @@ _COARSE_SUM = 0.1  # a larger tolerance hides the interaction of two parts, whic
 _MOST_SEEDS = 400  # over which movements are averaged where rounding hides one
 _SECONDS = 5.0  # for averaging over seeds, and for further examples where none reaches C
 _NOTHING_MOVES = "no example changes anything: does the step use its batch?"
+_NOT_FINITE = "the step is not finite"
 _SEEDED = "the seed changes what examples do"
 _HIDDEN = "other noise at every call hides it"
 _PRECISE = (
@@ -190,6 +191,8 @@ def _check_probe(
     began = time.perf_counter()
     replay = _check_replay(probe)
     seconds = time.perf_counter() - began
+    if not np.all(np.isfinite(probe.base)):
+        return _report_nothing_tried(replay, _NOT_FINITE)
     if not replay.findings and causes.is_sign_step(probe):
         return _report_nothing_tried(replay, findings.ADAM)
 
@@ -409,12 +412,15 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
 
     # The difference of two draws of the noise has sqrt(2) times its deviation in every number, so that its
-    # squared length is chi-squared. 1e-300 stands for no noise, lest anything is divided by 0.
-    deviation = max(probe.settings.noise_multiplier, 1e-300) * 2**0.5
-    quantile = scipy.stats.chi2.cdf((distance / deviation) ** 2, base.size)
+    # squared length is chi-squared.
     bug = findings.STATEFUL.fill(distance=distance)
-    if 1e-3 < quantile < 0.999:  # as far apart as two draws of the noise
-        bug = findings.UNSEEDED
+    deviation = probe.settings.noise_multiplier * 2**0.5
+    if deviation > 0:
+        with np.errstate(over="ignore"):
+            square = np.square(np.float64(distance) / deviation)
+        quantile = scipy.stats.chi2.cdf(square, base.size)
+        if 1e-3 < quantile < 0.999:  # as far apart as two draws of the noise
+            bug = findings.UNSEEDED
     return CheckOutcome("", findings=[bug], figures=figures)
 
 
@@ -486,7 +492,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
 
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
     if not np.isfinite(worst.norm):
-        return _untried("the step is not finite")
+        return _untried(_NOT_FINITE)
 
     numbers = f"apart by {worst.norm:.2g} C (tolerance {worst.tolerance:.2g})"
     figures = {"separation": worst.norm, "separation tolerance": worst.tolerance}

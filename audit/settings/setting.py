@@ -299,7 +299,9 @@ def _validate_sampler(setting: Setting) -> None:
         _validate_known_steps(setting)
         return
     whole_epochs = steps // sampling.batches * sampling.batches
-    fix = f"give `steps` {whole_epochs or sampling.batches}, or {whole_epochs + sampling.batches}"
+    fix = f"give `steps` {whole_epochs + sampling.batches}"
+    if whole_epochs > 0:
+        fix = f"give `steps` {whole_epochs}, or {whole_epochs + sampling.batches}"
     require(steps == whole_epochs, f"{given}: {steps} steps are no whole epochs: {fix}")
 
 

@@ -191,13 +191,18 @@ def read_cosines(
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
         # An array of its own with cosines of canaries that are out goes only with a single run, none of whose
         # cosines used the other canaries' directions.
-        if are_several_runs or leave_one_out:
-            extra = ", ".join(sorted({"unobserved", "out"} & set(arrays)))
-            require(
-                not extra,
-                f"drop {extra}, or save scores= and presence= where some canaries are out",
-            )
-        elif presence is None:
+        is_paired = not (are_several_runs or leave_one_out or presence is not None)
+        read = {"scores", "presence"}
+        if presence is None:
+            read = {"observed"} if "observed" in arrays else {"in"}
+        if is_paired:
+            read.add("unobserved")
+        extra = ", ".join(sorted(set(arrays) - read))
+        require(
+            not extra,
+            f"drop {extra}, or save scores= and presence= where some canaries are out",
+        )
+        if is_paired:
             return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
         if are_several_runs:
             return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)

@@ -94,8 +94,9 @@ def draw_heat_map(
     for (row, column), value in np.ndenumerate(values):
         is_missing = bool(np.isnan(value))
         text = "-" if is_missing else show(float(value))
-        # White on the figure's dark cells, black on bright ones.
-        color = "white" if is_missing or value < _DARK * most else "black"
+        # White on the figure's dark cells; black on bright ones, and on missing ones, which stay blank.
+        is_dark = not is_missing and value < _DARK * most
+        color = "white" if is_dark else "black"
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)

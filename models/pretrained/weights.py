@@ -163,13 +163,19 @@ def _read_legacy(content: bytes) -> Arrays:
     return arrays
 
 
-def _rebuild_tensor(storage: Any, offset: Any, shape: Any, *_: Any) -> _Tensor:
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
     """Makes a tensor from the arguments with which a pickle calls torch's _rebuild_tensor_v2.
 
-    Raises InputError for a tensor that is only a part of its storage.
+    Raises InputError for a tensor that is only a part of its storage, or whose numbers lie there in another
+    order than that of its rows, as a transposed tensor's do.
     """
     is_whole = isinstance(storage, _Storage) and offset == 0 and np.prod(shape) == storage.size
     require(is_whole, f"a tensor is a part of its storage: {CONVERT}")
+    step = 1
+    for size, stride in reversed(list(zip(shape, strides, strict=True))):
+        # The stride of an axis of a single entry is never used.
+        require(size == 1 or stride == step, f"a tensor's rows do not follow each other: {CONVERT}")
+        step *= size
     return _Tensor(storage, tuple(map(int, shape)))
 
 

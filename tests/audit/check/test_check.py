@@ -49,6 +49,36 @@ def first_of_each(bugs):
     return firsts_of_each_kind(cases, lambda *values: {values[-1]})
 
 
+def _check_broken(take_step, noise_multiplier):
+    """Checks a step (params, sum of rows, calls so far) -> params on a batch of 8 rows of 4 numbers."""
+    calls = []
+
+    def step(params, batch, seed):
+        calls.append(seed)
+        return take_step(params, np.clip(batch, -0.25, 0.25).sum(axis=0), len(calls))
+
+    batch = np.random.default_rng(0).normal(size=(8, 4))
+    stated = {"clipping_norm": 1.0, "learning_rate": 0.1, "batch_size": 8}
+    return audit.check_step(step, np.zeros(4), batch, noise_multiplier=noise_multiplier, **stated)
+
+
+def test_a_step_that_gives_nan_on_the_batch_itself_is_reported():
+    report = _check_broken(lambda params, total, calls: params * np.nan, 1.0)
+    assert not report.passed and "NaN or infinity" in flatten(report)
+    assert {check.result for check in report.checks[1:]} == {"could not be tried"}
+
+
+@pytest.mark.parametrize("drift", [0.3, 1e150])
+def test_a_step_that_keeps_state_without_noise_is_reported(drift):
+    """However far two calls are apart: the squares of large distances overflow."""
+
+    def take_step(params, total, calls):
+        return params - 0.1 / 8 * (total + drift * calls)
+
+    report = _check_broken(take_step, 0.0)
+    assert not report.passed and "a step that keeps state between calls" in flatten(report)
+
+
 @pytest.mark.parametrize("example", [marked(name, id=name) for name in NAMES])
 def test_an_example_passes(example):
     pytest.importorskip(NEEDS.get(example, "numpy"))

@@ -158,6 +158,19 @@ def test_a_tensor_that_is_not_its_whole_storage_is_refused(torch, offset, shape)
         weights.read_weights(_legacy(state, [storage]))
 
 
+def test_a_transposed_tensor_is_refused(torch):
+    """Its numbers lie column after column, so that rows read from the storage would be wrong."""
+    storage = Storage("7", torch.FloatStorage, np.arange(20, dtype=np.float32))
+    for shape, strides in (((5, 4), (1, 5)), ((2, 10), (1, 2)), ((20, 1, 1), (2, 1, 1))):
+        state = collections.OrderedDict(w=Tensor(torch, storage, 0, shape, strides))
+        with pytest.raises(InputError, match="rows do not follow each other: save it as safe"):
+            weights.read_weights(_legacy(state, [storage]))
+    # The stride of an axis of one entry is arbitrary.
+    state = collections.OrderedDict(w=Tensor(torch, storage, 0, (1, 20, 1), (7, 1, 9)))
+    read = weights.read_weights(_legacy(state, [storage]))["w"]
+    assert read.tolist() == np.arange(20.0).reshape(1, 20, 1).tolist()
+
+
 def test_what_is_no_state_dict_of_tensors_is_named(torch, files):
     exotic = Storage("7", torch.BFloat16Storage, np.zeros(2, np.float32))
     tensor = Tensor(torch, exotic, 0, (2,), (1,))
