@@ -510,7 +510,7 @@ def rehearse(
       canaries: what is inserted; where a coin decides if a canary is in, its presence is the probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Without noise the key decides nothing.
+    # The key draws no noise, only the clients' shuffles of a federated mechanism.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
