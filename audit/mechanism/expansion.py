@@ -511,7 +511,7 @@ def worst_on_lines(
     directions: NDArray[np.float64],
     line: Line,
 ) -> Stretch:
-    """Returns, of all secants on lines through theta, the stretch that most exceeds what derivatives explain.
+    """Returns the stretch of the secant, on lines through theta, that most exceeds what derivatives explain.
 
     The secants of a line lie end to end, so that no jump that the line crosses is missed: at least half of it
     falls within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are

@@ -497,6 +497,8 @@ def _test_splits(
             error,
             any_shape=family is not exact.GAUSSIAN,
         )
+        # The threshold is the score of the chosen rank among the rest's scores in, from the lowest, or
+        # out, from the highest. The errors that are tested are those of the other world.
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]
             false_positives = n_out - int(np.searchsorted(rest_out, place))
