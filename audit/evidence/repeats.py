@@ -71,7 +71,7 @@ class RepeatedBlock(NamedTuple):
 
 
 def require_no_copies(design: Design | Fresh) -> None:
-    """Raises InputError if rows of scores come twice, beyond chance; the message names the rows."""
+    """Raises InputError if rows of scores repeat more than chance explains; the message names the rows."""
     for table in tables_of(design):
         if len(table.rows) < 2:
             continue
@@ -89,8 +89,8 @@ def require_no_copies(design: Design | Fresh) -> None:
 def describe_repeats(design: Design | Fresh) -> list[str]:
     """Returns a sentence for each world in which many rows repeat an earlier row, as rounded scores do.
 
-    Many are at least 10 rows and at least a twentieth of all. There is no sentence on a world in which less
-    than a quarter of rows are different: they repeat by nature. Mostly the list is empty.
+    Many are at least 10 rows and at least a twentieth of all. A world in which less than a quarter of the
+    rows are different gets no sentence, since its rows repeat by nature.
     """
     lines = []
     for table in tables_of(design):

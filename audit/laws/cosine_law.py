@@ -217,6 +217,7 @@ def _integrate_far_tail(t: Array, dimension: int) -> Array:
     k = max((dimension - 3) / 2, 0.5)
     one_minus_square = ((1 - t) * (1 + t))[..., None]  # a last axis for the nodes
     with np.errstate(divide="ignore"):
+        # u at the nodes w; above 0, since it divides.
         u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
         log_constant = special.betaln(0.5, (dimension - 1) / 2)

@@ -136,7 +136,7 @@ def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
     values = floats("the cosines", cosines)
     fits = values.ndim == 2 and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
-    is_cosine = np.abs(values) <= 1 + 1e-6  # false of NaN
+    is_cosine = np.abs(values) <= 1 + 1e-6  # with room for rounding; false of NaN
     bad = int(np.count_nonzero(~is_cosine))
     require(
         not bad,
@@ -781,6 +781,7 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
       canaries: The number of further canaries, which the threshold is for.
       dimension: d.
     """
+    # In units of 1 / sqrt(d). Where sqrt(d) is small the grid is cut below it, the unit of the cosine 1.
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     grid = units[units < root] / root

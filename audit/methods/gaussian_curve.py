@@ -192,6 +192,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table, approximate_fit(table))
+    # With two cells the fit has as many parameters, a cut and mu, as the table has free shares.
     if table.shape[1] < 3 or not has_overlap(table):
         return _Null(table, fit, np.empty((0, 3)))
     tables = draw_tables(table.sum(1), compute_shares(fit), _TABLES)
@@ -322,6 +323,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([counts_out, counts_in], np.float64)  # of each distinct score
 
     shares = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
+    # A distinct score lies in the cell of the middle of its share, from 0 to 1.
     middles = shares - np.diff(shares, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = int(np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MOST_CELLS))
