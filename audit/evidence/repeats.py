@@ -71,7 +71,7 @@ class RepeatedBlock(NamedTuple):
 
 
 def require_no_copies(design: Design | Fresh) -> None:
-    """Raises InputError if rows of scores come twice, beyond chance; the message names the rows."""
+    """Raises InputError if rows of scores repeat more than chance explains; the message names the rows."""
     for table in tables_of(design):
         if len(table.rows) < 2:
             continue
@@ -89,8 +89,8 @@ def require_no_copies(design: Design | Fresh) -> None:
 def describe_repeats(design: Design | Fresh) -> list[str]:
     """Returns a sentence for each world in which many rows repeat an earlier row, as rounded scores do.
 
-    Many are at least 10 rows and at least a twentieth of all. There is no sentence on a world in which less
-    than a quarter of rows are different: they repeat by nature. Mostly the list is empty.
+    Many are at least 10 rows and at least a twentieth of all. A world in which less than a quarter of the
+    rows are different gets no sentence, since its rows repeat by nature.
     """
     lines = []
     for table in tables_of(design):
@@ -147,9 +147,9 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 def count_copies(rows: Places) -> int:
     """Returns how many copies of a file were pasted together: every row occurs a multiple of that many times.
 
-    It is 1 if no number above 1 divides all counts, or if that may be chance. The probability that one
-    divides all counts of n independent rows, J of them different, is at most 3 sqrt(n) 2^-J (see the module);
-    it is chance where this limit is REFUSED_BELOW or more.
+    It is 1 if no number above 1 divides the counts of all different rows, or if such a number may be chance.
+    Among n independent rows with J different values, there is such a number with a probability of at most
+    3 sqrt(n) 2^-J (derived in the module docstring). It may be chance if that is REFUSED_BELOW or more.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
@@ -176,11 +176,18 @@ class _Stretches(NamedTuple):
 
 
 def _find_stretches(rows: Places) -> _Stretches:
-    """Returns the stretches of equal rows, given a number for each row (n,), the same for equal rows."""
+    """Returns the stretches of equal rows: where each starts, its length, and a symbol.
+
+    Stretches have the same symbol if they have the same row and the same length.
+
+    Args:
+      rows: (n,), a number for each row, the same for equal rows.
+    """
+    # Every stretch but the first starts at a row that differs from the row before it.
     changes = np.flatnonzero(np.diff(rows)) + 1
     starts = np.concatenate([[0], changes]).astype(np.int64)
     lengths = np.diff(np.append(starts, len(rows)))
-    # One number for each pair of value and length.
+    # A number for each pair of row and length, then the same numbers counted from 0 without gaps.
     pairs = rows[starts] * (int(lengths.max()) + 1) + lengths
     symbols = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
     return _Stretches(starts, lengths, symbols)
@@ -214,14 +221,16 @@ def _find_repeated_window(
         if not len(places):
             break
         shifts = _find_shifts(places, numbers)
-        # A window of twice the length is a pair of windows that are both repeated.
+        # A repeated window of twice the length consists of two windows that are both repeated. Those that
+        # are not have the number -1.
         by_place = np.full(size, -1, np.int64)
         by_place[places] = numbers
         fits = places + 2 * length <= size
         second = by_place[places[fits] + length]
-        both = second >= 0
-        places = places[fits][both]
-        numbers = by_place[places] * size + second[both]
+        is_second_repeated = second >= 0
+        places = places[fits][is_second_repeated]
+        # All numbers are below `size`, so that each pair of them gets a number of its own.
+        numbers = by_place[places] * size + second[is_second_repeated]
         length *= 2
 
     best = None
@@ -253,9 +262,11 @@ def _find_shifts(places: Places, numbers: Places) -> Places:
       places: (n,), where windows start.
       numbers: (n,), a number for each of these windows, the same for equal windows.
     """
+    # By number and then by place, so that equal windows follow each other in the order of their places.
     order = np.lexsort((places, numbers))
-    equal = numbers[order[1:]] == numbers[order[:-1]]
-    return np.asarray((places[order[1:]] - places[order[:-1]])[equal])
+    is_equal = np.diff(numbers[order]) == 0
+    distances = np.diff(places[order])
+    return np.asarray(distances[is_equal])
 
 
 def _common_shifts(shifts: Places) -> list[int]:
@@ -283,10 +294,10 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
 
 
 def _find_row(table: RowTable) -> RepeatedBlock | None:
-    """Returns the first row of several scores that comes again, with the rows after it that do so too.
+    """Returns a block that comes again: the first repeated row of several scores, and equal rows after it.
 
-    None where rows are single scores, and where the repetition of any row may be chance: where independent
-    rows would repeat one like it with a probability above REFUSED_BELOW.
+    None where rows are single scores, and where the repetition of every row may be chance: where independent
+    rows would repeat a row like it with a probability above REFUSED_BELOW.
     """
     scores = table.scores
     rows = table.rows
@@ -304,8 +315,9 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
         different = np.searchsorted(values, np.unique(scores[row]))
         if evidence_of_value[different].sum() < least:
             continue
+        occurrences = np.flatnonzero(rows == rows[row])
+        again = int(occurrences[1])
         # The block goes on while the rows after the first equal those after its copy.
-        again = int(np.flatnonzero(rows == rows[row])[1])
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
             length += 1

@@ -37,13 +37,15 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
         with np.errstate(divide="ignore"):
             return np.log(-np.expm1(np.minimum(eps, 0.0)))  # delta is 1 - e^epsilon below 0, else 0
     if np.isinf(mu):
-        return np.zeros_like(eps)
+        return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu < _SMALL_MU and np.all(eps >= 0):
         return _log_delta_from_small_mu(mu, eps)
+
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):
         log_second = eps + special.log_ndtr(-eps / mu - mu / 2)
-        # The log of the share of the first term that is left after the second is subtracted.
+        # The log of the share of the first term that is left after the second is subtracted. The second
+        # is never the larger, but rounding may make it so.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
@@ -71,7 +73,8 @@ def delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 def epsilon_from_mu(mu: float, delta: float) -> float:
     """Returns the smallest epsilon >= 0 at which a mu-GDP mechanism is (epsilon, delta)-DP.
 
-    It is the root of delta(epsilon), which decreases (Errata H15).
+    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile, which decreases
+    (Errata H15). It is 0 where delta(0) is at most delta.
 
     Raises:
       InputError: Unless mu >= 0 and 0 < delta < 1.
@@ -87,7 +90,7 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 
     if mu == 0 or compute_excess(0.0) <= 0:
         return 0.0
-    # At this epsilon the first Phi alone is below delta.
+    # At this epsilon the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is below delta already.
     high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1
     return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
 
@@ -95,8 +98,9 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP, inverting `epsilon_from_mu`.
 
-    The root is sought from delta / 1000, where delta(0) is about 0.4 mu and hence too small, up to a mu that
-    is found by doubling.
+    It solves delta(epsilon; mu) = delta for mu. The search begins at mu = delta / 1000, which is too small:
+    delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu. It ends at a mu that is large enough, which
+    doubling gives.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -107,7 +111,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        # The log of delta at mu, less the log of the requested delta; finite, for the search.
+        """Returns by how much the log of delta at mu exceeds that of the requested delta; at least -1e6."""
+        # Where delta at mu is 0 its log is -inf, which the root search cannot use.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high

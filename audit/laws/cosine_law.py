@@ -34,8 +34,8 @@ _NODES, _WEIGHTS = np.polynomial.laguerre.laggauss(48)  # of Gauss-Laguerre quad
 def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
-    T^2 is Beta(1/2, (d - 1) / 2), so that by symmetry P(T > |t|) is half of that law's tail above t^2. Right
-    to 1e-9 relative, also far below 1e-300.
+    T^2 is Beta(1/2, (d - 1) / 2), so that by symmetry P(T > |t|) is half of that law's tail above t^2. The
+    probability has a relative error of at most 1e-9, even far below 1e-300.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -136,8 +136,9 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 
     critical = tuple(float(value) for value in critical_values(n))
     rejected_at = None
-    for level, value in zip(LEVELS, critical, strict=True):  # levels fall
-        if statistic > value:
+    # Levels fall and critical values rise: the last level that rejects is the least.
+    for level, critical_value in zip(LEVELS, critical, strict=True):
+        if statistic > critical_value:
             rejected_at = level
     return AndersonDarling(statistic, critical, rejected_at)
 
@@ -145,7 +146,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
 def simulate(rng: np.random.Generator, canaries: int, dimension: int, sigma: float) -> Array:
     """Draws the cosines (k,) of k uniform canaries with their noisy sum: a simulated audit without data.
 
-    It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024), exact, without any vector of R^d.
+    It is Algorithm 1 of the one-shot paper (Andrew et al., ICLR 2024). The law of the cosines is exact,
+    although no vector of R^d is drawn: only the span of the canaries matters.
 
     Args:
       rng: The randomness.
@@ -213,8 +215,9 @@ def _integrate_far_tail(t: Array, dimension: int) -> Array:
     still has 5e-17 or more, so that only t = 1 is left, where every k > 0 gives log 0 = -inf, as it should.
     """
     k = max((dimension - 3) / 2, 0.5)
-    one_minus_square = ((1 - t) * (1 + t))[..., None]
+    one_minus_square = ((1 - t) * (1 + t))[..., None]  # a last axis for the nodes
     with np.errstate(divide="ignore"):
+        # u at the nodes w; above 0, since it divides.
         u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
         log_constant = special.betaln(0.5, (dimension - 1) / 2)

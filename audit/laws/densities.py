@@ -77,8 +77,8 @@ def delta_at(pair: DensityPair, epsilon: float) -> float:
 def epsilon_at(pair: DensityPair, delta: float) -> float:
     """Returns the least epsilon >= 0 at which the observations of both worlds are (epsilon, delta)-close.
 
-    It is the root of the privacy profile, which decreases. The root is bracketed by doubling from 1, and
-    found by Brent's method.
+    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile, which decreases. Doubling
+    from 1 gives an interval that holds the root, and Brent's method the root itself.
 
     Raises:
       InputError: A delta out of range or too small for the grid's error bound, or an epsilon above 512.
@@ -102,8 +102,8 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
         Raises InputError for an epsilon above 700: the doubling search has passed 512.
         """
-        below = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
-        require(epsilon < _LARGEST_EPSILON, below)
+        message = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
+        require(epsilon < _LARGEST_EPSILON, message)
         return compute_excess(epsilon) > 0
 
     high = find_bracket(is_too_low, 0.0, 1.0).high
@@ -118,14 +118,14 @@ class ErrorRates(NamedTuple):
 
 
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
-    """Returns the error rates of guessing "in" above thresholds, each of the thresholds' shape.
+    """Returns the false-positive and false-negative rates of guessing "in" above thresholds, in their shape.
 
-    Both tails are summed at the edges of the grid's cells. Between edges their logarithms are interpolated
-    linearly.
+    The rates are tails of the two densities. They are summed at the edges of the grid's cells, and their
+    logarithms are interpolated linearly between edges.
     """
     at = np.asarray(thresholds, np.float64)
-    # Each point represents the cell around it, of its spacing. At the cell's upper edge p's tail
-    # holds the points above it, and q's the points up to it.
+    # Each point stands for the cell around it, whose width is the spacing. At the cell's upper edge
+    # p's upper tail holds the points above this point, and q's lower tail the points up to it.
     edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing

@@ -46,6 +46,7 @@ def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     m2, s2 = _check_gaussian(second)
     eps = np.asarray(epsilon, np.float64)
     require(np.all(eps >= 0), f"epsilon is {eps.min(initial=0.0):g}: it must be at least 0")
+    # Both Gaussians are shifted and scaled so that the one taken as P becomes N(0, 1).
     forward = _compute_directed_log_delta((m2 - m1) / s1, s2 / s1, eps)
     backward = _compute_directed_log_delta((m1 - m2) / s2, s1 / s2, eps)
     return np.maximum(forward, backward)

@@ -106,9 +106,10 @@ class KnownLaw(NamedTuple):
         return scores_in, scores_out
 
     def epsilon(self, delta: float) -> float:
-        """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-close, either way round.
+        """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
 
-        By quadrature it is right to 1e-6 for the parameters listed and delta from 1e-9 to 0.5.
+        Quadrature gives it, unless the family has a formula. That is right to 1e-6 for the family's
+        `parameters` and delta from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -134,10 +135,10 @@ class KnownLaw(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def quadrature(known_law: KnownLaw, delta: float) -> float:
-    """Returns the least epsilon >= 0 at which a law's scores in and out are (epsilon, delta)-close.
+    """Returns the least epsilon >= 0 at which both worlds of a law are (epsilon, delta)-indistinguishable.
 
-    It is the root of the privacy profile, whose integrals are trapezoid sums over a fine grid of scores. It
-    is infinite where even epsilon 256 is too small.
+    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile: its integrals are trapezoid
+    sums over a fine grid of scores. It is infinite where even epsilon 256 is too small.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
@@ -243,9 +244,10 @@ def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
 
 
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
-    """Draws n noisy sums: normal noise of standard deviation `spread`, plus at times a canary of length 1.
+    """Draws n scores of a subsampled Gaussian: 1 if the canary is sampled, else 0, plus normal noise.
 
-    In the world with the canary, each sum holds it with the sampling rate.
+    In the world with the canary, each score samples it with probability _SUBSAMPLED_RATE; in the other world
+    none does. The noise has the standard deviation `spread`.
     """
     present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
     return rng.normal(present.astype(float), spread)

@@ -171,7 +171,16 @@ class Segment(Protocol):
         run_key: Array,
         /,
     ) -> State:
-        """Returns the state after the schedule's last step; `state` is the one before its first step."""
+        """Returns the run's state after the schedule's last step.
+
+        Args:
+          hyper: the hyperparameters.
+          state: the run's state before the schedule's first step.
+          data: what the mechanism trains on.
+          schedule: each step's mini-batch, and whether it inserts canaries.
+          canaries: what is inserted.
+          run_key: the run's key, from which every step draws.
+        """
 
 
 class Mechanism(NamedTuple):
@@ -211,9 +220,10 @@ def sum_canaries(
     """
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
-        # The loop is over the mask alone, not over mask times presence. Runs trained at once share the mask
-        # but not the presence; so they share the drawn directions too.
+        # The loop is over all canaries of the mask, even those that are out. Runs trained at once share the
+        # mask but not the presence, so that they share the drawn directions too.
         def weighted_direction(weight: Array, k: Array) -> Array:
+            """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
             weight_in = weight * canaries.presence[k]
             return weight_in * draw_unit_direction(crafted.keys[k], theta)
 
@@ -241,6 +251,7 @@ def _weighted_sum(
     if isinstance(crafted, Examples):
 
         def weighted_gradient(weight: Array, k: Array) -> Array:
+            """Returns the clipped gradient (p,) of canary k times its weight: the sum over a batch of 1."""
             example = (crafted.features[k][None], crafted.labels[k][None])
             return weight * clipped_sum(theta, example, clipping_norm)
 
@@ -253,12 +264,14 @@ def _weighted_sum(
     if isinstance(crafted, Directions):
 
         def add_direction(total: Array, canary: tuple[Array, Array]) -> tuple[Array, None]:
+            """Adds a canary's weighted unit direction to the total; only one direction is in memory."""
             key, weight = canary
             return total + weight * draw_unit_direction(key, theta), None
 
         total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
         return jnp.minimum(crafted.norm, clipping_norm) * total
 
+    # The canaries are an array (K, p).
     clipped = jax.vmap(clip, (0, None))(crafted, clipping_norm)
     return jnp.sum(weights[:, None] * clipped, axis=0)
 
@@ -346,6 +359,7 @@ def make_inserter(
 
     if not canaries.crafts_constant:
         return insert
+    # The sum of all canaries that are in, which a mask () only multiplies.
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
@@ -496,7 +510,7 @@ def rehearse(
       canaries: what is inserted; where a coin decides if a canary is in, its presence is the probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # Without noise the key decides nothing.
+    # The key draws no noise, only the clients' shuffles of a federated mechanism.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -527,7 +541,7 @@ def simulate(
     def advance(carry: tuple[State, Array], batch: Array) -> tuple[tuple[State, Array], None]:
         """Takes a single step on a mini-batch (B,), and adds the square of its update to the sum (p,)."""
         state, squares = carry
-        schedule = Schedule(batch[None], jnp.zeros(1))
+        schedule = Schedule(batch[None], jnp.zeros(1))  # a single step, which inserts nothing
         after = mechanism.segment(hyper, state, data, schedule, no_canaries(), run_key)
         squares = squares + (after.theta - state.theta) ** 2
         return (after, squares), None

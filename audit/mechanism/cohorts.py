@@ -64,10 +64,11 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
       InputError: a client does not exist, or a round has it twice.
     """
     width = max((len(members) for members in rounds), default=0)
+    # At least a column, where every round is empty.
     indices = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):
         exists = (members >= 0) & (members < clients)
-        unknown = members[~exists][:1]
+        unknown = members[~exists][:1]  # the first of them, for the message
         require(
             exists.all(),
             f"round {t + 1} names client {unknown}: there are {clients}, from 0",

@@ -55,8 +55,8 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         """Takes the steps of a schedule from `state`, in order, and returns the state after the last.
 
         Each step reads a mini-batch (B,) of indices and a mask, () or (K,), that is 1 where the step inserts
-        canaries and 0 where it does not. The draws of step t come from fold_in(run_key, t). Nothing is padded
-        here: every mini-batch has B examples, and runs that pad a chunk are dropped where chunks are made.
+        canaries and 0 where it does not. The draws of step t come from fold_in(run_key, t). Every mini-batch
+        has B examples, without padding.
         """
         norm = jnp.asarray(hyper.clipping_norm)
         insert = base.make_inserter(canaries, state, norm, run_key, choices.clipped_sum)

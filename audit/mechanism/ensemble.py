@@ -45,15 +45,16 @@ class Programs(Generic[T]):
         """Makes an empty cache, which keeps the `most` programs that were used last."""
 
         def make(recipe: _Recipe[T]) -> T:
+            """Makes a recipe's program; the cache below calls it once for all recipes of the same key."""
             return recipe.make()
 
-        self._made: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
+        self._get_or_make: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
 
     def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
         """Returns the program that make() makes: once for all equal keys, or each time if the key is None."""
         if key is None:
             return make()
-        return self._made(_Recipe(key, make))
+        return self._get_or_make(_Recipe(key, make))
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,9 @@ def compile_segment(
         canaries = insertion.bind(adversary_state, presence, keys.own)
         return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
 
-    return placement.over_runs(segment_of_run, (None, 0, None, None, None, 0, 0), donated=(1,))
+    # Runs differ in their states, presence and keys, and share all else.
+    axes = (None, 0, None, None, None, 0, 0)
+    return placement.over_runs(segment_of_run, axes, donated=(1,))
 
 
 def compiled_for(
@@ -272,7 +275,8 @@ def compiled_for(
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:
     """Cuts a schedule into segments of equal length, at most `longest` steps; the last may be shorter."""
     steps = len(schedule.mask)
-    length = math.ceil(steps / math.ceil(steps / longest))
+    count = math.ceil(steps / longest)
+    length = math.ceil(steps / count)
     cut = []
     for start in range(0, steps, length):
         part = slice(start, start + length)

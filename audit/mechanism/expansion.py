@@ -200,14 +200,22 @@ def make_step_map(
 
 
 def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
-    """Returns the functions of step maps with a clipping strategy, compiled when they are first used."""
+    """Returns the functions of step maps with a clipping strategy, compiled when they are first used.
+
+    A step map is phi(theta) = theta - eta d(theta). H is the Jacobian of d at theta, and J = I - eta H that
+    of phi.
+
+    Args:
+      clipped_sum: The clipping strategy.
+      rounds: The number of steps that a search for the largest secant climbs from each start.
+    """
 
     def descend(scale: _Scale, theta: Array, batch: Batch) -> Array:
         """Returns d(theta), (p,), by which the step descends: theta - eta d(theta)."""
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
     def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
-        """Returns (J'J - I) v / eta, (p,), for J = I - eta H: this is eta H'H v - H v - H'v."""
+        """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is eta H'H v - H v - H'v."""
         products = _make_products(descend, scale, theta, batch)
         pushed = products.push_forward(v)
         return scale.rate * products.pull_back(pushed) - pushed - products.pull_back(v)
@@ -244,6 +252,7 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
     _, pull = jax.vjp(lambda model: descend(scale, model, batch), theta)
 
     def pull_back(w: Array) -> Array:
+        """Returns H'w, (p,)."""
         pulled: Array = pull(w)[0]
         return pulled
 
@@ -251,6 +260,7 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
     _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
 
     def push_forward(v: Array) -> Array:
+        """Returns H v, (p,)."""
         pushed: Array = transpose(v)[0]
         return pushed
 
@@ -384,7 +394,10 @@ def _map_over_directions(measure_along: _Walk) -> _Walk:
     def measure(
         scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
     ) -> Array:
+        """Returns what `measure_along` gives along each direction, a row for each; several at once."""
+
         def measure_on_line(direction: Array) -> Array:
+            """Returns what `measure_along` gives along a direction (p,), scaled to length 1 or left at 0."""
             norm = jnp.linalg.norm(direction)
             unit = direction / jnp.where(norm > 0, norm, 1.0)
             return measure_along(scale, theta, batch, unit, positions)
@@ -416,9 +429,10 @@ def _measure_stretch(displacement: Array, change: Array) -> Array:
 def largest_expansion(
     step: StepMap, theta: Array, batch: Batch, start: NDArray[np.float64] | None = None
 ) -> Expansion:
-    """Returns the largest singular value of a step's Jacobian J, from below, within 5% of its excess over 1.
+    """Returns the largest singular value of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, it is sqrt(1 + eta m).
+    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). It is approached
+    from below, to within 5% of its excess over 1.
 
     Args:
       step: The step's functions.
@@ -429,9 +443,10 @@ def largest_expansion(
     """
     p = theta.size
 
+    # Of few parameters the whole matrix is built. `eigh` gives the largest eigenvalue last.
     if p <= MOST_WHOLE:
-        whole = np.asarray(step.matrix(theta, batch), np.float64)
-        eigenvalues, eigenvectors = np.linalg.eigh(whole)
+        matrix = np.asarray(step.matrix(theta, batch), np.float64)
+        eigenvalues, eigenvectors = np.linalg.eigh(matrix)
         return _make_expansion(step, eigenvalues[-1], eigenvectors[:, -1])
 
     if start is None:
@@ -496,7 +511,7 @@ def worst_on_lines(
     directions: NDArray[np.float64],
     line: Line,
 ) -> Stretch:
-    """Returns the stretch of the secant that most exceeds derivatives, of those on lines through theta.
+    """Returns the stretch of the secant, on lines through theta, that most exceeds what derivatives explain.
 
     The secants of a line lie end to end, so that no jump that the line crosses is missed: at least half of it
     falls within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are
@@ -516,6 +531,7 @@ def worst_on_lines(
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
+        # Derivatives beside theta count only up to this limit: see `Line.most`.
         explained = np.minimum(slopes, 1 + MOST_MARGIN * max(line.most - 1, 0))
         derivatives = np.maximum(derivatives, explained)
     worst = np.argmax(compute_excess(secants, derivatives))

@@ -218,7 +218,7 @@ def cohort_sums(
       choices: what is compiled in.
       own: DP-FedAvg's own hyperparameters.
       theta: the model (p,) before the round.
-      norm: C_t.
+      norm: C_t, the clipping norm of this round.
       data: features, labels, starts and counts.
       cohort: clients (W,), padded with ABSENT.
       key: the round's key.
@@ -326,6 +326,7 @@ def _local_update(
         The step takes the next mini-batch of the client's shuffled examples. Places beyond the client's last
         example, and steps beyond its last epoch, have weight 0 in the loss.
         """
+        # Epochs and places are cut to those that `order` has; what is read there instead has weight 0.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         batch = i % per_epoch
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
@@ -339,9 +340,8 @@ def _local_update(
             """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
             losses = choices.losses(parameters, examples)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
-            n_live = jnp.maximum(
-                jnp.sum(is_live), 1
-            )  # 1 in a step without examples, whose total is 0
+            # In a step without examples the total is 0, and is divided by 1.
+            n_live = jnp.maximum(jnp.sum(is_live), 1)
             return total / n_live
 
         gradient = jax.grad(mean_loss)(before)
@@ -380,13 +380,15 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Returns a round's sums with the canaries that join it; each canary counts as clipped.
+    """Returns a round's sums with the canaries that join it.
+
+    Each canary counts as clipped, which is -1/2 in the sum `unclipped`; an update left alone is 1/2.
 
     Args:
       choices: what is compiled in.
       canaries: K canary clients.
       state: the run before the round.
-      norm: C_t.
+      norm: C_t, the clipping norm of this round.
       mask: 1 where canaries may join the round, else 0: () for all alike, or (K,).
       run_key: the run's key, from which `canaries.join` draws.
       sums: the round's sums over its clients.
@@ -399,7 +401,8 @@ def _add_canaries(
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         """Returns the loss of a single example, for canaries that are examples."""
         feature, label = example
-        return choices.losses(choices.unravel(theta), (feature[None], label[None]))[0]
+        batch_of_1 = (feature[None], label[None])
+        return choices.losses(choices.unravel(theta), batch_of_1)[0]
 
     inserted = base.sum_canaries(joining, state.step, state.theta, norm, mask, per_example(loss))
     updates = sums.updates + inserted

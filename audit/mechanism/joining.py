@@ -27,7 +27,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
 
 
 def draw_by_dice(batches: int) -> Join:
-    """Returns balls-in-bins sampling: each canary that is in joins one uniformly drawn step of each epoch.
+    """Returns the draw of balls-in-bins sampling: a canary joins a single, uniform step of each epoch.
 
     Args:
       batches: the number of steps of an epoch.
@@ -43,7 +43,9 @@ def draw_by_dice(batches: int) -> Join:
 
 
 def draw_by_shuffling(batches: int) -> Join:
-    """Returns sampling by shuffling: each epoch permutes all canaries and deals them evenly to its steps.
+    """Returns the draw of sampling by shuffling: each epoch deals a permutation of all canaries to its steps.
+
+    Every step has the same number of slots for canaries. Some stay empty where the slots are more.
 
     Args:
       batches: the number of steps of an epoch.
@@ -52,10 +54,11 @@ def draw_by_shuffling(batches: int) -> Join:
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
         (canaries,) = presence.shape
-        slots = batches * -(
-            -canaries // batches
-        )  # rounded up: slots beyond the canaries stay empty
+        # Rounded up, so that all canaries have a slot.
+        slots_per_step = -(-canaries // batches)
+        slots = batches * slots_per_step
         key = _make_epoch_key(run_key, step, batches)
+        # The step of the epoch to which each canary's slot belongs.
         places = jax.random.permutation(key, slots)[:canaries] % batches
         return presence * (places == step % batches)
 

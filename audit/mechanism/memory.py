@@ -30,6 +30,7 @@ def local_hardware() -> Hardware:
     devices = jax.local_devices()
     platform = devices[0].platform
     if platform == "cpu":
+        # The machine's memory, of which each device gets an equal share.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(True, len(devices), memory // len(devices))
 
@@ -134,9 +135,9 @@ def _inner_programs(equation: Any) -> list[Jaxpr]:
     """Returns the programs among an equation's parameters, such as the body of a `lax.scan`."""
     programs = []
     for value in equation.params.values():
-        if hasattr(value, "jaxpr"):
+        if hasattr(value, "jaxpr"):  # a ClosedJaxpr
             programs.append(value.jaxpr)
-        elif hasattr(value, "eqns"):
+        elif hasattr(value, "eqns"):  # a Jaxpr
             programs.append(value)
     return programs
 

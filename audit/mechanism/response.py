@@ -84,6 +84,9 @@ def respond(
 ) -> Response:
     """Estimates how canaries and noise move the final model, by linear response along a noiseless run.
 
+    The run carries two factors: F, where F' F is the covariance of its state (parameters and the optimizer's
+    state), and P, where the columns of F' P are the canaries' shifts of that state.
+
     The estimate is for noise above 0, and for mechanisms whose steps are linear in what is inserted: SGD with
     momentum or without, not Adam. It is computed in float32; mu is within 1% of that from float64.
 
@@ -94,8 +97,12 @@ def respond(
       data: what the mechanism trains on.
       schedule: the mini-batches (T, B), and the mask (T,) of the steps that insert.
       canaries: (D, p), each of norm at most C.
+
+    Returns:
+      The covariance of the final model, each canary's shift of it, and the mu of each canary's best score.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
+    # A segment takes a key, although no noise is drawn.
     key = jax.random.key(0, impl="threefry2x32")
     first = mechanism.start(theta_0)
     p = theta_0.size
@@ -116,10 +123,11 @@ def respond(
         return flat_after
 
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
-        """Takes a single step and carries the factors of covariance and shifts through it.
+        """Takes a single step and carries the factors F of the covariance and P of the shifts through it.
 
-        Differences of whole steps show how noise and state move the next state; a QR decomposition of
-        the stacked differences gives the next factor.
+        Differences of whole steps show how noise and state move the next state. The stacked differences A,
+        (n + p, n), give its covariance A' A. With A = Q R this is R' R, so that R is the next F, and Q' times
+        the stacked shifts is the next P.
         """
         after = take_step(carry.flat, now, jnp.zeros(p))
 

@@ -111,9 +111,10 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         find_least_capital = _bet_on_sets(family, counted, target)
 
     def is_rejected(parameter: float) -> bool:
+        """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
-    # Errors that count twice, as those of coins do, may give rates above 1.
+    # Where coins decide which canaries are in, errors are scaled up: estimated rates may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if not observed > 0:
@@ -165,22 +166,22 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
+    # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
     # The log growth (stakes, rates) that the pilot predicts for the counted runs.
-    predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * (
-        len(rates_out) / len(pilot_out)
-    )
-    predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * (
-        len(rates_in) / len(pilot_in)
-    )
+    runs_per_pilot_run_out = len(rates_out) / len(pilot_out)
+    runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
+    predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
+    predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
     pairs = _choose_pairs(family, predicted_out, predicted_in, target)
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        # The log growth of each pair of stakes (L, cells) at the corner of each cell of the curve.
         """Returns the least log capital on the curve of a parameter, cut to the target."""
+        # The log growth of each pair of stakes (L, cells) at each cell's corner: the cell's lowest
+        # false-positive rate, and a false-negative rate below the curve.
         corners = _find_corners(family, parameter, _LEVELS)
         growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
         return _find_least_mixture(growth, pairs.shares, target)
@@ -220,10 +221,12 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
 
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
         """Returns which pairs (S, S) reach the target in each cell in which no bet on a single set does."""
+        # (S, cells), at each cell's lowest false-positive rate and at a false-negative rate below the curve.
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
         covered = best_alone + log_alone_share >= target
+        # (S, S, uncovered cells): the first axis is that of the stakes on false positives.
         sums = at_corners_out[:, None, ~covered] + at_corners_in[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
@@ -299,9 +302,9 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
     parts = bets.parts[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to one of
-        # _MEANS. The first of them is 0, below which there is no mean: -inf is a precaution.
         """Returns the least log capital on the curve of a parameter, cut to the target."""
+        # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to a value of
+        # _MEANS. The first of them is 0, below which there is no mean: -inf is a precaution.
         false_negative = family.trade_off(parameter, _LEVELS[1:])
         means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
         below = np.searchsorted(_MEANS, means, side="right") - 1
@@ -354,11 +357,14 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
         Points that bets on a single rate should reject do not count.
         """
+        # The corner of each cell of the curve, where the capital is least.
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
         means = _PARTS[:, None] * fnr[remaining] + (1 - _PARTS[:, None]) * fpr[remaining]
-        return np.asarray(means.min(1, initial=1.0)[:, None] - critical_means)
+        # 1, the largest mean, where no point remains.
+        least_means = means.min(1, initial=1.0)
+        return np.asarray(least_means[:, None] - critical_means)
 
     def should_be_rejected(parameter: float) -> bool:
         """Returns whether some bet should reject the parameter."""
@@ -368,6 +374,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     best_part, best_stake = np.unravel_index(
         int(find_margins(largest_rejected).argmax()), critical_means.shape
     )
+    # Offset 0 is the best stake itself, which comes first, as in `_split_capital`.
     neighbours = np.clip(best_stake + np.concatenate([[0], _NEIGHBOURS]), 0, len(stakes) - 1)
     alone = len(stakes_alone)
     parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])

@@ -102,7 +102,10 @@ class ClaimTest(NamedTuple):
 
 
 def gaussian_power(mu: float) -> Power:
-    """Returns the power Phi(Phi^-1(a) + mu) that mu-GDP allows (Dong, Roth and Su, 2022, Equation 6)."""
+    """Returns the function a -> Phi(Phi^-1(a) + mu): the power that mu-GDP allows at false-positive rate a.
+
+    Source: Dong, Roth and Su, 2022, Equation 6.
+    """
 
     def power(rates: Array) -> Array:
         return np.asarray(special.ndtr(special.ndtri(rates) + mu))
@@ -195,9 +198,10 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns a path (R,): `find_least_mu` of the first 1, 2, ..., R runs, to a 128th of that of all runs.
+    """Returns a path (R,): after each run, the mu below which no Gaussian guarantee can hold.
 
-    It is empty, (0,), where rows are not in the order in which runs were begun.
+    Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128. It is
+    empty, (0,), where rows are not in the order in which runs were begun.
 
     Args:
       counted: The exceedances of each run.
@@ -209,7 +213,8 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
-        # mus ascend, and a larger mu is refuted no sooner: from its run on it replaces the smaller.
+        # The values of mu ascend, and a larger value is refuted no sooner: from its run on it replaces
+        # the smaller.
         if test.refuted:
             path[test.runs - 1 :] = mu
     return path
@@ -220,6 +225,7 @@ def find_main_threshold(counted: Exceedances, power: Power) -> int:
     gains = _compute_gains(counted, power)
     log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
     log_components = log_factors.sum(axis=0)
+    # A threshold's bets begin with equal parts of its share, so that their common factor changes nothing.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
     return int(by_threshold.argmax())
 

@@ -93,6 +93,8 @@ def trade_off_curve(
     limits_in = compute_limits(len(s_in), error)
     limits_out = compute_limits(len(s_out), error)
 
+    # Each world's thresholds are its order statistics at the ranks, which count from 1. The threshold -inf,
+    # which all scores exceed, begins the curve.
     scores_at_ranks_in = np.sort(s_in)[limits_in.ranks - 1]
     scores_at_ranks_out = np.sort(s_out)[limits_out.ranks - 1]
     scores = np.unique(np.concatenate([[-np.inf], scores_at_ranks_in, scores_at_ranks_out]))
@@ -318,6 +320,7 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
     target = np.log(-np.log1p(-error))
 
     def compute_excess(log_local: float) -> float:
+        """Returns by how much log(-log coverage) at a local level exceeds that of the wanted coverage."""
         # The root is sought in log(-log coverage), which is nearly linear in the log of the local
         # level: that makes the search quick.
         coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)

@@ -67,12 +67,14 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
     means = np.array([run.mean() for run in runs])
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
+    # The degrees of freedom of the spread within runs: a mean is fitted to each run.
     degrees = len(deviations) - len(runs)
     within = 1.0  # as of a score that is out, where each run has a single canary
     between = 0.0
     if degrees > 0:
         within = float(np.sqrt(deviations @ deviations / degrees))
     if degrees > 0 and len(runs) > 1:
+        # The variance of runs' means, less what the spread within runs adds to it.
         excess = float(means.var(ddof=1)) - within**2 / canaries
         between = float(np.sqrt(max(excess, 0.0)))
     return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
@@ -186,6 +188,7 @@ def draw_shares(
       (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
+    # The probability to lie above: 1 below all thresholds, 0 beyond the last.
     edge = np.ones(means.shape)
     edges = np.concatenate([edge, above, 0 * edge], axis=-1)
     cells = np.maximum(-np.diff(edges, axis=-1), 0.0)  # probabilities between thresholds

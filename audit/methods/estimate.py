@@ -268,8 +268,8 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     distribution of scores. (Ties leave fewer thresholds, so that with ties it shows less.) The draws are the
     same each time.
 
-    Of up to 600 scores every threshold is tried, of more only every few in the middle. 1,000 audits are
-    simulated of few scores, 458 of 5,000 scores.
+    Of up to 1,200 scores in all every threshold is tried; of more, those in the middle lie a few scores
+    apart. Up to 1,000 scores in all get 1,000 simulated audits, 5,000 scores get 458.
 
     Raises:
       InputError: Numbers or levels out of range.
@@ -497,6 +497,8 @@ def _test_splits(
             error,
             any_shape=family is not exact.GAUSSIAN,
         )
+        # The threshold is the score of the chosen rank among the rest's scores in, from the lowest, or
+        # out, from the highest. The errors that are tested are those of the other world.
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]
             false_positives = n_out - int(np.searchsorted(rest_out, place))

@@ -136,7 +136,7 @@ def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
     values = floats("the cosines", cosines)
     fits = values.ndim == 2 and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
-    is_cosine = np.abs(values) <= 1 + 1e-6  # false of NaN
+    is_cosine = np.abs(values) <= 1 + 1e-6  # with room for rounding; false of NaN
     bad = int(np.count_nonzero(~is_cosine))
     require(
         not bad,
@@ -176,7 +176,8 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         path = np.zeros(0)
         epsilon = _bound_after_all(growth, len(runs), target)
 
-    # Of several runs, the threshold is reported that most capital is on.
+    # What is reported is the threshold that half of the only run's canaries chose, or else the threshold
+    # that most of the capital is on.
     level = first.level
     if len(runs) > 1 or level is None:
         components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
@@ -239,7 +240,7 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         threshold=_show_threshold(design, proof.threshold, proof.log_rate),
-        false_positives=0,
+        false_positives=0,  # none are counted: their rate is known exactly
         false_negatives=proof.cosines - proof.hits,
         n_in=proof.cosines,
         n_out=int((~design.presence).sum()),
@@ -268,7 +269,10 @@ def count_exceedances(design: Fresh) -> Exceedances:
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Returns the summary of a design's scores for simulations, on the scale of Student's T."""
+    """Returns the summary of a design's scores for simulations, on the scale of Student's T.
+
+    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale.
+    """
     root = np.sqrt(design.dimension - 1)
     runs = []
     for run in _select_present(design):
@@ -303,7 +307,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         delta=delta,
         confidence=confidence,
         threshold=_show_threshold(design, threshold, float(counted.log_rates[place])),
-        false_positives=0,
+        false_positives=0,  # none are counted: their rate is known exactly
         false_negatives=total - hits,
         n_in=total,
         n_out=int((~design.presence).sum()),
@@ -321,7 +325,10 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _test_out(design: Fresh) -> float:
-    """Returns the p-value of the law of out canaries' cosines or ranks; 1 where no canary is out."""
+    """Returns the p-value of the exact law of out canaries' cosines, or of their ranks if there are draws.
+
+    It is 1 where no canary is out.
+    """
     cosines_out = design.out()
     if not len(cosines_out):
         return 1.0
@@ -403,7 +410,7 @@ _GIVEN_RANKS = Assumption(
 
 
 def _make_in_order(assumption: Assumption) -> Assumption:
-    """Returns the assumption with another one added: that rows are in the order in which runs were begun."""
+    """Returns an assumption to which is added that rows are in the order in which runs were begun."""
     return assumption._replace(
         text=f"{assumption.text}, rows in the order in which runs were begun",
         sentence=f"{assumption.sentence}; and rows in the order in which runs were begun, as they say too",
@@ -412,9 +419,12 @@ def _make_in_order(assumption: Assumption) -> Assumption:
 
 
 def _assume_gdp(drawn: Assumption) -> Assumption:
-    """Returns what an epsilon assumes that follows from a limit on mu.
+    """Returns the assumption of an epsilon that is converted from a limit on mu.
 
-    That is a GDP guarantee, and what the limit on mu itself assumes (`drawn`).
+    Epsilon assumes that the mechanism's guarantee is Gaussian (GDP), besides what the limit on mu assumes.
+
+    Args:
+      drawn: What the limit on mu assumes of how canaries were drawn.
     """
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
@@ -615,6 +625,7 @@ def _find_path(growth: _Growth, runs: int, target: float) -> Array:
     for run in range(runs):
         if run:
             growth.add_run(run)
+            # The same as growth.log_capital at this epsilon, for the price of a single run.
             capital += growth.log_factors(run, first_unrefuted * _STEP)
         if special.logsumexp(capital) >= target:
             first_unrefuted = _find_first_unrefuted(growth, first_unrefuted, target)
@@ -668,6 +679,7 @@ def _leap(growth: _Growth, steps: int, target: float) -> int:
     on_thresholds = len(STUDENT) * len(BETS)
 
     def is_refuted(step: int) -> bool:
+        """Returns whether the bets on thresholds alone refute the epsilon step * _STEP."""
         capital = growth.log_capital(step * _STEP)[:on_thresholds]
         return bool(special.logsumexp(capital) >= target)
 
@@ -730,6 +742,8 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
 
     def win_on_both(epsilon: float) -> float:
         """Returns what a capital of 1 becomes on the chosen and the likely thresholds, against epsilon."""
+        # The share of hits over this has a mean of at most 1: what e^epsilon a(t) allows is at most
+        # 1 - _ETA times it, and what delta allows at most _ETA times it.
         most = max(np.exp(min(epsilon + log_rate, _LARGEST_LOG)) / (1 - _ETA), delta / _ETA)
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
@@ -767,6 +781,7 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
       canaries: The number of further canaries, which the threshold is for.
       dimension: d.
     """
+    # In units of 1 / sqrt(d). Where sqrt(d) is small the grid is cut below it, the unit of the cosine 1.
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     grid = units[units < root] / root

@@ -167,7 +167,7 @@ def _test(null: _Null) -> CurveTest:
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
     if not null.is_testable:
-        return CurveTest(1.0, 1.0, 1.0, 1.0, mu, cells)
+        return CurveTest(1.0, 1.0, 1.0, 1.0, mu, cells)  # p-values of 1, which refute nothing
     p_values = _compute_p_values(_compute_statistics(null.table, null.fit), null.drawn)
     p_cells, p_spread, p_tails = (float(p_value) for p_value in p_values)
     return CurveTest(float(_combine(p_values)), p_cells, p_spread, p_tails, mu, cells)
@@ -192,6 +192,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
     """
     table = count_in_cells(scores_in, scores_out)
     fit = fit_tables(table, approximate_fit(table))
+    # With two cells the fit has as many parameters, a cut and mu, as the table has free shares.
     if table.shape[1] < 3 or not has_overlap(table):
         return _Null(table, fit, np.empty((0, 3)))
     tables = draw_tables(table.sum(1), compute_shares(fit), _TABLES)
@@ -322,6 +323,7 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([counts_out, counts_in], np.float64)  # of each distinct score
 
     shares = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
+    # A distinct score lies in the cell of the middle of its share, from 0 to 1.
     middles = shares - np.diff(shares, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = int(np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MOST_CELLS))
@@ -348,9 +350,10 @@ def approximate_fit(table: Array) -> Fit:
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
+    # Half a score more below and above each cut keeps the quantiles finite.
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # The variance of a normal quantile is about share (1 - share) / density^2. The weights leave out
-    # the numerator.
+    # The variance of a normal quantile is about share (1 - share) / density^2, where density^2 is
+    # proportional to e^(-z^2). The weights leave out the numerator.
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
@@ -360,6 +363,7 @@ def approximate_fit(table: Array) -> Fit:
     share_in = sizes[..., 1, :] / pooled_size
 
     def is_too_low(cuts: Array) -> NDArray[np.bool_]:
+        """Returns, for each cut, whether the mixture has less than the pooled share of scores below it."""
         mixture = share_in * special.ndtr(cuts - mu) + (1 - share_in) * special.ndtr(cuts)
         return np.asarray(mixture < pooled_share)
 

@@ -39,7 +39,7 @@ def scale_to_norm(squared_norm: Array, clipping_norm: Array) -> Array:
 
     This is the factor by which clipping to C multiplies a gradient.
     """
-    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))
+    inverse_norm = jax.lax.rsqrt(jnp.maximum(squared_norm, _TINY))  # finite for a norm of 0 too
     return jnp.minimum(1.0, clipping_norm * inverse_norm)
 
 
@@ -49,27 +49,29 @@ def _differentiate_scale(
 ) -> tuple[Array, Array]:
     """Returns `scale_to_norm` and its derivative along changes of the squared norm and of C.
 
-    The derivative is 0 where nothing is clipped. It is written by hand, since that of `rsqrt` is infinite at
-    0 and would make it NaN.
+    The derivative is 0 where nothing is clipped, and that of C / norm elsewhere. It is written by hand, since
+    JAX's derivative of `rsqrt` is infinite at 0 and would give NaN.
 
     Args:
       values: (squared norms, C).
-      changes: the changes of both.
+      changes: (the change of the squared norms, the change of C).
     """
     squared_norm, clipping_norm = values
     norm_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
-    squared = jnp.where(is_clipped, squared_norm, 1.0)
-    norm = jnp.where(is_clipped, clipping_norm, 1.0)
-    change = scale * (clipping_change / norm - 0.5 * norm_change / squared)
+    # Where nothing is clipped the squared norm may be 0, so that 1 stands in for both divisors.
+    norm_divisor = jnp.where(is_clipped, squared_norm, 1.0)
+    clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
+    change = scale * (clipping_change / clipping_divisor - 0.5 * norm_change / norm_divisor)
     return scale, jnp.where(is_clipped, change, 0.0)
 
 
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector (p,) * min(1, C / ||vector||): what may enter the sum (hidden-state paper, Equation 2).
 
-    The norm is taken relative to the largest entry, so that no C of float32's range loses the vector.
+    The norm is computed from the vector over its largest entry, so that no square overflows or vanishes in
+    float32. A vector of norm 0 stays 0.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -82,7 +84,7 @@ def per_example(loss: Loss) -> ClippedSum:
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
-        separate_batch = separate(theta, batch)
+        separate_batch = separate(theta, batch)  # for `vmap` over models on a mesh of devices
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
         scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
         total: Array = scales @ gradients

@@ -48,6 +48,7 @@ def book_keeping(
 
     @functools.cache
     def require_separate_examples(size: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        """Checks the module once for each shape of theta and of a batch; raises TypeError if examples mix."""
         _require_separate_examples(module, unravel, size, shape)
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
@@ -64,10 +65,11 @@ def book_keeping(
         columns = features.T
         params = unravel(theta)
         taps = _make_taps(params, len(labels))
-        # The first layers: all models share their inputs.
+        # Paths of layers whose input is the features themselves, which all models of an ensemble share.
         reads_features: set[str] = set()
 
         def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`."""
             logits, inputs = _forward(module, params, columns, taps)
             reads_features.update(path for path, value in inputs.items() if value is columns)
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
@@ -126,6 +128,7 @@ def _require_separate_examples(
         raise TypeError(
             f"{type(module).__name__} mixes examples ({error}): use per_example"
         ) from None
+    # Room for rounding in float32, relative to the largest logit.
     tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
     same_shape = together.shape == alone.shape
     if not same_shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
@@ -259,6 +262,6 @@ def _contract(inputs: Array, gradients: Array, shared: bool) -> dict[str, Array]
     """
     if shared:
         bias_input = jnp.ones((1, inputs.shape[1]), inputs.dtype)
-        both = gradients @ jnp.concatenate([inputs, bias_input]).T
-        return {"kernel": both[:, :-1].T, "bias": both[:, -1]}
+        sums = gradients @ jnp.concatenate([inputs, bias_input]).T  # (outputs, inputs + 1)
+        return {"kernel": sums[:, :-1].T, "bias": sums[:, -1]}
     return {"kernel": (gradients @ inputs.T).T, "bias": jnp.sum(gradients, axis=1)}

@@ -130,6 +130,7 @@ def call(layer: Any, x: Array) -> Call | None:
     if not params:
         return None
 
+    # A linear layer's output is computed as a product with its unfolded input, which is what is saved.
     if _is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
@@ -153,6 +154,7 @@ def call(layer: Any, x: Array) -> Call | None:
     is_group_norm = _is_exactly(layer, nn.GroupNorm)
     is_layer_norm = _is_exactly(layer, nn.LayerNorm)
     if (is_group_norm or is_layer_norm) and _is_by_channel(layer):
+        # The scale's gradient needs the normalised inputs, so that scale and bias are applied here.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
@@ -170,14 +172,16 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
       gradients: the gradients of the loss at the layer's output, (B, L, O) or (B, O, L).
     """
     places = 1 if made.channels_last else 2  # the axis of the L places
-    parts: dict[str, Measure] = {}
+    measures: dict[str, Measure] = {}
+    # A bias is added at every place: its gradient is the sum of g_l over places l. A scale multiplies the
+    # normalised input x_l at every place: its gradient is the sum of g_l x_l.
     if "bias" in names:
-        parts["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
+        measures["bias"] = _measure_vectors(jnp.sum(gradients, axis=places))
     if "scale" in names:
-        parts["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
+        measures["scale"] = _measure_vectors(jnp.sum(gradients * made.saved, axis=places))
     if "kernel" in names:
-        parts["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
-    return parts
+        measures["kernel"] = _measure_kernel(made.saved, gradients, made.channels_last)
+    return measures
 
 
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
@@ -207,9 +211,11 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     def forward(
         kernel: Array, x: Array, columns: Array
     ) -> tuple[Array, tuple[Array, Array, Array]]:
+        """Returns the product, and the factors that `backward` needs."""
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
+        """Returns the gradients at the kernel and at x, from that at the product (..., O, L)."""
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -229,6 +235,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         is_kernel_batched = are_batched[0]
         if not is_kernel_batched:
             return batched(*factors), True
+        # Each entry of the mapped axis has a kernel of its own, so that the products are mapped too.
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
 
@@ -296,12 +303,14 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
       gradients: the gradients g at its output, (B, L, O) or (B, O, L).
       rows: whether places are rows of both.
     """
-    squared = "blk,bmk->blm" if rows else "bkl,bkm->blm"
-    product = "blk,blo->ko" if rows else "bkl,bol->ko"
-    gram = jnp.einsum(squared, saved, saved) * jnp.einsum(squared, gradients, gradients)
+    # Subscripts of `einsum`: dot products of all pairs of places l, m, and the sum of outer products.
+    dot_places = "blk,bmk->blm" if rows else "bkl,bkm->blm"
+    sum_outer = "blk,blo->ko" if rows else "bkl,bol->ko"
+    gram = jnp.einsum(dot_places, saved, saved) * jnp.einsum(dot_places, gradients, gradients)
 
     def contract(scales: Array) -> Array:
-        return jnp.einsum(product, saved, gradients * scales[:, None, None])
+        """Returns the sum (K, O) of the examples' gradients, each times its scale (B,)."""
+        return jnp.einsum(sum_outer, saved, gradients * scales[:, None, None])
 
     return Measure(jnp.sum(gram, axis=(1, 2)), contract)
 
@@ -367,9 +376,11 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
         pads = [_make_pair(sides) for sides in _make_pair(padding)]
     x = jnp.pad(x, (*pads, (0, 0)))
 
+    # How many places the window has in the padded image, downwards and across, at stride 1.
     height = x.shape[0] - window[0] + 1
     width = x.shape[1] - window[1] + 1
     down, across = strides
+    # For each pixel (i, j) of the window, what it sees as the window moves over the image, (H', W', C).
     shifted = []
     for i, j in np.ndindex(*window):
         shifted.append(x[i : i + height : down, j : j + width : across])

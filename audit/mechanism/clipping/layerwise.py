@@ -81,12 +81,14 @@ def unfolded_book_keeping(
         # Parameters whose sums are Factors are left out of the running total. Their factors are stacked
         # instead, one block after the other, and multiplied at the end.
         def add_unless_factored(total: Array, summed: Any) -> Array:
+            """Returns a parameter's total plus its sum over a block, or just the total for Factors."""
             if _is_factored(summed):
                 return total
             added: Array = total + summed.reshape(total.shape)
             return added
 
         def only_factored(summed: Any) -> layers.Factors | None:
+            """Returns a parameter's sum over a block if it is Factors, else None."""
             return summed if _is_factored(summed) else None
 
         def add_block(total: Any, block: _Block) -> tuple[Any, Any]:
@@ -122,7 +124,8 @@ def unfolded_dots(
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: bounds what a model's layers store of a block of examples.
+      block_bytes: bounds what a model's layers store of a block of examples, as for
+        `unfolded_book_keeping`.
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
@@ -135,11 +138,12 @@ def unfolded_dots(
             """Returns the dot products (b,) of a block's examples, as derivatives at their weights."""
 
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
+                """Returns the dot product of a single parameter's clipped sum with its part of v."""
                 leaf = summed.sum() if _is_factored(summed) else summed
                 return jnp.vdot(leaf, along_leaf)
 
             def dot_of_sum(weights: Array) -> Array:
-                """Returns the dot product of the block's clipped sum, of examples so weighted, with v."""
+                """Returns the dot product of v with the block's clipped sum under these weights (b,)."""
                 weighted = block._replace(weights=weights)
                 sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
                 products = jax.tree.map(dot_of_leaf, along, sums)
@@ -149,7 +153,8 @@ def unfolded_dots(
             return slopes
 
         products: Array = jax.lax.map(dots_of_block, _cut_into_blocks(batch, size))
-        return products.reshape(-1)[: len(batch[1])]
+        n_examples = len(batch[1])
+        return products.reshape(-1)[:n_examples]  # without the examples that fill the last block
 
     return dots
 
@@ -177,6 +182,7 @@ def _plan_blocks(
         _BLOCK_BY_PARAMETERS times the bytes of the parameters.
     """
     features, _ = batch
+    # The shapes of a single example's pass, which is traced but not computed.
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
     shapes = {path: call.shape for path, call in calls.items()}
     budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
@@ -226,17 +232,21 @@ def _block_sum(
     """
 
     def loss(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
+        """Returns (a single example's loss, each layer's call by its path), with taps added to outputs."""
         logits, calls = _apply(module, params, x, taps)
         return criterion(logits, label), calls
 
     def total_loss(taps: dict[str, Array]) -> _Pass:
+        """Returns (the summed loss of the block's examples, each layer's calls by its path)."""
         losses, calls = jax.vmap(loss)(block.features, block.labels, taps)
         return jnp.sum(losses), calls
 
+    # Taps are zeros that are added to the layers' outputs: the gradients at them are those at the outputs.
     count = len(block.labels)
     taps = {path: jnp.zeros((count, *shape)) for path, shape in shapes.items()}
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
 
+    # An example's squared norm is the sum over all parameters of all layers.
     names = _parameters_by_module(params)
     measures = {}
     for path in shapes:
@@ -256,8 +266,8 @@ def _block_sum(
 def _is_factored(summed: Any) -> bool:
     """Returns whether a parameter's sum over a block is held as `layers.Factors`.
 
-    These are multiplied for the whole batch at once: block by block, the kernel's sum would be read and
-    written with each.
+    The factors of all blocks are multiplied at once, at the end of the batch. To multiply them block by block
+    would read and write the kernel's sum for each block.
     """
     return isinstance(summed, layers.Factors)
 
