@@ -173,23 +173,33 @@ def designer(design: SampleDesign) -> Designer:
         Returns:
           The design after the step, and the penalty before it.
         """
-        value, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
-        best = _select(value < carry.least, carry.sample, carry.best)
+        penalty, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
+        # The penalty is that of the sample before the step, so this is the sample to remember.
+        best = _select(penalty < carry.least, carry.sample, carry.best)
+        least = jnp.minimum(penalty, carry.least)
+
         changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
-        sample = design.project(optax.apply_updates(carry.sample, changes))
-        return _Carry(sample, optimizer, best, jnp.minimum(value, carry.least)), value
+        sample = design.project(optax.apply_updates(carry.sample, changes))  # an allowed sample
+        return _Carry(sample, optimizer, best, least), penalty
 
     @jax.jit
     def take_steps(
         theta: Array, updates: Array, carry: _Carry, keys: Array
     ) -> tuple[_Carry, Array]:
-        """Takes a step for each key, all on the same block of updates (b, p).
+        """Takes a step of gradient descent for each key, all on the same block of updates (b, p).
+
+        Args:
+          theta: The frozen model (p,).
+          updates: The block of clipped updates (b, p).
+          carry: The design before the steps.
+          keys: (steps,) the keys of the steps' random draws.
 
         Returns:
-          The design after the steps, and the penalty before each.
+          The design after the steps, and the penalties (steps,) before each of them.
         """
 
         def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
+            """Takes a step, with its arguments in the order of `jax.lax.scan`."""
             return step(theta, updates, carry, key)
 
         result: tuple[_Carry, Array] = jax.lax.scan(advance, carry, keys)
@@ -204,7 +214,9 @@ def designer(design: SampleDesign) -> Designer:
         steps: int,
         key: Array,
     ) -> Designed:
-        """Designs a sample in steps on one block of updates after the other.
+        """Designs a sample by gradient descent, on one block of updates after the other.
+
+        The steps are divided evenly among the blocks, and a block is in memory only during its steps.
 
         Args:
           theta: The frozen model (p,).
@@ -212,6 +224,9 @@ def designer(design: SampleDesign) -> Designer:
           blocks: Functions that each return a block of clipped updates (b, p).
           steps: The number of steps in all.
           key: The key of all random draws.
+
+        Returns:
+          The last sample, the best sample, and the penalties (steps + 1,) of all samples.
 
         Raises:
           InputError: There are no blocks, or fewer steps than blocks, or a penalty is not finite.
@@ -221,21 +236,22 @@ def designer(design: SampleDesign) -> Designer:
             steps >= len(blocks),
             f"`design_steps={steps}`: give at least {len(blocks)}, one for each block of updates",
         )
-        infinity = jnp.asarray(jnp.inf, theta.dtype)
+        infinity = jnp.asarray(jnp.inf, theta.dtype)  # the least penalty before any is computed
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
         # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
 
-        parts = []
+        losses_by_block = []
         for i, block in enumerate(blocks):
             first = i * steps // len(blocks)
             stop = (i + 1) * steps // len(blocks)
             updates = block()
-            carry, values = take_steps(theta, updates, carry, keys[first:stop])
-            parts.append(values)
+            carry, block_losses = take_steps(theta, updates, carry, keys[first:stop])
+            losses_by_block.append(block_losses)
+        # Each step returned the penalty before it. That after the last step is on the last block.
         final_loss = measure(carry.sample, theta, updates, keys[-1])
 
-        losses = jnp.concatenate([*parts, final_loss[None]])
+        losses = jnp.concatenate([*losses_by_block, final_loss[None]])
         require(
             jnp.isfinite(losses).all(),
             "the canary's design diverged: lower `design_rate`",
@@ -278,7 +294,11 @@ def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array
     """Returns (sample, theta (p,), updates (b, p), key) -> the penalty on a minibatch of the updates."""
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty of the sample's gradient against a minibatch drawn from the updates."""
+        """Returns the penalty of the sample's gradient against a minibatch drawn from the updates.
+
+        All updates are taken where there are no more than `design.minibatch`. The key decides the minibatch,
+        and the random draws by which a text becomes continuous.
+        """
         draw_key, relax_key = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax_key)
         if design.minibatch < len(updates):

@@ -5,6 +5,7 @@ the design's steps and the attack's accuracy against the model's (5), and by coh
 5a, 5b, 8a and 8c.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -127,6 +128,9 @@ def _draw_legend_above(axes: Axes, columns: int = 2) -> None:
 def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
     """Draws each round's epsilon: as published with its interval, by the exact law, and as proven.
 
+    The published estimate is at delta = 1/n, n its number of scores. The exact law's epsilon is drawn at 1/n
+    and at the training run's delta, and a perfect canary's epsilon as a dashed line.
+
     Infinite estimates are left out, and intervals are cut off at the top of the panel. That is 1.15 times the
     largest finite value among a perfect canary's epsilons and the intervals' lower ends.
     """
@@ -142,6 +146,7 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
             if np.isfinite(value):
                 heights.append(value)
     top = 1.15 * max(heights)
+    # Matplotlib takes the lengths of the bars below and above each point, which must not be negative or NaN.
     bars = np.array([finite - lower, np.minimum(upper, top) - finite])
     bars = np.nan_to_num(np.clip(bars, 0, None))
     axes.errorbar(
@@ -208,11 +213,12 @@ def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
 
 
 def _draw_scores(axes: Axes, row: RoundValues) -> None:
-    """Draws histograms of a round's scores in both worlds."""
+    """Draws histograms of a round's scores in both worlds: with the canary, and without it."""
     scores_in = row.measured.scores_in
     scores_out = row.measured.scores_out
-    both = np.concatenate([scores_in, scores_out])
-    bins = np.linspace(both.min(), both.max(), 24).tolist()
+    all_scores = np.concatenate([scores_in, scores_out])
+    # Both histograms have the same bins, so that their bars can be compared.
+    bins = np.linspace(all_scores.min(), all_scores.max(), 24).tolist()
     label = f"without, deviation {np.std(scores_out):.3g}"
     axes.hist(scores_out, bins, color=style.OUT, alpha=0.6, label=label)
     label = f"with, deviation {np.std(scores_in):.3g}"
@@ -255,9 +261,10 @@ def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
     for place, row in enumerate(rows):
         losses = row.measured.descent
         steps = np.linspace(0, 1, len(losses))
+        # From dark to light over the rounds, short of the lightest colors; `last` is 0 for a single round.
         color = color_map(0.9 * (place / max(last, 1)))
         label = None
-        if place in (0, last):
+        if place in (0, last):  # the legend names the first and the last round
             label = f"round {row.measured.number}"
         axes.plot(steps, losses / losses[0], color=color, lw=1, label=label)
     axes.set(
@@ -285,7 +292,11 @@ def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
-    """Draws the scores' deviation and the attack's accuracy, predicted for cohorts of other sizes."""
+    """Draws the scores' deviation and the attack's accuracy, predicted for cohorts of other sizes.
+
+    Scores are in units of the clipping norm, so that noise alone gives them the noise multiplier sigma as
+    standard deviation.
+    """
     sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
     sigma = setting.noise_multiplier
     axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
@@ -293,7 +304,7 @@ def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
     axes.axhline(sigma, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
     axes.axvline(
         setting.cohort,
-        ymax=1 / _HEADROOM,
+        ymax=1 / _HEADROOM,  # as a share of the panel's height: it ends below the legend
         color=style.FADED,
         lw=1,
         label="this training",
@@ -303,7 +314,7 @@ def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
     axes.set_xticks([size for size in _COHORT_TICKS if size <= sizes[-1]])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_ylim(0, 1.1 * max(1.0, *deviations))
+    axes.set_ylim(0, 1.1 * max(1.0, *deviations))  # an accuracy is at most 1
     _draw_legend_above(axes, 1)
 
 
@@ -311,14 +322,16 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
     """Draws a round's canary, a text or an image with its pixels stretched to [0, 1], and its label."""
     canary = row.measured.canary
     if isinstance(canary, str):
+        # Lines of 27 characters. Matplotlib would read text between dollar signs as a formula.
         text = "\n".join(wrap_escaped(canary, 27)).replace("$", r"\$")
         axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
     else:
         low = canary.min()
         high = canary.max()
-        axes.imshow((canary - low) / max(high - low, 1e-12), cmap="gray")
+        spread = max(high - low, 1e-12)  # not 0 where all pixels are equal
+        axes.imshow((canary - low) / spread, cmap="gray")
     title = f"canary of round {row.measured.number}"
-    if row.measured.label.size:
+    if row.measured.label.size:  # a text that is its own labels has no probabilities of a label
         title += f", label {int(row.measured.label.argmax())}"
     axes.set(title=title)
     axes.axis("off")
@@ -349,6 +362,10 @@ def ablation_figure(drawn: Curves) -> Figure:
 def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
     """Draws a quantity's curves with marks and bars, and dashed lines to compare them with.
 
+    Marks are means over training runs, and bars are standard deviations. Dashed lines show the scores'
+    deviation by the clients alone, the exact law's epsilon at delta = 1/n for n scores, or the accountant's
+    epsilon.
+
     Args:
       axes: The panel.
       drawn: The curves.
@@ -359,7 +376,8 @@ def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
         look: dict[str, Any] = {"color": curve.color, "ms": 4, "lw": 1, "capsize": 2}
         x, means = _find_means(curve, name)
         label = PENALTIES.get(str(curve.value), curve.value)
-        axes.errorbar(x, means, np.nan_to_num(deviations), fmt="o-", label=label, **look)
+        bars = np.nan_to_num(deviations)  # no bar where a deviation is NaN, as that of a single run
+        axes.errorbar(x, means, bars, fmt="o-", label=label, **look)
     if name == "deviation":
         _draw_dashed(axes, drawn, "clients")
         axes.set(ylabel="deviation / C", ylim=(0, None))
@@ -394,12 +412,12 @@ def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
         return
 
     axes.set_ylim(0, None)
-    at_upper_edge = axes.get_xaxis_transform()
+    x_and_share = axes.get_xaxis_transform()  # x as on the axis, y as a share of the panel's height
     for curve in _split_by_curve(drawn):
         x = [point.x for point in curve.points if np.isinf(point.averages[estimate].mean)]
         if x:  # an empty line there upsets the layout
             look: dict[str, Any] = {"color": curve.color, "ms": 5, "clip_on": False}
-            axes.plot(x, [1] * len(x), "^", transform=at_upper_edge, **look)
+            axes.plot(x, [1] * len(x), "^", transform=x_and_share, **look)
 
 
 def _draw_dashed(axes: Axes, drawn: Curves, name: str) -> None:
@@ -415,10 +433,14 @@ def _find_means(curve: _CurvePoints, name: str) -> tuple[list[int], np.ndarray]:
 
 
 def _split_by_curve(drawn: Curves) -> list[_CurvePoints]:
-    """Returns each curve's points, sorted by x, with a color of its own."""
-    values = list(dict.fromkeys(point.curve for point in drawn.points))
+    """Returns each curve's points, sorted by x, with its color.
+
+    A curve has the points with the same value of `curve`. Curves are in the order of their first points. A
+    fourth curve has the color of the first.
+    """
+    values = list(dict.fromkeys(point.curve for point in drawn.points))  # each value once
     split = []
-    for value, color in zip(values, _COLORS, strict=False):
+    for value, color in zip(values, itertools.cycle(_COLORS), strict=False):  # colors never end
         points = [point for point in drawn.points if point.curve == value]
         points.sort(key=lambda point: point.x)
         split.append(_CurvePoints(value, color, points))

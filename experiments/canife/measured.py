@@ -125,11 +125,12 @@ def save_round(store: Store, measured: Measured) -> None:
 
 def _parse_round(content: bytes) -> Measured | None:
     """Returns the measured round in a file's bytes; None where the file is damaged."""
-    with contextlib.suppress(*files.NOT_AN_ARCHIVE):
+    with contextlib.suppress(*files.NOT_AN_ARCHIVE):  # errors of reading a damaged archive
         fields = {}
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             for name in Measured._fields:
                 value = archive[name]
+                # Numbers and texts are stored as arrays without dimensions.
                 fields[name] = value.item() if value.ndim == 0 else value
         return Measured(**fields)
     return None

@@ -142,7 +142,8 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
 def split_roles(setting: Attacked, data: DataSets) -> Split:
     """Splits the roles of Shakespeare's plays into mock clients and clients to train on.
 
-    A tenth of the roles, drawn by the seed, are mock clients. Their examples are the test set too.
+    Each role is a client. A tenth of the roles, drawn by the seed, are mock clients. Their examples are the
+    test set too.
 
     Args:
       setting: The setting: its seed, and its number of clients to train on (0: all other roles).
@@ -151,15 +152,15 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     Raises:
       InputError: More clients are to be trained on than there are other roles.
     """
-    everyone = data.clients(dataclasses.replace(setting, clients=0)).clients
-    order = np.random.default_rng(setting.seed).permutation(everyone.number)
-    mock_clients = max(round(_MOCK_SHARE * everyone.number), 1)
-    limit = everyone.number - mock_clients
+    all_roles = data.clients(dataclasses.replace(setting, clients=0)).clients
+    order = np.random.default_rng(setting.seed).permutation(all_roles.number)
+    mock_clients = max(round(_MOCK_SHARE * all_roles.number), 1)
+    limit = all_roles.number - mock_clients
     require(setting.clients <= limit, f"`clients={setting.clients}`: give 0 to {limit:,}")
     train_clients = setting.clients or limit
-    mock = select(everyone, order[:mock_clients])
-    train = select(everyone, order[mock_clients : mock_clients + train_clients])
-    return Split(train, mock, (mock.features, mock.labels), everyone.checksum)
+    mock = select(all_roles, order[:mock_clients])
+    train = select(all_roles, order[mock_clients : mock_clients + train_clients])
+    return Split(train, mock, (mock.features, mock.labels), all_roles.checksum)
 
 
 def _split_users(load: Callable[..., Clients], setting: Attacked, data: DataSets) -> Split:
@@ -301,7 +302,7 @@ def _make_accuracy(
 ) -> Callable[[Array], float]:
     """Returns a function theta (p,) -> the model's accuracy on test examples: the share of right labels.
 
-    Examples are evenly spread over the test set, such that there are about _MOST_TESTED labels at most.
+    Of the test set every k-th example is taken, with k such that about _MOST_TESTED labels remain at most.
     Labels that are padding do not count.
 
     Args:
@@ -310,12 +311,15 @@ def _make_accuracy(
       padding: The label that stands for no label.
     """
     all_features, all_labels = test
-    every = -(-all_labels.size // _MOST_TESTED)  # rounded up
-    features = all_features[::every]
-    labels = all_labels[::every]
+    stride = -(-all_labels.size // _MOST_TESTED)  # rounded up
+    features = all_features[::stride]
+    labels = all_labels[::stride]
 
     def is_right(theta: Array, example: Array, label: Array) -> Array:
-        """Returns whether the model's likeliest class is the label, for each label of an example."""
+        """Returns whether the model's likeliest class is the label, for each label of an example.
+
+        It is False for a label that is padding.
+        """
         logits: Any = model.module.apply({"params": model.unravel(theta)}, example)
         return (jnp.argmax(logits, -1) == label) & (label != padding)
 
@@ -325,7 +329,10 @@ def _make_accuracy(
         return jnp.sum(jax.vmap(is_right, (None, 0, 0))(theta, features, labels))
 
     def compute_accuracy(theta: Array) -> float:
-        """Counts right labels block by block, so that memory holds the logits of a single block."""
+        """Returns the share of the test labels, padding aside, that the model theta (p,) predicts.
+
+        Right labels are counted block by block, so that memory holds the logits of a single block.
+        """
         counts = []
         for start in range(0, len(labels), _TEST_BLOCK):
             block = slice(start, start + _TEST_BLOCK)
@@ -339,21 +346,22 @@ def _make_accuracy(
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:
     """Draws indices (size,) of clients from 0, 1, ..., clients - 1 without replacement.
 
-    The setting's seed and the purpose, a word, decide the draws.
+    The setting's seed and the purpose, a text, decide the draws.
     """
     rng = make_generator(setting, purpose)
     return rng.choice(clients, size, replace=False, shuffle=False)
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a random generator for a purpose, a word: each purpose has draws of its own for a seed."""
+    """Returns a random generator for a purpose, a text: each purpose has draws of its own for a seed."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns how clients with a single example each train: a round is a step of DP-SGD on the cohort.
+    """Returns the functions by which clients with a single example each train, and what they send.
 
-    What a client sends is the clipped gradient of its example.
+    A round is a step of DP-SGD with the cohort as its mini-batch. What a client sends is the clipped gradient
+    of its example.
 
     Args:
       setting: The setting, with the clipping norm.
@@ -363,14 +371,15 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     train = split.train
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
-    strategy = TASKS[setting.model].clipping[0]  # the model's fastest
+    strategy = TASKS[setting.model].clipping[0]  # the model's fastest way of clipping
     compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
         """Returns the clipped gradients (n, p) of n examples."""
         raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        return raw * scale_to_norm(jnp.sum(raw**2, axis=1), norm)[:, None]
+        factors = scale_to_norm(jnp.sum(raw**2, axis=1), norm)  # (n,), at most 1
+        return raw * factors[:, None]
 
     def mock_updates(theta: Array, members: Indices) -> Array:
         """Returns the clipped gradients (n, p) of mock clients (n,)."""
@@ -392,18 +401,18 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
     return ClientTraining(
         mechanism,
-        own=(),
+        own=(),  # DP-SGD has no hyperparameters of its own
         data=data,
-        rate=None,
+        rate=None,  # no local SGD: a client sends its gradient
         train_dots=train_dots,
         mock_updates=mock_updates,
     )
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns how clients with several examples train: by DP-FedAvg.
+    """Returns the functions by which clients with several examples train, and what they send.
 
-    What a client sends is its clipped update by local SGD.
+    A round is a step of DP-FedAvg. What a client sends is its clipped update by local SGD.
 
     Args:
       setting: The setting, with the clients' batch size, epochs and learning rate, and the cohort's size.
@@ -461,6 +470,7 @@ def _make_trainer(
 
     @jax.jit
     def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
+        """Plays the rounds of a schedule without canaries, and returns the state after the last."""
         return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
 
     def train(state: base.State, first: int, rounds: int) -> base.State:
@@ -471,8 +481,8 @@ def _make_trainer(
             cohorts.append(cohort)
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
-        after: base.State = segment(state, training.data, schedule)
-        return after
+        state_after: base.State = segment(state, training.data, schedule)
+        return state_after
 
     return train
 
@@ -499,7 +509,7 @@ def _make_updates(
         """Returns the clipped updates (n, p) of clients (n,), computing `choices.block` of them at a time."""
 
         def compute_update(member: Array) -> Array:
-            """Returns a client's clipped update, as the sum over a cohort of this client alone."""
+            """Returns a client's clipped update (p,), as the sum over a cohort of this client alone."""
             sums = fedavg.cohort_sums(choices, own, theta, norm, data, member[None], key)
             return sums.updates
 

@@ -77,11 +77,11 @@ def dots(
     Returns:
       (clients,) dot products.
     """
-    parts = []
+    dots_by_block = []
     for start in range(0, clients, block):
         members = np.arange(start, min(start + block, clients))
-        parts.append(np.asarray(projected(members, canary.direction), np.float64))
-    return np.concatenate(parts) / clipping_norm
+        dots_by_block.append(np.asarray(projected(members, canary.direction), np.float64))
+    return np.concatenate(dots_by_block) / clipping_norm
 
 
 def own_dot(canary: Inserted, clipping_norm: float) -> float:
@@ -101,10 +101,11 @@ def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rou
       cohort: the cohort's size, and how it is drawn.
       rounds: the number of mock rounds.
     """
-    parts = [np.zeros(0)]
+    sums = [np.zeros(0)]  # so that no rounds give an empty array
+    # Some rounds at a time, since all cohorts together may not fit into memory.
     for start in range(0, rounds, _ROUNDS):
-        parts.append(_draw_sums(rng, client_dots, cohort, min(_ROUNDS, rounds - start)))
-    return np.concatenate(parts)
+        sums.append(_draw_sums(rng, client_dots, cohort, min(_ROUNDS, rounds - start)))
+    return np.concatenate(sums)
 
 
 def mock_scores(
@@ -117,7 +118,8 @@ def mock_scores(
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds, half of them with the canary added to the cohort.
 
-    A score is the sum of the cohort's dot products, plus the canary's where it takes part, plus noise.
+    A score is the sum of the cohort's dot products, plus the canary's where it takes part, plus noise. All
+    are in units of the clipping norm, so that the noise is N(0, sigma^2).
 
     Args:
       rng: the generator of cohorts and noise.
@@ -145,6 +147,9 @@ def published_scores(
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds as the public code does: the canary replaces a client of the cohort (Errata C1).
 
+    A score is the sum of the cohort's dot products, the canary's among them where it takes part, plus noise.
+    All are in units of the clipping norm, so that the noise is N(0, sigma^2).
+
     Args:
       rng: the generator of cohorts and noise.
       client_dots: (clients,) every client's dot product.
@@ -163,12 +168,13 @@ def published_scores(
         cohort.size > 1,
         f"`cohort={cohort.size}`: a canary that replaces a client needs at least 2",
     )
-    without = rounds // 2
-    within = rounds - without
-    sums_in = mock_sums(rng, client_dots, cohort._replace(size=cohort.size - 1), within) + canary
-    sums_out = mock_sums(rng, client_dots, cohort, without)
-    scores_in = sums_in + sigma * rng.standard_normal(within)
-    scores_out = sums_out + sigma * rng.standard_normal(without)
+    rounds_out = rounds // 2
+    rounds_in = rounds - rounds_out
+    other_clients = cohort._replace(size=cohort.size - 1)  # the cohort without the canary
+    sums_in = mock_sums(rng, client_dots, other_clients, rounds_in) + canary
+    sums_out = mock_sums(rng, client_dots, cohort, rounds_out)
+    scores_in = sums_in + sigma * rng.standard_normal(rounds_in)
+    scores_out = sums_out + sigma * rng.standard_normal(rounds_out)
     return scores_in, scores_out
 
 
@@ -186,6 +192,7 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
     """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
+        # Whether a round has the client of this column in an earlier column too.
         collides = (drawn[:, :column] == drawn[:, column, None]).any(axis=1)
         colliding = np.flatnonzero(collides)
         while len(colliding):
@@ -201,7 +208,9 @@ def _draw_sums(
 ) -> Floats:
     """Returns the sum of a random cohort's dot products for each round, (rounds,), drawing all at once.
 
-    For a cohort of more than half of the clients, the clients that it leaves out are drawn, which are fewer.
+    With `cohort.poisson` each client joins independently, with a probability that makes `cohort.size` the
+    mean size. Otherwise a cohort has `cohort.size` clients, or all if there are fewer. For a cohort of more
+    than half of the clients, the clients that it leaves out are drawn, which are fewer.
 
     Args:
       rng: the generator of the cohorts.
@@ -211,7 +220,7 @@ def _draw_sums(
     """
     count = len(client_dots)
     if cohort.poisson:
-        joins = rng.random((rounds, count)) < cohort.size / count
+        joins = rng.random((rounds, count)) < cohort.size / count  # whether a client is in a cohort
         return np.asarray(joins @ client_dots)
     if cohort.size >= count:
         return np.full(rounds, client_dots.sum())

@@ -129,6 +129,7 @@ def best_accuracy(
 ) -> RoundEstimate:
     """Returns the public code's estimate until February 2023: epsilon at the threshold of best accuracy.
 
+    The accuracy is best where the sum of the false-positive and the false-negative rate is smallest.
     Only thresholds at which both errors occur are candidates. The estimate is infinite where a threshold
     separates the two worlds' scores.
 
@@ -142,6 +143,7 @@ def best_accuracy(
       InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
+    # Epsilon is infinite at thresholds at which an error does not occur.
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
     ranked = np.where(have_both_errors, -errors.sum_rates(), -np.inf)
     return _estimate_at_best("canife_old", errors, ranked, delta, confidence)
@@ -269,10 +271,12 @@ def divergences(noise_multiplier: float, sampling_rate: float) -> Array:
         return np.full(len(orders), np.inf)
     if sampling_rate == 1:
         return np.asarray(orders / (2 * noise_multiplier**2))
-    values = []
+    divergence_by_order = []
     for order in ORDERS:
-        values.append(_integrate_log_moment(noise_multiplier, sampling_rate, order) / (order - 1))
-    return np.asarray(np.maximum(values, 0.0))
+        log_moment = _integrate_log_moment(noise_multiplier, sampling_rate, order)
+        divergence_by_order.append(log_moment / (order - 1))
+    # Rounding can make a divergence near 0 negative.
+    return np.asarray(np.maximum(divergence_by_order, 0.0))
 
 
 def forward(measured: Sequence[int], total: int) -> list[int]:
@@ -313,15 +317,15 @@ def cumulative(charges: Sequence[Charge], delta: float) -> list[float]:
       delta: The delta of epsilon.
     """
     conversions.require_delta(delta)
-    total = np.zeros(len(ORDERS))
+    total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
-        if charge.rounds:
+        if charge.rounds:  # 0 rounds without noise would be 0 times an infinite divergence
             total = total + charge.rounds * divergences(
                 charge.noise_multiplier, charge.sampling_rate
             )
         epsilon = 0.0
-        if total.any():
+        if total.any():  # the conversion would give more than 0 where nothing is charged
             epsilon = _convert_divergences(total, delta)
         epsilons.append(epsilon)
     return epsilons
@@ -364,13 +368,19 @@ def ideal(
       charge: The training run's rounds, with their true noise multiplier sigma.
       delta: The delta of the training run's epsilon.
       scores: The number n of scores of an estimate, in both worlds together.
+
+    Returns:
+      The mean and deviation of the finite estimates of _REPETITIONS simulated rounds, and the training run's
+        epsilon if the median of all estimates is charged to every round.
     """
-    half = scores // 2
+    scores_per_world = scores // 2
     sigma = charge.noise_multiplier
-    draws = sigma * rng.standard_normal((_REPETITIONS, 2, half))
+    draws = sigma * rng.standard_normal((_REPETITIONS, 2, scores_per_world))
     epsilons = []
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)
+
+    # The median is over all estimates, infinite ones too. `renyi_charge` turns it into a noise multiplier.
     median = float(np.median(epsilons))
     noise = renyi_charge(median, 1 / scores, sigma)
     total = composed([charge._replace(noise_multiplier=noise)], delta)
@@ -426,7 +436,9 @@ def _estimate_at_best(
 ) -> RoundEstimate:
     """Returns the estimate of epsilon at the first threshold with the highest rank, and its interval.
 
-    A threshold that separates the two worlds comes before all others, and gives an infinite estimate.
+    A threshold that separates the two worlds' scores comes before all others, and gives an infinite estimate.
+    The interval follows from the Clopper-Pearson intervals of both error rates, and is not corrected for the
+    choice of the threshold.
 
     Args:
       method: The estimator's name.
@@ -440,8 +452,10 @@ def _estimate_at_best(
     best = int(np.argmax(np.where(np.isposinf(epsilons), np.inf, ranked)))
     false_positives = int(errors.false_positives[best])
     false_negatives = int(errors.false_negatives[best])
+
     fpr = intervals.clopper_pearson(false_positives, errors.n_out, confidence)
     fnr = intervals.clopper_pearson(false_negatives, errors.n_in, confidence)
+    # Larger error rates give a smaller epsilon.
     lower = float(conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta))
     upper = float(conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta))
     estimate = Estimate(
@@ -498,10 +512,13 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     low = -_REACH * sigma
     high = order + _REACH * sigma
     # The likelihood ratio grows by a factor e over a distance sigma^2: a small sigma needs finer steps.
+    # Still no finer than sigma / 200, so that the grid does not outgrow memory.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
+
     log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))
     log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
+    # log(1 - q + q L), the ratio of the mixed density to that of N(0, sigma^2)
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
     log_sum = special.logsumexp(log_density + order * log_ratio)
     return float(log_sum + np.log(points[1] - points[0]))

@@ -88,8 +88,7 @@ class TextForm(NamedTuple):
 def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
     """Returns the samples of a model on images.
 
-    A model whose `inputs` normalises an image's bytes gets the sample's pixels flat and normalised. Other
-    models get its pixels on [0, 255].
+    A sample's content is normalised pixels: (pixel - mean) / deviation of pixels on [0, 1].
 
     Args:
       model: The model.
@@ -100,46 +99,59 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     mixture_loss = soft.soft_label(model, form.classes)
     mean = jnp.asarray(form.mean, jnp.float32)
     deviation = jnp.asarray(form.deviation, jnp.float32)
-    low = (0 - mean) / deviation
-    high = (1 - mean) / deviation
+    low = (0 - mean) / deviation  # of pixels that are 0, normalised
+    high = (1 - mean) / deviation  # of pixels that are 1, normalised
 
     def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
-        """Returns the sample of pixels on [0, 1] and a label."""
+        """Returns the sample of pixels on [0, 1] and a label, a class."""
         content = (jnp.asarray(pixels) - mean) / deviation
         return Sample(content, _label_weights(label, form.classes))
 
     def draw(rng: np.random.Generator) -> Sample:
+        """Draws a sample of uniform pixels and a uniform label."""
         label = int(rng.integers(form.classes))
         pixels = rng.random(form.shape, np.float32)
         return make_sample(pixels, label)
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
+        """Returns the sample of an example, whose features are bytes."""
         return make_sample(features.astype(np.float32) / 255, int(label))
 
     def to_features(pixels: Array) -> Array:
-        """Returns what the model reads of normalised pixels."""
+        """Returns normalised pixels in the form that the model's loss takes.
+
+        A model whose `inputs` leaves features as they are takes pixels on [0, 255], as data sets have them.
+        A model whose `inputs` normalises an image's bytes takes the result: normalised pixels, flat.
+        """
         takes_bytes = model.inputs is identity
         if takes_bytes:
             return (pixels * deviation + mean) * 255
         return pixels.reshape(-1)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample, whose label is a mixture or its likeliest class."""
+        """Returns the model's loss of a sample, whose label is a mixture or its likeliest class.
+
+        The key is not used, as nothing of an image is drawn.
+        """
         features = to_features(sample.content)
         if soft_label:
             return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
+        # The design does not change a fixed label, so the label has no gradient.
         label = jnp.argmax(jax.lax.stop_gradient(sample.label))
         return model.loss(theta, (features, label))
 
     def project(sample: Sample) -> Sample:
+        """Clips the pixels to [0, 1] before normalising, where `clamp` says so."""
         if not clamp:
             return sample
         return sample._replace(content=jnp.clip(sample.content, low, high))
 
     def settle(sample: Sample, key: Array) -> Sample:
+        """Returns the sample as it is: nothing of an image is drawn."""
         return sample
 
     def show(sample: Sample) -> Canary:
+        """Returns the normalised pixels, which are what is stored of an image."""
         return np.asarray(sample.content)
 
     return Samples(draw, from_example, loss, project, settle, show)
@@ -156,15 +168,16 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
       form: The form of the model's texts.
       soft_label: Whether a label, where texts have one, is a mixture of classes that is designed too.
     """
-    tokens = jnp.arange(len(form.alphabet)) + form.first
+    tokens = jnp.arange(len(form.alphabet)) + form.first  # the token of each character
 
     def draw(rng: np.random.Generator) -> Sample:
-        label = int(rng.integers(form.classes or 1))
+        """Draws a sample with uniform log weights, and with a uniform label if texts have labels."""
+        label = int(rng.integers(form.classes or 1))  # 0 classes: the label is unused
         content = rng.random((form.length, len(form.alphabet)), np.float32)
         return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample whose log weights favour an example's tokens.
+        """Returns a sample whose log weights (T, alphabet) favour an example's tokens.
 
         Where each character is the label of those before it, the label of the last position becomes the
         text's last character, after those of the features.
@@ -179,27 +192,39 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(content, weights)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax."""
+        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax.
+
+        The label is a mixture too with `soft_label`; otherwise it is its likeliest class.
+        """
+        # The model's vocabulary can have tokens beside the alphabet's, whose weight stays 0.
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
-        if not form.classes:
+        if not form.classes:  # each character is the label of those before it
             return soft.soft_tokens(model)(theta, mixtures)
         if soft_label:
             label = jax.nn.softmax(sample.label)
         else:
-            label = jax.nn.one_hot(jnp.argmax(jax.lax.stop_gradient(sample.label)), form.classes)
+            # The design does not change a fixed label, so the label has no gradient.
+            likeliest = jnp.argmax(jax.lax.stop_gradient(sample.label))
+            label = jax.nn.one_hot(likeliest, form.classes)
         return soft.soft_text(model, form.classes)(theta, (mixtures, label))
 
     def project(sample: Sample) -> Sample:
+        """Returns the sample as it is: all log weights are allowed."""
         return sample
 
     def settle(sample: Sample, key: Array) -> Sample:
-        """Draws the text's characters; all log weight of a position is then on its character."""
+        """Draws the text's characters, by Gumbel-softmax.
+
+        Each drawn character has log weight 0, and all others at its position have -inf, so that the text is
+        the same with any key.
+        """
         characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
 
     def show(sample: Sample) -> str:
+        """Returns the text of each position's likeliest character."""
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(form.alphabet[character] for character in characters)
 

@@ -98,6 +98,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: A key of SIZES.
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
+
     # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction: it
     # takes the best sample.
     best = dataclasses.replace(setting, keep_best=True)
@@ -109,17 +110,20 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         every=max(setting.every // 2, 1),
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
+
+    # The first field of each is the curve, the second is on the x axis; see FigureSize for the pools.
     penalties = ("of_the_mean", "as_printed")
     by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
     by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
     by_loss: Varied = {"penalty": penalties, "pool": pools[::2]}
-    every = (
+    by_cohort: Varied = {"cohort": cohorts}
+    figure_sweeps = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
         _make_sweep("8a", "Two losses of the design", best, seeds + 2, by_loss),
-        _make_sweep("8c", "Clients a round", noisy, seeds, {"cohort": cohorts}),
+        _make_sweep("8c", "Clients a round", noisy, seeds, by_cohort),
     )
-    return {sweep.name: sweep for sweep in every}
+    return {sweep.name: sweep for sweep in figure_sweeps}
 
 
 def _make_sweep(
@@ -146,7 +150,9 @@ def _make_sweep(
         setting = dataclasses.replace(base, **changes)
         numbers = setting.measured()
         if x != ROUND:
+            # A figure over another field shows the last measured round alone.
             numbers = numbers[-1:]
-        words = ", ".join(str(value) for value in values)
-        cells.append(attacked_cell(setting, numbers, f"{setting.model}, {words}, seed {seed}"))
+        combination = ", ".join(str(value) for value in values)
+        name = f"{setting.model}, {combination}, seed {seed}"
+        cells.append(attacked_cell(setting, numbers, name))
     return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)

@@ -83,10 +83,12 @@ def measure_missing(
     trained, state = checkpoints.resume(_STATES, population.start())
     if trained >= missing[0]:  # the checkpoint is beyond the first round that is missing
         trained, state = 0, population.start()
+
     starts = setting.measured()  # each stretch begins at a measured round, and ends before the next
     for target in starts:
         if not missing[0] <= target <= missing[-1]:
             continue
+        # All stretches between the rounds that are trained and the target, which is measured frozen.
         for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)
@@ -156,8 +158,9 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
 def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measured:
     """Measures the round that a frozen model is about to play.
 
-    Designs a canary against the model, computes the dot product of each client's update with the canary's
-    direction, and plays mock rounds.
+    Designs a canary against the model, computes the dot product of clients' updates with the canary's
+    direction, and plays mock rounds. Of the clients to train on, `setting.population` take part, drawn by the
+    seed; they are the same for all rounds.
 
     Args:
       measurement: The training run and its compiled functions.
@@ -169,6 +172,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     norm = setting.clipping_norm
     canary, health, losses = _design_canary(measurement, theta, number)
     gradient = measurement.gradient(theta, canary)
+    # As published, the canary's client sends its gradient as it is, without a learning rate.
     rate = None if setting.as_published else population.training.rate
     inserted = round_game.inserted(gradient, rate, norm)
 
@@ -182,7 +186,9 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
     own = round_game.own_dot(inserted, norm)
     scores = _score_mock_rounds(setting, dots, own, number)
-    every = -(-len(losses) // _DESCENT_POINTS)  # rounded up
+
+    # Of the design's penalties at most _DESCENT_POINTS are stored.
+    stride = -(-len(losses) // _DESCENT_POINTS)  # rounded up
     return Measured(
         number,
         clients,
@@ -194,7 +200,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
         **scores._asdict(),
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
-        descent=losses[::every],
+        descent=losses[::stride],
     )
 
 
@@ -227,7 +233,10 @@ def _design_canary(
         pool = np.delete(pool, chosen)  # the canary is designed on all other clients of the pool
 
     def compute_updates(places: range) -> Array:
-        """Computes the clipped updates of a part of the pool, some clients at a time."""
+        """Returns the clipped updates (n, p) of the clients at these n places of the pool.
+
+        They are computed for _BLOCK clients at a time.
+        """
         members = pool[places.start : places.stop]
         updates = []
         for start in range(0, len(members), _BLOCK):
@@ -235,15 +244,17 @@ def _design_canary(
             updates.append(population.training.mock_updates(theta, block))
         return jnp.concatenate(updates)
 
-    parts = designed.in_blocks(len(pool), theta.size, setting.memory)
-    blocks = [partial(compute_updates, part) for part in parts]
+    ranges = designed.in_blocks(len(pool), theta.size, setting.memory)
+    blocks = [partial(compute_updates, places) for places in ranges]
     key = jax.random.fold_in(root(setting.seed, "design"), number)
     result = measurement.design(theta, first, blocks, setting.design_steps, key)
-    last = result.best if setting.keep_best else result.last
+    chosen_sample = result.best if setting.keep_best else result.last
+
+    # A text's characters are drawn now, by a key that differs from all keys of the design.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(settle_key)
-    first = samples.settle(first, first_key)
-    canary = samples.settle(last, last_key)
+    settled_first = samples.settle(first, first_key)
+    canary = samples.settle(chosen_sample, last_key)
 
     def average_penalty(sample: Sample) -> float:
         """Returns a settled sample's mean penalty over the blocks of the pool's updates."""
@@ -251,7 +262,7 @@ def _design_canary(
         penalties = [float(measurement.penalty(gradient, block())) for block in blocks]
         return float(np.mean(penalties))
 
-    health = designed.health(average_penalty(first), average_penalty(canary))
+    health = designed.health(average_penalty(settled_first), average_penalty(canary))
     return canary, health, np.asarray(result.losses)
 
 
@@ -267,10 +278,11 @@ class _MockScores(NamedTuple):
 
 
 def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
-    """Plays mock rounds; returns their scores, bounds from many more rounds, and the exact epsilons.
+    """Plays a frozen model's mock rounds; returns their scores, bounds on epsilon, and the exact epsilons.
 
-    All epsilons are at the training run's delta but `exact_then`, which is at the published estimate's delta
-    1/n, n the number of its scores.
+    The lower bounds come from other mock rounds, `setting.mock_rounds` in each world, whose scores are not
+    returned. All epsilons are at the training run's delta but `exact_then`, which is at the published
+    estimate's delta 1/n, n the number of its scores.
 
     Args:
       setting: The setting.
@@ -293,7 +305,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
     free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)
     gaussian = estimate.if_gaussian(many_in, many_out, setting.delta, CONFIDENCE)
 
-    exact = np.inf  # without noise
+    exact = np.inf  # a score without noise identifies its world
     exact_then = np.inf
     if sigma:
         compute_law = cohort_law.replacing if setting.as_published else cohort_law.added

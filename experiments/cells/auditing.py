@@ -39,6 +39,7 @@ def until_epsilon(epsilon: float) -> Until:
     """Returns the rule to train until `epsilon` is proven by the bound that assumes nothing."""
 
     def find_first(conclusion: Conclusion) -> int | None:
+        """Returns the first number of runs that proves `epsilon`; None where none does yet."""
         return _find_first_above(conclusion.path, epsilon)
 
     return find_first
@@ -52,6 +53,10 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
+        """Returns the first number of runs that proves `multiple` times the claim; None where none does yet.
+
+        The claim is the smallest upper bound on mu, or else on epsilon. None where there is no upper bound.
+        """
         mu = conclusion.tightest_mu
         upper = conclusion.tightest
         if upper is None:
@@ -114,13 +119,14 @@ class AuditRequest(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion from scores.
 
-        Where `rehearsals` asks for it and the store lacks it, first measures how much training steps expand.
+        Where `rehearsals` is not None and the store lacks the measurement, it first measures how much
+        training steps expand distances between models.
         """
-        runs = self.rehearsals
-        if runs is not None and rehearsals.find_measured(store, runs) is None:
+        rehearsal_runs = self.rehearsals
+        if rehearsal_runs is not None and rehearsals.find_measured(store, rehearsal_runs) is None:
             from audit.conclusions import measuring  # loads JAX
 
-            measuring.measure_zoo(store, self.setting, self.dataset, runs)
+            measuring.measure_zoo(store, self.setting, self.dataset, rehearsal_runs)
         steps = lipschitz.of_data(store, self.setting, self.dataset)
         return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
 
@@ -197,8 +203,8 @@ def complete(
     store = stored.find_store(out, request.setting, request.dataset)
     if store is not None:
         request = _stop_where_proven(request, store)
-        if _is_done(request, store):
-            results.require_declared(store, [])
+        if _is_done(request, store):  # never where looks are declared
+            results.require_declared(store, [])  # an earlier audit may have declared looks
             provenance = (store.result() or Kept()).provenance
             return FinishedAudit(request, store, store.load(request.runs), provenance)
 
@@ -246,7 +252,8 @@ def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
 def _stop_where_proven(request: AuditRequest, store: Store) -> AuditRequest:
     """Returns the request with the first number of runs that satisfies `until`, where the store has so many.
 
-    Otherwise, or where the bounds do not hold at any number of runs, returns the request as it is.
+    It returns the request as it is where the store's runs do not satisfy `until`, and where the bounds do not
+    hold at any number of runs, so that training must not stop early.
     """
     held = min(store.runs_held(), request.runs)
     if not held or not request.setting.adversary.any_time:
@@ -263,7 +270,14 @@ def _is_done(request: AuditRequest, store: Store) -> bool:
 
 
 def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: int) -> "Trained":
-    """Trains the runs that the store lacks, in chunks of at most `most_trained`, under a progress bar."""
+    """Trains the runs that the store lacks, under a progress bar.
+
+    Args:
+      request: What is audited, with the number of runs that the store is to have.
+      store: The store of the setting.
+      trainer: What trains.
+      most_trained: The most runs that the store can lack; a chunk has no more.
+    """
     from audit.training import training
 
     with progress.bar(training.count_missing(store, request.runs)) as bar:
@@ -275,22 +289,27 @@ def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: 
 def _train_to_looks(
     request: AuditRequest, store: Store, trainer: Trainer, show_look: ShowLook
 ) -> "Trained":
-    """Trains from each declared look to the next; stores the result of each look and shows it."""
+    """Trains from each declared look to the next; stores the result of each look and shows it.
+
+    Returns:
+      The scores of all runs, with what the training of all stages took.
+    """
     from audit.training import training
 
-    parts = []
-    before = 0
+    stages = []
+    runs_before = 0
     for number, runs in enumerate(request.looks, 1):
         stage = request._replace(runs=runs)
-        part = _train(stage, store, trainer, runs - before)
-        parts.append(part)
-        look = FinishedAudit(stage, store, part.scores, trainer.about())
+        trained = _train(stage, store, trainer, runs - runs_before)
+        stages.append(trained)
+        look = FinishedAudit(stage, store, trained.scores, trainer.about())
         conclusion = look.conclude()
+        # Recorded before it is shown. The result of a look that was taken before is not stored again.
         if results.take_looks(store, request.looks, number):
             results.keep_result(store, conclusion, **look.circumstances())
         show_look(conclusion, number)
-        before = runs
-    return training.merge(parts)
+        runs_before = runs
+    return training.merge(stages)
 
 
 def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -> "Trained":
@@ -302,30 +321,33 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
     """
     from audit.training import training
 
-    stage = min(request.chunk_size or trainer.stage(request.runs), request.runs)
+    stage = min(request.chunk_size or trainer.stage(request.runs), request.runs)  # a number of runs
     deadline = math.inf
     if request.minutes is not None:
         deadline = time.monotonic() + 60 * request.minutes
 
-    parts: list[Trained] = []
+    stages: list[Trained] = []
     runs = 0
     status = "training"
     last_look = time.monotonic()
     proven_at = None
     with progress.bar(training.count_missing(store, request.runs), lambda: status) as bar:
         while runs < request.runs and proven_at is None:
-            if parts and time.monotonic() > deadline:
+            if stages and time.monotonic() > deadline:  # the first is trained in any case
                 break
+            # Other workers may have stored runs meanwhile: the stage begins after them.
             runs = min(max(runs, store.runs_held()) + stage, request.runs)
             runs_request = RunsRequest(store, runs, stage, request.chunk_size or stage, bar)
-            parts.append(trainer.train(runs_request))
+            stages.append(trainer.train(runs_request))
+
+            # With `until` each stage is concluded, as it may be the last. Without, it is only shown.
             if request.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
                 continue
-            conclusion = request.conclude(store, parts[-1].scores)
+            conclusion = request.conclude(store, stages[-1].scores)
             last_look = time.monotonic()
             upper_bound = conclusion.upper_bound or math.inf
             status = f"proven {conclusion.epsilon:.1f} of {upper_bound:.1f}"
             proven_at = request.first_proven(conclusion)
 
-    trained = training.merge(parts)
+    trained = training.merge(stages)
     return trained._replace(scores=trained.scores.of_first(proven_at or runs))

@@ -27,9 +27,11 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
+        """Returns whether the store has all runs, and an audit.json that concludes from as many."""
         return concluded_runs(store) >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Trains the runs that the store lacks, and writes the conclusion from all runs."""
         from audit.training import training
 
         game_recipe = recipe(setting, runs, dataset)
@@ -62,14 +64,17 @@ def setting_cell(
     cell_identity = identity(setting, experiment)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether the cell's store is on the same data, and has all of the cell."""
         store = held.open(cell_identity)
         if store is None:
             return False
         # Computed features differ in their last bits between machines. Their checksum is None: any data pass.
         checksum = data.checksum(setting.model)
-        return checksum in (None, store.config().get("data_sha256")) and is_complete(store)
+        is_on_same_data = checksum in (None, store.config().get("data_sha256"))
+        return is_on_same_data and is_complete(store)
 
     def open_store(out: Path, data: DataSets) -> Store:
+        """Returns the cell's store below `out`."""
         return stored.open_store(out, setting, data.load(setting.model), experiment)
 
     return Cell(
@@ -95,7 +100,11 @@ def compiling_seconds(cells: Sequence[Cell]) -> float:
 
 
 def _program_shape(cell: Cell) -> Hashable:
-    """Returns a key that two cells have in common if they share a compiled program."""
+    """Returns a key that two cells have in common if they share a compiled program.
+
+    Audits share it if all that decides the shapes of arrays and the compiled functions is equal. Any other
+    cell shares it with no cell.
+    """
     if cell.audited is None:
         return cell.identity
     setting = cell.audited.setting
@@ -123,7 +132,8 @@ def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None
     from audit.conclusions import results
     from audit.conclusions.concluded import conclude_setting
 
-    _, _, _, setting, runs = audited
+    setting = audited.setting
+    runs = audited.runs
     conclusion = conclude_setting(store.load(runs), setting)
     results.keep_result(
         store,

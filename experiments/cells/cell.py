@@ -93,6 +93,7 @@ class DataSets:
         Only the clients of the last call stay in memory.
         """
         task = federated_task(setting.model)
+        # All that decides the clients.
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
             sources = Sources(self._files.get(task.file), self._tfds_dir)
@@ -201,6 +202,7 @@ def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
       ValueError, RecursionError: The file is torn or altered, or its checksum is missing.
     """
     values = json.loads(content)
+    # `require` raises InputError, which is a ValueError.
     require(isinstance(values, dict), "an object")
     checksum = values.pop(_CHECKSUM, None)
     is_unsigned = unsigned and checksum is None

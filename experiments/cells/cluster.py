@@ -55,6 +55,7 @@ class Cluster:
         for name, available in self._resources_by_node().items():
             tasks_by_resource = []  # how many tasks each resource suffices for
             for kind, count in self.needs.resources.items():
+                # Ray names a node's resources in capitals.
                 tasks_by_resource.append(int(available.get(kind.upper(), 0)) // count)
             workers = min(tasks_by_resource)
             if workers:
@@ -82,6 +83,7 @@ class Cluster:
           *arguments: The function's other arguments, or references to them.
         """
         if function not in self._remote_functions:
+            # Ray's options are num_gpus and num_cpus.
             requested = {f"num_{name}s": count for name, count in self.needs.resources.items()}
             # max_calls=0 keeps a worker, and what it has compiled; by default Ray ends it after a GPU's task.
             remote = self._ray.remote(max_retries=_RETRIES, max_calls=0, **requested)
@@ -198,9 +200,10 @@ class _OwnThreadStdout(io.TextIOBase):
         """Writes a text, or the first line of another thread's; returns the number of characters taken."""
         if threading.get_ident() == self._own_thread:
             return self._out.write(text)
-        line = _COLOURS.sub("", text).strip().partition("\n")[0]
-        if line:
-            tqdm.write(line[:110], file=sys.stderr)
+        first_line = _COLOURS.sub("", text).strip().partition("\n")[0]  # without codes of colors
+        if first_line:
+            # `tqdm.write` leaves a progress bar whole, unlike `print`.
+            tqdm.write(first_line[:110], file=sys.stderr)
         return len(text)
 
     def flush(self) -> None:

@@ -51,15 +51,18 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether all observed settings' stores have the scores and the accuracies of all runs."""
         stored = [read(held, observed, runs) for observed in _observed_settings(setting)]
         return all(scores is not None and len(scores.accuracies) == runs for scores in stored)
 
     def open_store(out: Path, data: DataSets) -> Store:
+        """Returns the setting's store below `out`."""
         from audit.settings import build_federated
 
         return _make_store(out, setting, build_federated.checksum(data.clients(setting).clients))
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
+        """Trains the runs that the stores of all observed settings lack."""
         _train(setting, runs, store, data.clients(setting), progress)
 
     identity = json.dumps(make_identity(setting))
@@ -126,14 +129,14 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
     with store.claim():
         measured = []
         for run in read_accuracies(store):
-            measured.append((int(run), int(run) + 1))
+            measured.append((int(run), int(run) + 1))  # a range of a single run
         lost = gaps(measured, runs)
         if not lost:
             return
         chunk = training.chunk_size(game, runs, 0)
         checkpoints = Checkpoints(store.checkpoints)
         for _ in games.play(game, lost, chunk, checkpoints=checkpoints, watch=watch):
-            pass
+            pass  # the scores are stored already; `watch` stores the accuracies
 
 
 def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:

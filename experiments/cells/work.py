@@ -178,11 +178,15 @@ class SweepProgress:
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
-    """Returns one cell for each identity, the one with the most runs, in the order of first occurrence."""
+    """Returns a single cell for each identity: of equal cells, that with the most runs.
+
+    Cells whose identity is equal differ in their number of runs alone. The cells are in the order in which
+    their identities first occur.
+    """
     by_identity: dict[str, Cell] = {}
     for cell in cells:
-        other = by_identity.get(cell.identity)
-        if other is None or cell.runs > other.runs:
+        largest = by_identity.get(cell.identity)
+        if largest is None or cell.runs > largest.runs:
             by_identity[cell.identity] = cell
     return list(by_identity.values())
 

@@ -67,6 +67,7 @@ def main() -> None:
 
     for name, figure in figures.landscape_figures(results, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
+
     from experiments.hidden_state import convex_landscape, latch
 
     audit_flags = (FLAGS.runs, FLAGS.seed, FLAGS.delta, FLAGS.confidence)

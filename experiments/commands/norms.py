@@ -58,11 +58,12 @@ def main() -> None:
     picture = style.png(figures.norms_figure(norms, FLAGS.clipping_norm))
     figure = files.write_whole(folder / "norms.png", picture)
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
-    for model, values in norms.items():
-        first = values[:, 0].mean()
-        last = values[:, -1].mean()
-        share_below = np.mean(values < FLAGS.clipping_norm)
-        print(f"{model:<16}{first:>12.3g}{last:>12.3g}{values.min():>10.3g}{share_below:>10.1%}")
+    for model, model_norms in norms.items():  # (runs, steps)
+        first = model_norms[:, 0].mean()
+        last = model_norms[:, -1].mean()
+        least = model_norms.min()
+        share_below = np.mean(model_norms < FLAGS.clipping_norm)
+        print(f"{model:<16}{first:>12.3g}{last:>12.3g}{least:>10.3g}{share_below:>10.1%}")
     print(f"\n{figure}\n{table}")
 
 

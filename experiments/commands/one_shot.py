@@ -132,7 +132,7 @@ def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCel
 def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
     """Simulates an audit for each panel of the figure: the cosines of sqrt(d) canaries in R^d, d = 10^6.
 
-    Panels share their canaries and differ in sigma; there is one for each of the first _MOST_PANELS sigmas.
+    Panels share their canaries and differ in sigma. Each of the first _MOST_PANELS sigmas has a panel.
     """
     from experiments.one_shot.figures import Panel
 

@@ -171,6 +171,7 @@ def _one_run_rows(
     (conclusion,) = conclude_each_run(scores, dimension, sees_final_model, level)
 
     def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
+        """Returns a row of this method, whose scores are of 1 run."""
         return ComparedRow(method.method, value, method.sees, 1, seconds, epsilon, assumes)
 
     for estimate in conclusion.estimates:
@@ -204,12 +205,13 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
 
-    values = []
+    round_values = []
     for measured in canife_measured.read_rounds(store, numbers):
-        values.append(canife_curves.summarize_round(attacked, measured))
+        round_values.append(canife_curves.summarize_round(attacked, measured))
+    # How many rounds each measured round stands for.
     counts = rounds.forward(numbers, attacked.rounds)
-    published = _compose_published(attacked, values, counts)
-    exact = _compose_exact(attacked, values, counts)
+    published = _compose_published(attacked, round_values, counts)
+    exact = _compose_exact(attacked, round_values, counts)
     yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
     yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
 
