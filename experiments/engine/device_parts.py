@@ -297,7 +297,7 @@ def _audit(setting: Setting, trial: Trial) -> Row:
 
 
 def _tell_directions(trial: Trial) -> Rows:
-    """Yields a row for each of several numbers of ConvNets: the epsilon that fresh directions prove from them."""
+    """Yields what fresh directions prove from several numbers of trained ConvNets, a row for each number."""
     from audit.methods import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
