@@ -112,10 +112,15 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") -> ProgramMemory:
     """Compiles the training of a chunk of runs, and returns the memory that the program takes.
 
+    Nothing is trained.
+
     Args:
       played: The game whose runs are trained.
       chunk: The number of runs that all devices together train at once.
       devices: The devices, of this machine or only described.
+
+    Returns:
+      The bytes on a single device: those of the whole program, and those that each model adds.
 
     Raises:
       Exception: Whatever the compiler raises.
@@ -124,7 +129,7 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
     from audit.training import game
 
     placement = Placement.over(devices)
-    if played.mechanism.spreads:
+    if played.mechanism.spreads:  # such a mechanism can divide a run's steps over several devices
         placement = Placement.spread(chunk, devices)
     memory = game.traced_for(played, placement, chunk).lower().compile().memory_analysis()
     # Outputs that take the place of arguments, as the runs' states do, need no memory of their own.
@@ -140,14 +145,14 @@ def measure_memory(played: "Game", chunk: int, devices: "Sequence[jax.Device]") 
 def count_models_a_device(placement: "Placement", chunk: int) -> int:
     """Returns how many models of a chunk each device holds.
 
-    Where several devices share a run, each holds a share of so many models. A chunk is padded until its runs
-    divide evenly: five runs on two devices are three models on each.
+    A chunk is padded until its runs divide evenly: five runs on two devices are three models on each. Where
+    several devices share their runs, the number is that of the models that they share.
 
     Args:
       placement: The devices, and which of them share a run.
       chunk: The number of runs that are trained at once.
     """
-    groups: int = placement.mesh.shape["runs"]  # of devices that share their runs
+    groups: int = placement.mesh.shape["runs"]  # a group is the devices that share their runs
     return placement.round_up(chunk) // groups
 
 
@@ -168,6 +173,7 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
     number, shape, kind = TASKS[name].data.examples
     dataset = Dataset(np.zeros((number, *shape), kind), np.zeros(number, "<i4"), "", "")
     model = build.trainee(name, dataset).model
+    # `build.build` takes this process's own hardware: only the mechanism depends on it.
     mechanism = dpsgd.mechanism(build.choices(setting, model, hardware))
     return build.build(setting, dataset)._replace(mechanism=mechanism)
 
@@ -198,5 +204,6 @@ def _build_federated(name: str, hardware: "Hardware") -> "Game":
         checksum="",
     )
     rounds = build_federated.rounds(setting, clients, None)
+    # `build_federated.build` takes this process's own hardware: only the mechanism depends on it.
     mechanism = fedavg.mechanism(build_federated.choices(setting, clients, hardware))
     return build_federated.build(setting, clients, rounds)._replace(mechanism=mechanism)

@@ -92,8 +92,8 @@ def _make_up_like(model: str) -> Dataset:
     return Dataset(
         features.astype(kind),
         labels.astype(np.int32),
-        MADE_UP,
-        "0" * 64,
+        source=MADE_UP,
+        checksum="0" * 64,  # there is no file to compute a checksum of
     )
 
 
@@ -176,10 +176,12 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
     if precision == "bf16":
         left = left.astype(jnp.bfloat16)
         right = right.astype(jnp.bfloat16)
+    # JAX's "highest" is float32 proper. "high" lets a GPU round float32 operands to tf32.
     allowed = "highest" if precision == "float32" else "high"
 
     @jax.jit
     def multiply(a: "jax.Array", b: "jax.Array") -> "jax.Array":
+        """Returns the product of two square matrices, with sums in float32."""
         return jnp.matmul(a, b, precision=allowed, preferred_element_type=jnp.float32)
 
     def run() -> int:
@@ -228,9 +230,10 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
     from audit.training import game
 
     model = fields["model"]
-    rest = {name: value for name, value in fields.items() if name != "model"}
-    usual = Usual(*(rest[name] for name in Usual._fields))
-    setting = make_setting(model, usual, rest)
+    given = {name: value for name, value in fields.items() if name != "model"}
+    # `make_setting` needs the model's usual values, though the recorded fields replace all of them.
+    usual = Usual(*(given[name] for name in Usual._fields))
+    setting = make_setting(model, usual, given)
     played = build.build(setting, _make_up_recorded(model))
     (chunk,) = game.play(played, [(0, runs)], runs)
     return chunk.scores[:, 0]
@@ -294,16 +297,15 @@ def _audit(setting: Setting, trial: Trial) -> Row:
 
 
 def _tell_directions(trial: Trial) -> Rows:
-    """Yields a row for each of several numbers of ConvNets: the epsilon that fresh directions prove by then.
-
-    `path[n - 1]` is the lower bound after n runs.
-    """
+    """Yields what fresh directions prove from several numbers of trained ConvNets, a row for each number."""
     from audit.methods import exact_null
 
     setting = setting_of("convnet", adversary="sphere", canaries="auto", steps=trial.length(250))
     row, scores = _train(setting, trial, trial.models(60))
+    # path[n - 1] is the lower bound after n runs.
     path = exact_null.bound_directions(scores.directions(), _DELTA, _CONFIDENCE).path
     upper_bound = _compute_upper_bound(setting)
+    # Fewer runs than planned may have been trained: larger counts become the number of trained runs.
     counts = {min(runs, len(path)) for runs in _COUNTED_RUNS}
     for runs in sorted(counts):
         yield {
@@ -316,9 +318,10 @@ def _tell_directions(trial: Trial) -> Rows:
 
 
 def _compute_upper_bound(setting: Setting) -> float:
-    """Returns the upper bound on epsilon by composition: of one Gaussian mechanism for each insertion.
+    """Returns the upper bound on a training run's epsilon by composition.
 
-    The composition is mu-GDP with mu = sqrt(insertions) / sigma, for the noise multiplier sigma.
+    Each insertion is a Gaussian mechanism with noise multiplier sigma. All of them together are mu-GDP with
+    mu = sqrt(insertions) / sigma.
     """
     from audit.laws import conversions
 
@@ -370,10 +373,11 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     played = build.build(setting, dataset)
     size = chunk or game.chunk_size(played, runs)
     foretold: int | None = None
-    # Where each run draws canaries of its own, a training run is simulated first, which can't be traced.
+    # An adversary with `draw` gives each run canaries of its own. A training run is simulated for it first,
+    # which can't be traced, so that the memory can't be foretold.
     if played.adversary.draw is None:
         foretold = ahead.measure_memory(played, size, jax.local_devices()).device
-    chunks, marks = _play_chunks(played, runs, size)
+    chunks, marks = _play_chunks(played, runs, size)  # marks[0]: when all was compiled
 
     trained = sum(len(part.scores) for part in chunks)
     seconds = marks[-1] - marks[0]
@@ -417,6 +421,7 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
     marks: list[float] = []
 
     def mark(*done: int) -> None:
+        """Notes the time; called when all is compiled, and after each segment of steps."""
         marks.append(time.perf_counter())
 
     chunks = []

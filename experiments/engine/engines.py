@@ -54,9 +54,10 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """Returns the numbers of models at once to try: 1, and those of 8, 64, 512 and 4,096 that fit.
+        """Returns how many models to try to train at once: 1, and those of 8, 64, 512 and 4,096 that fit.
 
-        A number fits if the per-example gradients, B p floats a model, are at most _MOST_FLOATS.
+        A number fits if the per-example gradients of all models have at most _MOST_FLOATS floats. A model's
+        have B p floats, for mini-batches of B examples and p parameters.
 
         Args:
           platform: "cpu" or "gpu".
@@ -135,8 +136,8 @@ def rate(run: Run, seconds: float) -> float:
     """Returns how many model-steps or client-updates a second `run` does.
 
     Args:
-      run: Does some of them, and returns how many.
-      seconds: The least time for which it is called again and again.
+      run: Does some model-steps or client-updates, and returns how many.
+      seconds: The least time for which `run` is called again and again.
     """
     begin = time.perf_counter()
     done = 0

@@ -442,7 +442,9 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
 
 
 def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
-    """Computes the leak that linear response expects of canaries along coordinates, or why it does not.
+    """Computes the leak that linear response expects of a canary along each coordinate.
+
+    Where linear response is left out, the result holds the reason in place of the leak.
 
     Args:
       setting: The audit's setting.
@@ -453,6 +455,7 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
     why = _find_obstacle(setting, dataset, probed, patient)
     if why:
         return Expected(np.zeros(0), why)
+    # The other array is for the best linear score; GC-R and GC-S project on the coordinate.
     mu_of_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
     return Expected(np.asarray(mu_of_score, np.float64))
 
@@ -477,7 +480,7 @@ def forecast_last_model(
         setting.mechanism.noise_multiplier, setting.insertions, delta
     )
     state = _find_state(setting, dataset, probed, delta)
-    # The formula is for plain SGD, and divides by the noise multiplier.
+    # The formula of `compute_mu_along_one_direction` is for plain SGD, and divides by the noise multiplier.
     reach = None
     if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
         mu = lipschitz.compute_mu_along_one_direction(setting)
@@ -496,6 +499,7 @@ def _find_state(
     if rehearsals.count_rehearsals(setting) is None:
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK
+    # For each run: its own steps, and the time of its measurements, counted in steps.
     equivalent_steps = _STEPS_PER_EXPANSION * effort.steps
     seconds = effort.runs * (setting.schedule.steps + equivalent_steps) * probed.model_step
     if seconds > _PATIENCE:

@@ -199,6 +199,7 @@ class Team:
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
             self.workers[0].about(tolerance)
+        # An engine that uses a single core has a process for each core; the first is running already.
         if kind.one_thread and self.about.platform == "cpu":
             for _ in range(cores() - 1):
                 self.workers.append(Worker(kind, problem))

@@ -105,7 +105,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     theta_0 = played.init(game.root(setting.seed, "theta"))
     norm = setting.mechanism.clipping_norm
     hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
-    first_step = Schedule(played.schedule.batches[:1], jnp.zeros(1))
+    first_step = Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))  # without an insertion
 
     @jax.jit
     def take_step(theta: Array, data: Data) -> Array:
@@ -138,14 +138,14 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
     cohorts = build_federated.rounds(setting, clients, None).clients
-    most = int(clients.counts.max())
+    most_examples = int(clients.counts.max())
     # A mini-batch holds all of a client's examples, so that an epoch is a single step.
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        batch_size=most,
+        batch_size=most_examples,
         epochs=CHECKED_STEPS,
-        most_examples=most,
+        most_examples=most_examples,
         block=1,
     )
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
@@ -319,7 +319,8 @@ def ours_federated(problem: FederatedProblem) -> Engine:
     keys = jax.random.split(jax.random.key(0), 1)
     starts, keys = placement.by_run((starts, keys))
     hyper = jax.tree.map(jnp.float32, played.hyper)
-    schedule = Schedule(played.schedule.batches, jnp.zeros(len(problem.cohorts)))
+    no_insertions = jnp.zeros(len(problem.cohorts))  # for each round
+    schedule = Schedule(played.schedule.batches, no_insertions)
     shared = placement.everywhere((hyper, played.data, schedule))
 
     def run() -> int:
@@ -355,7 +356,10 @@ class OrdinaryConvNet(nn.Module):
 
 
 def _replace_our_layers(model: Model) -> Model:
-    """Returns the ConvNet in Flax's own layers where the model is our ConvNet, else the model itself."""
+    """Returns the ConvNet in Flax's own layers where the model is our ConvNet, else the model itself.
+
+    Our ConvNet's layers are a part of our engine: with them a peer would be several times faster.
+    """
     if model.module != ConvNet():
         return model
     module = OrdinaryConvNet()
@@ -391,6 +395,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     distance = float(np.linalg.norm(stepped - problem.stepped))
 
     mapped_axes = (0, 0, None, None, None, None)  # theta and key are each model's own
+    # Trained parameters may reuse the memory of those before.
     train_models = placement.over_runs(train, mapped_axes, donated=(0,))
 
     def build_run(models: int) -> Run:

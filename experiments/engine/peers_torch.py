@@ -76,7 +76,13 @@ class _Block(nn.Module):
     """The residual block of `models.convolutional`, in PyTorch."""
 
     def __init__(self, channels: int, features: int, stride: int) -> None:
-        """Makes a block that takes `channels` channels and returns `features` channels."""
+        """Makes a block: two 3x3 convolutions beside a shortcut.
+
+        Args:
+          channels: The number of channels of the input.
+          features: The number of channels of the output.
+          stride: The stride of the first convolution, by which height and width shrink.
+        """
         super().__init__()
         self.body = nn.Sequential(
             *_make_normed(channels, features, 3, stride),
@@ -84,6 +90,7 @@ class _Block(nn.Module):
             *_make_normed(features, features, 3, 1),
         )
         self.shortcut: nn.Module = nn.Identity()
+        # The input is added to the output: where their shapes differ, a 1x1 convolution adapts it.
         if channels != features or stride != 1:
             self.shortcut = nn.Sequential(*_make_normed(channels, features, 1, stride))
 
@@ -357,13 +364,14 @@ class _ClientLoop:
         self._problem = problem
         self.network = _make_network(problem)
         pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255
-        self._images = ((pixels - FASHION_MNIST_MEAN) / FASHION_MNIST_STD)[:, None]
+        normalised = (pixels - FASHION_MNIST_MEAN) / FASHION_MNIST_STD
+        self._images = normalised[:, None]  # with the axis of channels, of which there is one
         self._labels = torch.tensor(problem.labels, device=_DEVICE).long()
 
     def mean_update(
         self, cohort: NDArray[np.int32], batch_size: int, epochs: int, deviation: float
     ) -> list[Tensor]:
-        """Returns the noisy sum of the clients' clipped updates over the number of clients.
+        """Returns the sum of the clients' clipped updates plus noise, divided by the number of clients.
 
         Args:
           cohort: (W,) the clients' indices.
@@ -430,9 +438,10 @@ def torch_loop(problem: FederatedProblem) -> Engine:
     loop = _ClientLoop(problem)
     parameters = list(loop.network.parameters())
 
-    # The round by which engines are compared: a client's batch is all of its examples.
-    whole = int(problem.counts.max())
-    noiseless = loop.mean_update(problem.cohorts[0], whole, CHECKED_STEPS, deviation=0.0)
+    # The round by which engines are compared. A mini-batch holds all of a client's examples, so that an epoch
+    # is a single step.
+    most_examples = int(problem.counts.max())
+    noiseless = loop.mean_update(problem.cohorts[0], most_examples, CHECKED_STEPS, deviation=0.0)
     stepped = []
     for parameter, part in zip(parameters, noiseless, strict=True):
         stepped.append(parameter.detach() - part)

@@ -148,9 +148,10 @@ def _measure_effect(
     """
     clipping_norm = setting.mechanism.clipping_norm
     unclipped_norms = _compute_norms(strategy, theta, batch, np.inf)
-    divisors = np.where(reference.norms > 0, reference.norms, 1.0)
+    divisors = np.where(reference.norms > 0, reference.norms, 1.0)  # no division by 0
     errors = np.abs(unclipped_norms - reference.norms) / divisors
 
+    # Above 0 where rounding leaves a clipped gradient longer than C.
     clipped_norms = _compute_norms(strategy, theta, batch, clipping_norm)
     excess = float(clipped_norms.max() / clipping_norm - 1)
 
@@ -159,6 +160,9 @@ def _measure_effect(
     difference = np.linalg.norm(total - reference.clipped_sum)
     relative_difference = difference / np.linalg.norm(reference.clipped_sum)
     is_clipped = reference.norms > clipping_norm
+
+    # The noise sigma C has the multiplier sigma / (1 + excess) of the longest clipped gradient.
+    effective_sigma = setting.mechanism.noise_multiplier / (1 + max(excess, 0.0))
     return Effect(
         precision=precision,
         norm_error_median=float(np.median(errors)),
@@ -166,14 +170,14 @@ def _measure_effect(
         sum_error=float(relative_difference),
         clipped_share=float(np.mean(is_clipped)),
         excess=excess,
-        effective_sigma=setting.mechanism.noise_multiplier / (1 + max(excess, 0.0)),
+        effective_sigma=effective_sigma,
     )
 
 
 def _compute_reference(
     model: Model, theta: Array, batch: Batch, clipping_norm: float
 ) -> _Reference:
-    """Computes the gradients' norms and the sum of clipped gradients of a batch in float64.
+    """Computes in float64 the norms of a batch's gradients, and the sum of its clipped gradients.
 
     The gradients are JAX's own, example by example: none of this project's clipping strategies takes part.
     They are computed for _BLOCK examples at once.
@@ -182,7 +186,7 @@ def _compute_reference(
       model: The network.
       theta: (p,) the network's parameters.
       batch: The examples.
-      clipping_norm: C.
+      clipping_norm: C, the largest norm of an example's gradient after clipping.
     """
 
     def loss(params: Any, features: Array, label: Array) -> Array:

@@ -47,7 +47,8 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     canaries = base.no_canaries()
     if count:
         examples = base.Examples(*batch)
-        canaries = base.Canaries(lambda *_: examples, jnp.ones(count))
+        # The canaries are the same at every step and for all parameters, and all of them are present.
+        canaries = base.Canaries(lambda step, theta: examples, presence=jnp.ones(count))
     # One step, on all rows of the data, at which canaries are inserted.
     schedule = base.Schedule(jnp.arange(32)[None], jnp.ones(1))
     state = mechanism.start(params)

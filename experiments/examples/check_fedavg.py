@@ -40,17 +40,22 @@ mechanism = fedavg.mechanism(choices)
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a round of DP-FedAvg in which all clients of the batch take part.
 
-    A client of zeros that takes no part is appended, so that the arrays of a batch without clients are not
-    empty.
+    Each client has 5 examples. A client of zeros that takes no part is appended, so that the arrays of a
+    batch without clients are not empty.
+
+    Args:
+      params: (9,) the server's parameters.
+      batch: The clients' features (clients, 5, 8) and labels (clients, 5).
+      seed: The seed of the noise.
     """
     clients = len(batch[1])
     features = append_zeros(batch[0])
     labels = append_zeros(batch[1])
     starts = 5 * jnp.arange(clients + 1)
     sizes = jnp.full(clients + 1, 5)
-    data = features.reshape(-1, 8), labels.ravel(), starts, sizes
+    data = features.reshape(-1, 8), labels.ravel(), starts, sizes  # one client after the other
     cohort = jnp.append(jnp.arange(clients), -1)  # -1: no client
-    schedule = base.Schedule(cohort[None], jnp.ones(1))
+    schedule = base.Schedule(cohort[None], jnp.ones(1))  # a single round
     state = mechanism.start(params)
     key = jax.random.key(seed)
     return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key).theta

@@ -43,10 +43,13 @@ clipped = jax_privacy.clipped_grad(
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states."""
-    gradients = clipped(params, *batch)
+    """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states.
+
+    The noise multiplier is 1.1, the learning rate 0.5.
+    """
+    gradients = clipped(params, *batch)  # the sum of clipped gradients, divided by the batch size
     deviation = 1.1 * clipped.sensitivity()
-    keys = jax.random.split(jax.random.key(seed), len(params))
+    keys = jax.random.split(jax.random.key(seed), len(params))  # a key for each layer's noise
     after = {}
     for key, (name, value) in zip(keys, params.items(), strict=True):
         noise = deviation * jax.random.normal(key, value.shape)

@@ -25,6 +25,13 @@ class LoraLinear(torch.nn.Module):
     """A frozen linear layer plus a trained adapter, the product of two layers of low rank."""
 
     def __init__(self, frozen: torch.nn.Linear, rank: int = 2, alpha: float = 4.0) -> None:
+        """Freezes a layer and puts an adapter beside it, which at first adds 0 to the layer's outputs.
+
+        Args:
+          frozen: The layer, which is frozen in place.
+          rank: The number of values between the adapter's two layers.
+          alpha: The scale of the adapter's outputs, times the rank.
+        """
         super().__init__()
         self.frozen = frozen.requires_grad_(False)
         self.lora_a = torch.nn.Linear(frozen.in_features, rank, bias=False)
@@ -41,6 +48,7 @@ class GptBlock(torch.nn.Module):
     """A transformer block: causal attention of two heads and a dense layer, each added to its input."""
 
     def __init__(self) -> None:
+        """Makes the layers: `attention` computes queries, keys and values at once."""
         super().__init__()
         self.norm = torch.nn.LayerNorm(WIDTH)
         self.attention = torch.nn.Linear(WIDTH, 3 * WIDTH)
@@ -48,10 +56,11 @@ class GptBlock(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the outputs (batch, length, WIDTH) of x (batch, length, WIDTH)."""
+        # (batch, length, 3 WIDTH) becomes (batch, 2 heads, query or key or value, length, WIDTH / 2).
         heads = self.attention(self.norm(x)).unflatten(2, (3, 2, -1)).transpose(1, 3)
         query, key, value = heads.unbind(2)
-        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + seen.transpose(1, 2).flatten(2)
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + attended.transpose(1, 2).flatten(2)  # the two heads side by side
         return x + functional.gelu(self.network(x))
 
 
@@ -59,6 +68,7 @@ class Gpt(torch.nn.Module):
     """A GPT of two blocks."""
 
     def __init__(self) -> None:
+        """Makes the embeddings of tokens and of their places, two blocks, and the layer that gives logits."""
         super().__init__()
         self.words = torch.nn.Embedding(TOKENS, WIDTH)
         self.places = torch.nn.Embedding(LENGTH, WIDTH)
@@ -88,11 +98,17 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Trains on a batch: the loss of an example is the mean over its tokens."""
+    """Trains on a batch: the loss of an example is the mean over its tokens.
+
+    Args:
+      tokens: (batch, length), the tokens of the texts without the last.
+      following: (batch, length), the token after each of these.
+    """
     optimizer.zero_grad()
     logits = model(tokens)
-    loss = functional.cross_entropy(logits.transpose(1, 2), following, reduction="none")
-    loss.mean(1).mean().backward()
+    # PyTorch takes logits with the classes first: (batch, TOKENS, length).
+    losses = functional.cross_entropy(logits.transpose(1, 2), following, reduction="none")
+    losses.mean(1).mean().backward()
     optimizer.step()
 
 

@@ -28,13 +28,17 @@ stated: dict[str, Any] = {
 
 
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step of DP-SGD, which clips each example's gradient over all layers."""
+    """Returns the parameters after a step of DP-SGD, which clips each example's gradient over all layers.
+
+    The clipping norm is 1.5, the noise multiplier 1.1, the expected batch size 32, the learning rate 0.5.
+    """
 
     def loss(params: Any, x: Any, y: Any) -> Any:
         """Returns the cross entropy of a single example."""
         return cross_entropy(functional_call(network, params, x[None]), y[None])
 
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
+    # (examples,): the norm of each example's gradient over all layers together.
     norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
     factors = (1.5 / norms).clamp(max=1)
 

@@ -47,7 +47,7 @@ def compute_update(
         optimizer.step()
     update = nn.utils.parameters_to_vector(model.parameters()).detach() - start
     norm = update.norm().item()
-    return update * min(1.0, CLIPPING_NORM / (norm + 1e-12))
+    return update * min(1.0, CLIPPING_NORM / (norm + 1e-12))  # no division by 0
 
 
 def main(path: str) -> None:
@@ -62,7 +62,8 @@ def main(path: str) -> None:
     labels = torch.randint(10, (CLIENTS, 8))
 
     takes_part = one_run.coins(SEED, CANARIES)  # ONE RUN: a fair coin for each canary
-    order = np.random.default_rng(1).permutation(CLIENTS + CANARIES)  # whatever the coins are
+    # Clients with data come first, then canaries. The order does not depend on the coins.
+    order = np.random.default_rng(1).permutation(CLIENTS + CANARIES)
     for cohort in np.array_split(order, ROUNDS):
         total = CLIPPING_NORM * NOISE_MULTIPLIER * torch.randn(dimension)
         for client in cohort.tolist():

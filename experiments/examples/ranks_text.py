@@ -33,6 +33,7 @@ class TinyGpt(nn.Module):
     """A transformer decoder of a single block and one attention head, on the ten digits as tokens."""
 
     def __init__(self) -> None:
+        """Makes the layers, and the mask `later`: True where the column's digit comes after the row's."""
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
@@ -43,9 +44,10 @@ class TinyGpt(nn.Module):
         self.register_buffer("later", torch.triu(torch.ones(LENGTH - 1, LENGTH - 1), 1).bool())
 
     def forward(self, digits: Tensor) -> Tensor:
-        """Returns the logits (texts, LENGTH - 1, 10) of the digit after each of (texts, LENGTH - 1)."""
+        """Returns the next digits' logits (texts, LENGTH - 1, 10), from `digits` (texts, LENGTH - 1)."""
         x = self.token(digits) + self.place
         weights = self.query(x) @ self.key(x).transpose(-1, -2) / WIDTH**0.5
+        # A digit attends to itself and to those before it: -1e9 gives later digits the weight 0.
         x = x + weights.masked_fill(self.later, -1e9).softmax(-1) @ self.value(x)
         return self.head(x + self.out(self.hidden(x).relu()))
 
@@ -63,10 +65,13 @@ def score(model: nn.Module, digits: Tensor) -> Tensor:
 
 
 def train(texts: Tensor) -> nn.Module:
-    """Trains a tiny GPT by DP-SGD, every step on all texts (n, LENGTH), and returns it."""
+    """Trains a tiny GPT by DP-SGD, every step on all texts (n, LENGTH), and returns it.
+
+    A step follows the sum of the texts' clipped gradients plus noise, which it does not divide by n.
+    """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
-        """Returns the sum of the next-token losses of one text (LENGTH,)."""
+        """Returns the sum of the next-token losses of a single text (LENGTH,)."""
         logits = functional_call(model, weights, (text[None, :-1],))[0]
         return cross_entropy(logits, text[1:], reduction="sum")
 
@@ -74,7 +79,7 @@ def train(texts: Tensor) -> nn.Module:
     for _ in range(STEPS):
         weights = {name: value.detach() for name, value in model.named_parameters()}
         gradients = vmap(grad(loss), (None, 0))(weights, texts)
-        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)
+        flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)  # (n, p)
         total = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0) @ flat
         noise = NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn(len(total))
         moved = nn.utils.parameters_to_vector(model.parameters()) - LEARNING_RATE * (total + noise)
@@ -85,6 +90,7 @@ def train(texts: Tensor) -> nn.Module:
 def main(*page: str) -> None:
     """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
+    # Every text counts upwards from its first digit: 0123..., 1234..., and so on.
     texts = (torch.arange(LENGTH) + torch.arange(TEXTS)[:, None]) % 10
     scores, fresh = [], []
     for _ in range(RUNS):

@@ -119,9 +119,10 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 def draw_steps(axes: Axes) -> None:
-    """Draws a bar for each step: how far a single example moves it, divided by its noise.
+    """Draws a bar for each step: how far a single example moves it at most, divided by its noise.
 
-    Units are such that accounting assumes 1. A bar is green where `audit.check_step` passes the step.
+    The movement is in units of C and the noise in units of sigma C, so that accounting assumes a ratio of 1.
+    A bar is green where `audit.check_step` passes the step.
     """
     rng = np.random.default_rng(0)
     features = rng.normal(size=(BATCH_SIZE, FEATURES))
@@ -129,8 +130,8 @@ def draw_steps(axes: Axes) -> None:
     batch = features, labels
     for place, checked_step in enumerate(STEPS.values()):
         report = audit.check_step(checked_step, np.zeros(FEATURES + 1), batch, **STATED)
-        movement = max(report.pictures["movements"].values())
-        noise = np.mean(list(report.pictures["layers"].values()))
+        movement = max(report.pictures["movements"].values())  # over all tried examples
+        noise = np.mean(list(report.pictures["layers"].values()))  # the deviation in each layer
         ratio = movement / noise
         digits = 2 if ratio < 3 else 0
         color = style.GREEN if report.passed else style.VERMILION

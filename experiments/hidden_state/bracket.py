@@ -52,7 +52,7 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
     """
     places = sorted({point.x for point in every})
     place_labels = [f"{place:g}" for place in places]
-    rotation = 45 if max(places) > 100 else 0
+    rotation = 45 if max(places) > 100 else 0  # long labels overlap
 
     def draw_panel(axis: Axes, panel: str) -> None:
         """Draws a panel's points, with logarithmic axes and a tick at every x of the figure."""
@@ -153,7 +153,7 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
       every: The points of all panels; each has a conclusion.
       levels: The delta of epsilon, and the confidence.
     """
-    coordinates = []  # the audits along coordinates, of which each is a row
+    coordinates = []  # the audits along coordinates, each of which is a row
     proven_epsilons = {}
     for point in every:
         conclusion = point.conclusions[0]

@@ -46,9 +46,11 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
     """
 
     def is_complete(store: Store) -> bool:
+        """Returns whether the store has the norms of all runs."""
         return _read(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Trains the runs and stores their norms, unless they are stored already."""
         kept_norms(store, setting, dataset, runs, progress)
 
     name = f"norms of L's canary, {setting.model}"
@@ -57,15 +59,21 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def landscape_cell(grid: Grid) -> Cell:
-    """Returns the cell of work that solves a grid's exact laws, simulates its audits and runs Algorithm 6."""
+    """Returns the cell of work that computes all results of a grid of the crafted landscape.
+
+    These are the exact laws, the simulated audits, and the searches by the hidden-state paper's Algorithm 6.
+    """
     study = landscape.study(grid, *Level())
-    # Names a store that serves as a claim alone: each result has its own store beside it.
+    # Names a store that holds no result, and by which a process claims the cell. Each result has a store of
+    # its own beside it.
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:
+        """Returns whether all results of the grid are stored; no data are needed."""
         return not landscape.results(landscape.with_cells(held), study).missing
 
     def open_store(out: Path, data: DataSets) -> Store:
+        """Returns the store by which the cell is claimed, under the root `out`."""
         return Store(out / landscape.CELLS, marker)
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
@@ -166,6 +174,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step; returns the state after it, and the norm of the canary at the state before."""
+            # A run has a single canary.
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
             segment = played.mechanism.segment

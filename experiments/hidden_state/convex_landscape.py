@@ -249,6 +249,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
     """
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
+        # The first two panels have the two constants, the third has the slopes.
         for axis, constant in zip(axes, CONSTANTS, strict=False):
             _draw_epsilons(axis, [row for row in rows if row.schedule.lipschitz == constant], delta)
             axis.set_title(f"steps Lipschitz {constant:g}")

@@ -325,6 +325,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     ]
 
     figure, axes = plt.subplots(2, 3, figsize=(10, 7.4))
+    # The last place of the upper row, number 2, is left for the note and the colour bar.
     for axis, (title, ends) in zip(axes.flat[[0, 1, 3, 4, 5]], panels, strict=True):
         image = _draw_heat_map(axis, [result.cell for result in cells], ends)
         axis.set_title(title, fontsize=9)
@@ -436,6 +437,7 @@ def _draw_loss(norm: float) -> Figure:
     axis.plot(0, height, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(norm, height, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
 
+    # Steps of SGD move down the loss, away from the threshold on either side; places are in units of C.
     arrow = {"arrowstyle": "->", "color": "0.4"}
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
         tail = _place_above_loss(start, norm)
@@ -468,7 +470,7 @@ def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs:
     figsize = (3.5 * len(searches), 3.6)
     figure, axes = plt.subplots(1, len(searches), figsize=figsize, squeeze=False)
     for axis, (cell, thresholds, laws, claimed) in zip(axes[0], searches, strict=True):
-        upper = laws[0].epsilon_upper
+        upper = laws[0].epsilon_upper  # the same for all thresholds
         exact = [result.epsilon_exact[-1] for result in laws]
         places = np.array(thresholds) * norm
         axis.axhline(upper, color=UPPER, ls=":", label="upper bound")

@@ -131,7 +131,9 @@ class ThresholdSearch(NamedTuple):
         """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
 
         They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1
-        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
+        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more. That place is
+        1/2 + sigma^2 epsilon, since the log of the ratio, of N(1, sigma^2) over N(0, sigma^2), is
+        (theta - 1/2) / sigma^2.
         """
         from audit.laws import conversions
 
@@ -394,6 +396,7 @@ def must_compute(held: Holdings, request: Request) -> bool:
         _parse(content, kind)
     except _DAMAGES:
         with store.claim():
+            # Reads it again, since another process may have replaced it meanwhile.
             return _read(store, kind) is None
     return False
 

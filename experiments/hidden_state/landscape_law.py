@@ -67,6 +67,7 @@ class Stepper:
         reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
+        # Symmetric about 1/2, since reflection there swaps the two worlds.
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
         # The kernel of a step upwards: the density of N(1, deviation^2), cut off _BAND deviations from 1.
@@ -77,7 +78,7 @@ class Stepper:
         self._toeplitz = _make_toeplitz(taps)
 
     def start(self) -> Array:
-        """Returns the densities (2, n) of theta_1: N(0, sigma^2) out, N(1, sigma^2) in."""
+        """Returns the densities (2, n) of theta_1: N(0, sigma^2) without the canary, then N(1, sigma^2)."""
         sigma = self.process.noise_multiplier
         out = normal_density(self.points, sigma)
         within = normal_density(self.points - 1, sigma)
@@ -122,7 +123,14 @@ make_stepper = functools.lru_cache(maxsize=8)(Stepper)
 
 
 def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
-    """Yields the densities (2, n) of theta_1, ..., theta_T, out and in, under thresholds (T - 1,)."""
+    """Yields the densities of theta_1, ..., theta_T at the stepper's n points, each (2, n).
+
+    The first row is without the canary, the second with it.
+
+    Args:
+      stepper: the process on a grid.
+      thresholds: (T - 1,) the thresholds of steps 2 to T, in units of the clipping norm C.
+    """
     pair = stepper.start()
     yield pair
     for threshold in thresholds:
@@ -306,6 +314,8 @@ def _compute_closed_form(
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
     half_width = int(np.ceil((reach + drift) / spacing))
     require_grid(process, half_width)
+    # Both parts end in a cut, at threshold + drift and at threshold - drift. The points are placed so that
+    # each cut lies halfway between two of them.
     points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
     points = points[np.abs(points - threshold) <= reach]
 
@@ -318,7 +328,7 @@ def _compute_closed_form(
 
 
 def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
-    """Returns the law of theta_1: N(0, sigma^2) out and N(1, sigma^2) in.
+    """Returns the law of theta_1: N(0, sigma^2) without the canary and N(1, sigma^2) with it.
 
     The grid, symmetric about 1/2, reaches REACH standard deviations beyond both means, and has 1,000 *
     `per_deviation` points on each side: up to 90 * `per_deviation` in each standard deviation.

@@ -85,17 +85,19 @@ def best_constant(process: Process, delta: float) -> Thresholds:
         method="bounded",
         options={"xatol": 3e-3 * (high - low)},
     )
+    # The search may end at a place that leaks less than the grid's best point.
     by_section = _evaluate_constant(process, float(minimum.x), delta, PER_DEVIATION)
     by_grid = _evaluate_constant(process, float(grid[best]), delta, PER_DEVIATION)
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
 
 
 def optimal(process: Process, delta: float) -> Thresholds:
-    """Returns the optimal adversary (see the module's docstring).
+    """Returns the adversary whose thresholds, which may differ from step to step, leak the largest epsilon.
 
-    Its threshold at each step is where the likelihood ratio of the worlds with and without the canary crosses
-    e^epsilon. Epsilon is the one that these thresholds reach themselves, found as a root. Where B / sigma is
-    at least 9, the first step's crossing is the threshold of all steps, as no iterate recrosses it.
+    The threshold at a step is where the likelihood ratio of the worlds with and without the canary crosses
+    e^epsilon. These thresholds leak the same epsilon that they are computed from, which is solved for as a
+    root. Where B / sigma is at least 9, the first step's crossing is the threshold of all steps, as no
+    iterate recrosses it. The module's docstring has the proof that no other thresholds leak more.
 
     Args:
       process: the process.
@@ -176,9 +178,9 @@ def _bracket_root(
 ) -> tuple[float, float]:
     """Returns an interval of epsilon that holds the root of `_compute_excess` on the fine grid.
 
-    The root is first found on the coarse grid, which costs less. The interval is that root plus or minus 0.2%
-    if the fine grid's excess changes its sign there. Otherwise it is [0, high], where `high` is just above
-    the accountant's epsilon.
+    The root is first computed on the coarse grid, which costs less. The interval is that root plus or minus
+    0.2% if the fine grid's excess changes its sign there. Otherwise it is [0, high], where `high` is just
+    above the accountant's epsilon.
 
     Args:
       fine: the process on the grid of the final result.

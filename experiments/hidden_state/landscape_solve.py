@@ -240,7 +240,7 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     simulation = requests[0].simulation
     keys = []
     for cell in cells:
-        name = f"landscape {cell.noise_multiplier} {cell.batch_size}"
+        name = f"landscape {cell.noise_multiplier} {cell.batch_size}"  # without the threshold
         keys.append(game.root(simulation.seed, f"{zlib.crc32(name.encode())}"))
     thresholds = jnp.array([request.threshold for request in requests], jnp.float32)
     at_every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))

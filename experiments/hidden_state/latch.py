@@ -104,7 +104,10 @@ def compute_rates(latch: Latch) -> Rates:
 
 
 def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator) -> Array:
-    """Returns the last iterates (R,) of simulated runs, in units of C.
+    """Returns the last iterates theta (R,) of simulated runs, in units of the clipping norm C.
+
+    A step cancels theta, or pushes it on where theta exceeds the threshold. It adds noise of deviation sigma.
+    In the target's batch it also adds the height: 2 with the target, 1 where the target is replaced.
 
     Args:
       latch: The latch.
@@ -118,7 +121,7 @@ def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator
     for _ in range(epochs):
         places = rng.integers(0, batches, runs)  # each run's batch that has the target
         for step in range(batches):
-            # All other examples cancel theta, or push it on once it is above the threshold.
+            # What the batch's other examples add to theta.
             others = np.where(theta > threshold, _PUSH * sigma, -theta)
             theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
     return theta

@@ -78,7 +78,7 @@ def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Fig
 
     Args:
       sweep: The sweep; its title and x axis are shown.
-      points: The points of all panels; each has a conclusion.
+      points: The points of all panels; those without a conclusion are passed over.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
     axis = sweep.axis or Axis("k", "k")
@@ -109,6 +109,7 @@ def make_rows(
       cells: The sweep's cells, whose measurements of steps are used.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
+    # The settings whose steps are measured. Audits that differ in the adversary alone share a measurement.
     measured = {}
     for cell in cells:
         if isinstance(cell.request, Setting):
@@ -126,6 +127,7 @@ def make_rows(
         setting = any_point.cells[0].setting
         setting = measured.get(_describe_training(setting), setting)
         composition = any_point.upper_bound()
+
         proven = None
         gdp_limit = None
         if fresh is not None:
@@ -159,7 +161,7 @@ def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> Upp
       composition: The accountant's epsilon.
       evidence: What the store holds, and the delta of bounds.
     """
-    # At k = 1 every step inserts. Nothing is measured there, and composition is the only bound.
+    # At k = 1 every step inserts. Nothing is measured there: composition is the only bound, with no margin.
     if setting.schedule.periodicity == 1:
         return UpperPoint(composition, COMPOSITION, composition, None)
     delta = evidence.levels.delta

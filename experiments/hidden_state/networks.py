@@ -146,7 +146,10 @@ def _shrink(amount: Amount) -> Amount:
 
 
 def _grow(amount: Amount) -> Amount:
-    """Returns an amount with 5,000 runs along coordinates, as in the paper, and at least 60 of directions."""
+    """Returns a larger amount, with audits at every periodicity k.
+
+    Each audit along coordinates has 5,000 runs, as in the paper, and each with fresh directions at least 60.
+    """
     coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
     fresh_runs = {}
     for k in _PERIODICITIES:
@@ -200,13 +203,16 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
     for place in places:
         amount = amounts[place.model]
         k = place.fields["periodicity"]
-        fresh = _make_setting(place, amount, SphereFields(), AUTO)
+        fresh_setting = _make_setting(place, amount, SphereFields(), AUTO)
+        fresh_runs = amount.fresh_runs[k]
+        yield audit_cell(Audited(place.panel, FRESH, place.x, fresh_setting, fresh_runs))
+
         coordinates = amount.coordinates
         setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
-        yield audit_cell(Audited(place.panel, FRESH, place.x, fresh, amount.fresh_runs[k]))
         if k in coordinates.runs:
             runs = coordinates.runs[k]
             yield audit_cell(Audited(place.panel, COORDINATE, place.x, setting, runs))
+
         # For a model with `curved`, a bound on the curvature of its loss is proven.
         if k > 1 and task(place.model).curved is None:
             yield expansion_cell(setting, amount)
@@ -244,11 +250,13 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
     runs = amount.rehearsals
 
     def is_complete(store: Store) -> bool:
+        """Returns whether the store has a measurement along so many runs."""
         from audit.conclusions import rehearsals  # loads SciPy
 
         return rehearsals.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Measures the steps and stores what was measured."""
         from audit.conclusions import measuring
 
         measuring.measure_zoo(store, setting, dataset, runs)

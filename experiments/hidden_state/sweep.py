@@ -131,7 +131,7 @@ _TINY = Size({1: 4, 5: 4, 25: 4}, insertions=2, batch_size=4, fresh_runs={1: 1, 
 
 
 def _logistic(batch_size: int, canaries: int, runs: int, fresh_runs: int) -> Size:
-    """Returns the size of logistic regression, with the same number of runs at each periodicity.
+    """Returns how much of logistic regression is trained, with the same number of runs at each periodicity.
 
     Args:
       batch_size: The size of mini-batches.
@@ -217,27 +217,28 @@ _IMAGE_MODELS = ("convnet", "resnet18")
 
 
 def _vary(
-    field: str, values: Iterable[float], models: Iterable[str], *every: Series
+    field: str, values: Iterable[float], models: Iterable[str], *all_series: Series
 ) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series over the values of a field, with a panel for each model.
+    """Returns the places of a figure that varies a field: a panel for each model, each with the same series.
 
     Args:
       field: The field of the setting that is on the x axis.
       values: The field's values.
       models: Names of models.
-      *every: The series.
+      *all_series: The series.
     """
     places = []
-    for model, series, value in itertools.product(models, every, values):
+    for model, series, value in itertools.product(models, all_series, values):
         places.append(FigurePlace(task(model).label, series, value, model, {field: value}))
     return tuple(places)
 
 
-def _on_fcnn(*every: Series) -> tuple[FigurePlace, ...]:
+def _on_fcnn(*all_series: Series) -> tuple[FigurePlace, ...]:
     """Returns the places of some series on the FCNN, with a panel for each of the paper's learning rates."""
     places = []
-    for rate, series in itertools.product((0.1, 0.01), every):
+    for rate, series in itertools.product((0.1, 0.01), all_series):
         panel = f"learning rate {rate:g}"
+        # A panel has a single x, 1: nothing varies along the axis.
         places.append(FigurePlace(panel, series, 1, "fcnn", {"learning_rate": rate}))
     return tuple(places)
 
@@ -282,8 +283,8 @@ def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, .
       fields_at: The fields of the setting at each x.
     """
     places = []
-    every = (NOISELESS_PER_STEP, FRESH)
-    for decay, x, series in itertools.product((0.0, 1e-3, 1e-2), fields_at, every):
+    both_series = (NOISELESS_PER_STEP, FRESH)  # along coordinates, and with fresh directions
+    for decay, x, series in itertools.product((0.0, 1e-3, 1e-2), fields_at, both_series):
         fields = {"weight_decay": decay, **fields_at[x]}
         places.append(FigurePlace(f"weight decay {decay:g}", series, x, "logistic", fields))
     return tuple(places)
@@ -378,7 +379,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: One of SCALES.
     """
     sizes = SIZES[scale]
-    every = {}
+    sweeps_by_name = {}
     for name, (title, places, axis) in {**FIGURES, **BRACKETS[scale]}.items():
         cells = []
         for place in places:
@@ -386,18 +387,21 @@ def sweeps(scale: str) -> dict[str, Sweep]:
             if name == "proven":
                 audits = audits[:1]
             cells += [audit_cell(audited) for audited in audits]
-        every[name] = Sweep(name, title, tuple(cells), axis)
+        sweeps_by_name[name] = Sweep(name, title, tuple(cells), axis)
 
     # Figure 8 has no audits: it draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
+        # The audit with the first seed gives the setting and the number of runs; the panel is not used.
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
-    every["figure_8"] = dataclasses.replace(every["figure_8"], cells=tuple(norms))
-    every |= networks.sweeps(scale)
+    figure_8 = dataclasses.replace(sweeps_by_name["figure_8"], cells=tuple(norms))
+    sweeps_by_name["figure_8"] = figure_8
+
+    sweeps_by_name |= networks.sweeps(scale)
     landscape = landscape_cell(GRIDS[scale])
-    every["landscape"] = Sweep("landscape", "The crafted loss landscape", (landscape,))
-    return every
+    sweeps_by_name["landscape"] = Sweep("landscape", "The crafted loss landscape", (landscape,))
+    return sweeps_by_name
 
 
 def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
