@@ -187,7 +187,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         ),
         "bracket_rates": Sweep(
             "bracket_rates",
-            "Where hiding models stops to help",
+            "Where hiding models stops helping",
             tuple(_list_cells(over_rates, amounts)),
             Axis("learning rate", "eta"),
         ),

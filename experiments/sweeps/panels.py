@@ -1,6 +1,7 @@
 """Draws what figures with several panels share: the grid of panels, a common legend, and heat maps."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -55,6 +56,8 @@ def epsilon_panels(
 def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:
     """Adds a legend below the panels, with the labels of all axes, each once.
 
+    A legend that is wider than the figure gets a single column.
+
     Args:
       figure: The figure.
       axes: The panels' axes.
@@ -65,8 +68,11 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         legend |= dict(zip(labels, handles, strict=True))
-    handles = list(legend.values())
-    figure.legend(handles, list(legend), loc="outside lower center", ncols=columns, fontsize=size)
+    place: dict[str, Any] = {"loc": "outside lower center", "fontsize": size}
+    drawn = figure.legend(list(legend.values()), list(legend), ncols=columns, **place)
+    if drawn.get_window_extent().width > figure.bbox.width:
+        drawn.remove()
+        figure.legend(list(legend.values()), list(legend), ncols=1, **place)
 
 
 def draw_heat_map(
