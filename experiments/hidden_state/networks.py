@@ -117,7 +117,7 @@ _WIDE = Amount(
 _CONVNET = Amount(
     # An audit along coordinates needs 8 runs, which take too long at k = 25.
     CoordinateAudits(_LEAST_MOVED, 256, {1: 10, 5: 8}),
-    {1: 6, 5: 4, 25: 2},
+    {1: 6, 5: 4, 25: 4},
     batch_size=128,
     rehearsals=2,
     most_measured=20,

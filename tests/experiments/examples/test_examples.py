@@ -106,7 +106,7 @@ def test_the_first_pages_picture_is_drawn(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     names = runpy.run_path(str(EXAMPLES / "three_questions.py"))
     try:
-        figure = names["picture"](8, "smoke")
+        figure = names["picture"](8, "smoke", "tanh FCNN")
     except InputError as error:
         pytest.skip(str(error))
     _, proof, bracket = figure.axes
