@@ -29,7 +29,7 @@ def run(argv, folder):
 def run_shell(text, folder):
     """Returns what the commands of a block print; a program that is not ours fails."""
     printed = ""
-    for line in text.strip().splitlines():
+    for line in text.replace("\\\n", " ").strip().splitlines():
         program, *arguments = shlex.split(line)
         printed += run([*PROGRAMS[program], *arguments], folder)
     return printed
