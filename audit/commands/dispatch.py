@@ -73,8 +73,8 @@ def run(program: Program) -> None:
 def _run(program: Program) -> None:
     """Runs the command that the first argument names, or prints the help.
 
-    Exits with status 2 where there is no such command. A command's module answers --help itself. Only where absl, which parses flags, is not installed yet, the
-    module's docstring is printed instead.
+    Exits with status 2 where there is no such command. A command's module answers --help itself. Only where
+    absl, which parses flags, is not installed yet, the module's docstring is printed instead.
     """
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
