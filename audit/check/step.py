@@ -480,7 +480,8 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
 def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) -> CheckOutcome:
     """Checks that two parts of a batch together move the step by the sum of what each does alone.
 
-    The parts are extreme examples. If the sum differs, examples change each other's gradients.
+    The parts are extreme examples. If the sum differs, examples change each other's gradients. Distances are
+    in units of eta C / B, so that a length of 1 is called C.
 
     Args:
       probe: the step.
@@ -505,6 +506,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
             if not isinstance(averaged, str):
                 measured = averaged
 
+    # The pair of parts whose sum is most surely wrong: the largest excess over its tolerance.
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
     if not np.isfinite(worst.norm):
         return _untried(_NOT_FINITE)
@@ -515,7 +517,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     if worst.norm > worst.tolerance:
         bug = findings.EXAMPLES_INTERACT.fill(distance=worst.norm)
         return CheckOutcome(text, findings=[bug], figures=figures, measured=numbers)
-    if worst.tolerance > _COARSE_SUM:
+    if worst.tolerance > _COARSE_SUM:  # too imprecise to pass
         return _hide(worst.tolerance, figures)
     if tried.refusal:
         numbers += f"; rows were replaced, since {tried.refusal}"
@@ -629,7 +631,9 @@ def _check_sensitivity(
     example = max(candidates, key=lambda name: candidates[name].norm)
     largest = candidates[example]
     figures = {
-        "movements": _collect_norms(trial.tried.list_all()),
+        "movements": _collect_norms(
+            trial.tried.list_all()
+        ),  # of all examples, not only those refined
         "tolerance": largest.tolerance,
     }
     places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
@@ -647,6 +651,7 @@ def _check_sensitivity(
             norm=largest.norm, example=example, name=cause.name, why=cause.why
         )
         bugs.append(bug)
+    # Signal that is lost counts only where no example moves the step too far.
     lost = causes.find_lost_signal(probe, tried, plateau)
     if lost and not bugs:
         bugs.append(lost)

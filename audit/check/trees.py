@@ -201,6 +201,11 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
     The features are all arrays but the last, or the only array. Whole numbers, such as pixels, are clipped to
     the range that they have in `batch`.
+
+    Args:
+      examples: the arrays of the examples, each (examples, ...).
+      scale: the factor of all features.
+      batch: the arrays of the batch as given, in the same order.
     """
     result = list(examples)
     feature_count = max(len(batch) - 1, 1)

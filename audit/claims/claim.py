@@ -153,9 +153,9 @@ class EpsilonDelta:
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1).
         """
         rates = _check_rates(alpha)
-        return _power_of_pairs(
-            rates, np.array([self.stated_epsilon]), np.array([self.stated_delta])
-        )
+        epsilons = np.array([self.stated_epsilon])  # a single pair of epsilon and delta
+        deltas = np.array([self.stated_delta])
+        return _power_of_pairs(rates, epsilons, deltas)
 
     def last_model(self, delta: float) -> None:
         """Returns None: the steps are unknown."""

@@ -299,7 +299,16 @@ def _is_whole_number(value: str | int) -> bool:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a caller's number or array as (steps,); raises InputError for other shapes and values."""
+    """Returns a caller's number, repeated for each step, or a caller's array, as (steps,).
+
+    Args:
+      name: The parameter's name, for messages.
+      given: A number, or (steps,) numbers.
+      steps: The number of steps.
+
+    Raises:
+      InputError: Another shape, or a value that is neither 0 nor from 1e-50 to 1e50.
+    """
     array = arrays.floats(f"values of `{name}`", given)
     require(
         array.shape in ((), (steps,)),
@@ -351,6 +360,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     Returns:
       (a_t / n_t, (T,); x_(t-1) / x_t, (T,), with 0 for the first step)
     """
+    # log W_t sums the logs of all c_j after t: from the end, where it is 0, without the first step's c.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)

@@ -69,7 +69,8 @@ class _Loader(NamedTuple):
 def main() -> None:
     """Prints what may be claimed for the sampler or the loader that the flags name.
 
-    With --refute it instead tests the claim of Poisson sampling by the loader's batches.
+    With --refute it instead tests the claim of Poisson sampling by the loader's batches. Raises InputError
+    for flags that are missing or do not go together.
     """
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")

@@ -107,6 +107,7 @@ def _find_federated(root: Path) -> list[Path]:
     )
     for name, folders in zip(names, matches, strict=True):
         _require_unique(name, folders)
+    # Each name now has a single folder. Two names may have the same.
     return list(dict.fromkeys(folders[0] for folders in matches))
 
 

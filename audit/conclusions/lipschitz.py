@@ -185,7 +185,7 @@ def kept(store: Store) -> Steps | None:
     if content is None:
         return None
     try:
-        return Steps(**json.loads(content))
+        return Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
 
@@ -354,7 +354,11 @@ def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why only composition can bound the last model, whatever the model; else an empty string."""
+    """Returns why only composition can bound the last model, whatever the model; else an empty string.
+
+    The hidden-state bound needs steps that are a map of the last model alone, the same map in both worlds,
+    computed precisely; an adversary who sees the last model alone; and a schedule that it covers.
+    """
     mechanism = setting.mechanism
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":

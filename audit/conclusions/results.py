@@ -152,9 +152,9 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         bounds.append({name: fields[name] for name in _BOUND_FIELDS})
 
     coins, cosines = conclusion.one_run
-    given: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
+    sizes: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
     if cosines is not None:
-        given = {
+        sizes = {
             "normality": cosine_law.anderson_darling(cosines.observed)._asdict(),
             "observed": len(cosines.observed),
             "unobserved": len(cosines.unobserved),
@@ -165,7 +165,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
         **_make_claim_fields(conclusion),
-        **given,
+        **sizes,
         "coins": coins is not None,
     }
 
@@ -232,7 +232,11 @@ def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test."""
+    """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test.
+
+    Its `deciding_runs` is how many runs would give the test enough power. It is None where the test decides
+    already, and where no number that was tried would do.
+    """
     if conclusion.curve is None:
         return {}
     deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
@@ -400,6 +404,7 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
     declared = declared_looks(store)
     requested = ",".join(str(runs) for runs in schedule)
     if declared is None:
+        # A stored result was seen before any look was declared.
         was_seen = schedule and (store.path / RESULT).exists()
         why = "looks that are declared after one was taken prove nothing: take another `seed`"
         require(

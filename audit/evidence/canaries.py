@@ -515,7 +515,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         "presence puts all canaries into one world: both are needed",
     )
     failed = _count_failed(values)
-    (ranked,) = rank_all(values)
+    (ranked,) = rank_all(values)  # finite, with failed runs below all others
     require_apart(ranked)
     return Coins(ranked, present, failed=failed)
 

@@ -95,6 +95,7 @@ def given(
         present = check_bits(presence, values.shape)
     failed = values == FAILED
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
+    # If canary k had the same direction in every run, the canaries' means over runs differ.
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
     _require_spread(design)
     require_no_copies(design)
@@ -227,7 +228,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
         values = values[:, None]
     failed = ~np.isfinite(values)
     require_few_failed("cosines", int(failed.sum()), values.size)
-    largest = float(np.abs(values[~failed]).max())
+    largest = float(np.abs(values[~failed]).max())  # at least half of the cosines are finite
     require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
     return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
 

@@ -65,7 +65,7 @@ class OneRun(NamedTuple):
         """Returns the scores of canaries that were in, and of those that were out."""
         if self.coins is not None:
             return self.coins.pooled()
-        assert self.cosines is not None
+        assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
