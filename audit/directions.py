@@ -156,6 +156,8 @@ def cosines(
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most.
 
+    Each block is drawn from a seed of its own: `seed`, `run`, `index` and the block's place.
+
     Args:
       seed: the seed of all runs' canaries.
       run: the run's index.

@@ -319,7 +319,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
         raise InputError(
             f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
         )
-    return np.array(np.broadcast_to(array, steps))
+    return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:

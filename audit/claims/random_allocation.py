@@ -84,7 +84,7 @@ def account_allocation(
             break
         doubled = _add(doubled, doubled_terms, doubled, doubled_terms, above, cells)
         doubled_terms *= 2
-    assert law is not None
+    assert law is not None  # a number of batches has a digit 1
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 
@@ -241,8 +241,9 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     logs = np.log(law.values[positive])
     masses = law.masses[positive]
 
-    # Losses are multiples of `grid`, from `first` times it on. `below` is the index of the loss below each
-    # atom, and leaves room for a loss above it.
+    # Losses are multiples of `grid`, from `first` times it on. The grid is as fine as the epochs need, but
+    # has a limited number of losses. `below` is the index of the loss below each atom, and leaves room for
+    # a loss above it.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
@@ -258,7 +259,7 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
         upper = masses * np.clip(upper_shares, 0.0, 1.0)
         masses_out = _sum_by_place(below, masses - upper, size)
         masses_out += _sum_by_place(below + 1, upper, size)
-        masses_in = masses_out * points
+        masses_in = masses_out * points  # a law with the example is X times the law without
         # The masses of infinite losses: what no atom holds, and X = 0.
         surely_in = max(1.0 - float(masses_in.sum()), law.beyond)
         surely_out = float(law.masses[~positive].sum())

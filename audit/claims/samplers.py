@@ -324,11 +324,16 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 
     It is the bound for the worst place that an example may have in that order. Nothing is simulated, so that
     its error is 0.
+
+    Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
     """
     weights = weigh_steps(schedule.lipschitz)
     # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
+    # `compute_order_mus` is for noise of deviation 1: mu is smaller by the noise multiplier.
     mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
     return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
 
@@ -359,7 +364,7 @@ def bound_one_of_each_epoch(
     weights = weigh_steps(schedule.lipschitz)
     if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders = places + batches * np.arange(epochs)
+        orders = places + batches * np.arange(epochs)  # from places in an epoch to steps of the run
         mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
         equal = np.full(len(mus), 1 / len(mus))
         return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus), float(mus.max()))
@@ -371,7 +376,7 @@ def bound_one_of_each_epoch(
     mus = np.empty((draws, len(strata.shares)))
     rows_at_once = max(_CHUNK // len(strata.shares), 1)
     for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]
+        rows = mus[start : start + rows_at_once]  # a view, which is filled below
         places = rng.integers(0, batches, (*rows.shape, epochs))
         # In the last epochs, places are drawn anew, from each stratum's own intervals.
         last_epochs = strata.lows.shape[1]
@@ -476,7 +481,7 @@ def bound_poisson(
       delta: The delta of epsilon.
       seed: The seed of the simulation.
       simulated: The number of orders that are simulated, rounded up to 100,000s.
-      rate: The probability, by default 1 / batches.
+      rate: The probability with which each step has the example, by default 1 / batches.
     """
     if rate is None:
         rate = 1 / schedule.batches
@@ -505,7 +510,7 @@ def bound_poisson(
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
+    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]  # a column: a single stratum
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
     # No order leaks more than a participation in every step.

@@ -104,7 +104,7 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines
-    assert cosines is not None
+    assert cosines is not None  # without cosines no law is known, and nothing is bet
     design = one_run_bounds.make_design(cosines)
     return _Bets(design, claimed_curve.compute_log_capital_of_only_run)
 
@@ -116,7 +116,7 @@ def _find_power(conclusion: Conclusion) -> Power | None:
     known and differ, it is the smaller of the two. None where neither is known.
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     claim = conclusion.claim
     if upper.mu is None:
         return None if claim is None else claim.power
@@ -135,7 +135,7 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
     (`tests/audit/conclusions/test_claim_tests.py`).
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     limit_on_mu = conclusion.gaussian.mu
     is_refuted = conclusion.assumption_free.epsilon > upper.epsilon
     if upper.mu is not None and limit_on_mu is not None:
@@ -157,7 +157,7 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
     mu, else that on epsilon. None where there are too few coins for a bound.
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     by_method = {bound.method: bound for bound in conclusion.bounds}
     if one_run_bounds.ONE_RUN_GUESSES not in by_method:
         return None

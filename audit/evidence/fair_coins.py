@@ -135,9 +135,11 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
     """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
     chosen = np.asarray(chosen)
-    log_orders = special.gammaln(chosen + 1)  # log chosen!
-    log_orders_of_rest = special.gammaln(number - chosen + 1)
-    return np.asarray(special.gammaln(number + 1) - log_orders - log_orders_of_rest)
+    # The logs of factorials: gammaln(n + 1) is log n!.
+    log_factorial = special.gammaln(number + 1)
+    log_chosen_factorial = special.gammaln(chosen + 1)
+    log_left_factorial = special.gammaln(number - chosen + 1)
+    return np.asarray(log_factorial - log_chosen_factorial - log_left_factorial)
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:

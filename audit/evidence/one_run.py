@@ -138,7 +138,7 @@ def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> No
     """
     if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
         spread = np.sqrt(squares * dimension / freedom)
-        suggested = max(round(freedom / squares), 1)
+        suggested = max(round(freedom / squares), 1)  # of which 1 / sqrt(d) is the observed spread
         raise InputError(
             f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
             f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"

@@ -286,7 +286,6 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
         above = len(ordered) - not_above
         tied = not_above - below
         # How many of the fresh draws with the same score count as higher: 0 to all, with equal probability.
-        # The end of the range is included.
         tied_above = np.random.default_rng([seed, run]).integers(0, tied, endpoint=True)
         ranks[run] = 1 + above + tied_above
     return ranks
