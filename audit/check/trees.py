@@ -267,7 +267,8 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
 def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
     """Returns at most `most` more examples with scaled features, by a description of each.
 
-    They are made of rows spread over the batch, each with several of the batch's labels in turn.
+    They are made of rows spread over the batch, each with several of the batch's labels in turn. Features are
+    scaled far beyond their range, with both signs, and moderately.
     """
     examples: dict[str, Example] = {}
     labels = batch[-1]

@@ -360,7 +360,7 @@ class _CountParser(flags.ArgumentParser[int | str]):
         text = str(argument)
         if text == AUTO:
             return AUTO
-        if not text.lstrip("-").isdecimal():
+        if not text.lstrip("-").isdecimal():  # a second sign is refused by int()
             raise ValueError(f"give a whole number, or {AUTO}")
         return int(text)
 

@@ -172,7 +172,8 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
 def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
     """Returns the record of a test by bounds at the conclusion's confidence, given whether they refute.
 
-    The e-value is 1 / (1 - confidence) where the claim is refuted, else 0.
+    The e-value is 1 / (1 - confidence) where the claim is refuted, else 0. Its mean is at most 1 for a true
+    claim, which is refuted with a probability of at most 1 - confidence.
     """
     e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
