@@ -58,6 +58,8 @@ _BLOCK = 1 << 13  # how many coordinates of each canary are in memory at once
 def canaries(seed: int, run: int, count: int, dimension: int) -> Iterator[Array]:
     """Returns an iterator over a run's canaries: `count` uniform unit vectors (dimension,).
 
+    The same numbers give the same canaries. Each is drawn only when the iterator comes to it, to save memory.
+
     Args:
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
@@ -87,7 +89,8 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
-    # The sum starts from an array that broadcasts, as the dimension is checked in `canaries`.
+    # The sum starts from an array (1,) that broadcasts: `canaries` checks the dimension, before any array of
+    # that length is made.
     total: Array = length * sum(canaries(seed, run, count, dimension), start=np.zeros(1))
     return total
 
@@ -102,7 +105,7 @@ def cosines(
     Args:
       displacement: (dimension,) the parameters' movement, signed so that an inserted direction raises its
         cosine: theta_0 - theta_T + drift where steps subtract gradients, theta_T - theta_0 - drift where they
-        add updates. drift is how a rehearsal without noise and canaries moves, theta_T - theta_0 of it; 0 is
+        add updates. drift is theta_T - theta_0 of a rehearsal without noise and canaries; 0 in its place is
         allowed.
       seed: the seed of all runs' canaries, 0 to 2^63 - 1.
       run: the run's index, from 0.
@@ -124,6 +127,8 @@ def cosines(
         f"`count={count}`: leave-one-out needs fewer canaries than the {size} coordinates",
     )
 
+    # Directions are drawn and multiplied block by block of coordinates, since all of them at once, an array
+    # (count, dimension), may not fit in memory.
     products = np.zeros(count)
     squares = np.zeros(count)
     gram = np.zeros((count, count) if leave_one_out else (0, 0))
@@ -150,6 +155,8 @@ def cosines(
 
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most.
+
+    Each block is drawn from a seed of its own: `seed`, `run`, `index` and the block's place.
 
     Args:
       seed: the seed of all runs' canaries.

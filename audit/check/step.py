@@ -143,23 +143,25 @@ def check_step(
             if chosen.extreme_examples is not None:
                 examples |= _read_extreme_examples(chosen.extreme_examples, probe.rows)
             report = _check_probe(probe, examples, seeds)
-    except RefusedError as error:
+    except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)
 
 
 def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
-    """Returns the caller's own examples, one a row, by their names in the report.
+    """Returns each of the caller's own extreme examples, by its name in the report.
 
     Args:
-      examples: the tree of a batch's arrays, as the caller gives it.
-      rows: the columns of the batch as given, whose shapes the examples must have.
+      examples: the caller's arrays or tensors in dicts, lists or tuples; each row is an example.
+      rows: the arrays of the batch as given, each (examples, ...). Rows of the examples must have the same
+        shapes.
 
     Raises:
-      InputError: they are not like the rows of the batch.
+      InputError: the number of arrays or the shape of a row differs from the batch's.
     """
     columns = trees.read_columns("extreme_examples", examples)
     is_alike = len(columns) == len(rows)
+    # Not strict: another number of columns is refused by the line above, with a message of ours.
     for column, batch_column in zip(columns, rows, strict=False):
         if column.shape[1:] != batch_column.shape[1:]:
             is_alike = False
@@ -179,15 +181,16 @@ def _check_probe(
     """Runs all checks on a step and returns the report.
 
     An optimizer that rescales each number of the gradient separately, as Adam does, gets no other check than
-    the replay. Where movements and noise differ from their stated sizes by a common factor, the step is tried
-    again with the stated learning rate times this factor.
+    the replay. Movements and noise may both differ from their stated sizes by a common factor. The step is
+    then tried again with the stated learning rate times this factor, and the report names the factor.
 
     Args:
       probe: the step. Where there is a common factor, its settings are rescaled in place.
       examples: the examples to add to the batch, by name.
       seeds: how many draws of the noise to take; if None, as many as the estimate needs.
     """
-    # The replay's call of the step is timed. The probe has called the step before, so that it is compiled.
+    # The replay calls the step once: its time tells how many further calls there is time for. The probe has
+    # called the step before, so that no compilation is timed.
     began = time.perf_counter()
     replay = _check_replay(probe)
     seconds = time.perf_counter() - began
@@ -204,14 +207,14 @@ def _check_probe(
             return _report_nothing_tried(replay, findings.PRECONDITIONED)
         factor = _find_common_factor(trial)
 
-    other_size = None
+    size_finding = None
     if factor != 1:
-        layers = len(np.unique(probe.layer[probe.is_trained]))
-        why = factors.explain_step_size(factor, probe.settings, layers)
-        other_size = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
+        trained_layers = len(np.unique(probe.layer[probe.is_trained]))
+        why = factors.explain_step_size(factor, probe.settings, trained_layers)
+        size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
         probe.settings = probe.settings.rescale(factor)
         trial = _try_step(probe, examples, seeds, seconds)
-    return _judge(probe, trial, replay, other_size, seconds)
+    return _judge(probe, trial, replay, size_finding, seconds)
 
 
 def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
@@ -239,12 +242,13 @@ def _try_step(
     """
     tried = movements.try_examples(probe, examples, seconds)
     affordable_calls = int(_SECONDS / seconds)
+    # The first examples are tried again beside the further ones.
     if causes.stay_below_clipping(tried) and affordable_calls > len(examples):
         further = trees.make_further_examples(probe.rows, affordable_calls)
         tried = movements.try_examples(probe, examples | further, seconds)
 
     drawn = None
-    if probe.settings.noise_multiplier:
+    if probe.settings.noise_multiplier:  # with a stated 0 there is no noise to compare with
         drawn = noise.draw_noise(probe, seeds, seconds)
     seed_effect = movements.measure_seed_effect(probe, tried)
     trial = StepTrial(tried, drawn, seed_effect, causes.find_plateau(tried))
@@ -258,13 +262,15 @@ def _try_step(
 
 
 def _find_common_factor(trial: StepTrial) -> float:
-    """Returns the factor by which both movements and noise differ from their stated sizes; 1 without one.
+    """Returns the factor by which both movements and noise differ from their stated sizes, 1 if none is seen.
 
-    Movements are in units of eta C / B, and the noise's deviation in stated deviations, so that both are 1 in
-    a correct step. Where examples were added, the factor is the plateau at which they stop, if the noise
-    agrees with it. Where they replaced a row, it is the radius of the ball that holds their contributions.
-    That radius is measured too small where the examples point in few directions, so that the noise then gives
-    the factor.
+    Movements are in units of eta C / B, and the noise's deviation in stated deviations. In a correct step the
+    largest movement and the deviation are both 1.
+
+    Where examples were added to the batch, the factor is the plateau: the norm at which the largest movements
+    stop together. The noise has to agree with it. Where examples replaced a row, the factor is the radius of
+    the ball that holds their contributions. That radius is measured too small where the examples point in few
+    directions. Then the noise's deviation, less its error, is the factor.
     """
     drawn = trial.drawn
     tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
@@ -274,9 +280,10 @@ def _find_common_factor(trial: StepTrial) -> float:
     drawn_noise: StepNoise | None = drawn.given
     deviation = float(drawn.compute_deviation())
     if trial.depends_on_seed:
-        # What dropout does to gradients adds to the noise; an empty batch has no gradients.
+        # Dropout makes gradients random, which adds to the noise: only an empty batch shows noise alone.
         drawn_noise = drawn.list_accepted().get(noise.EMPTY)
         deviation = float(drawn.compute_deviation(noise.EMPTY))
+    # The deviation is NaN, which is not above 0 either, where no noise can be seen.
     if drawn_noise is None or not deviation > 0 or not np.sum(drawn_noise.freedom):
         return 1.0
     # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and a half percent.
@@ -285,16 +292,19 @@ def _find_common_factor(trial: StepTrial) -> float:
     if not trial.tried.were_added:
         radius = movements.compute_enclosing_radius(trial.tried)
         largest = max([radius, *causes.list_finite_norms(trial.tried.list_all())])
+        # The radius may be measured up to a tenth too small. Above the noise's deviation it can lie only by
+        # the error of that deviation.
         agrees = 0.9 * deviation < largest < deviation * (1 + error)
         is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
         factor = max(largest, deviation * (1 - error))
         return factor if agrees and is_shown else 1.0
 
-    plateau = trial.plateau
+    plateau = trial.plateau  # 0 if the largest movements do not stop together
     # A plateau below C alone shows no factor: layers that are clipped one by one stop below C too.
     is_shown = plateau > 1 or deviation < 1 - error
     # Whether the noise is nearer to the plateau than to 1, the stated deviation.
     is_nearer = abs(np.log(plateau / deviation)) < abs(np.log(deviation)) if plateau else False
+    # A plateau counts as 1 within 0.003, up to which norms on a plateau may differ, and the tolerance.
     differs = abs(plateau - 1) > 0.003 + 2 * max(tolerances)
     agrees = abs(plateau / deviation - 1) < error
     return plateau if is_shown and is_nearer and differs and agrees else 1.0
@@ -304,7 +314,7 @@ def _judge(
     probe: StepProbe,
     trial: StepTrial,
     replay: CheckOutcome,
-    other_size: CheckFinding | None,
+    size_finding: CheckFinding | None,
     seconds: float,
 ) -> CheckReport:
     """Returns the report on a step: the outcomes of all checks, from what was measured.
@@ -313,10 +323,11 @@ def _judge(
       probe: the step.
       trial: what was measured.
       replay: the outcome of the replay.
-      other_size: the finding that movements and noise are both of another size than stated; None if they are
-        not. Where it is given, the settings of `probe` are already rescaled to the measured size.
+      size_finding: the finding that movements and noise are both of another size than stated; None if they
+        are not. Where it is given, the settings of `probe` are already rescaled to the measured size.
       seconds: how long a call of the step takes.
     """
+    # The checks of what examples do.
     tried = trial.tried
     drawn = trial.drawn
     if replay.findings:  # movements mean nothing where two calls with the same seed differ
@@ -325,10 +336,12 @@ def _judge(
         signal = _check_signal(probe, tried)
         separation = _check_separation(probe, tried, seconds)
         sensitivity = _check_sensitivity(probe, trial, bool(separation.findings), seconds)
+    # Decided before the wrong size is added: measured by the rescaled settings, examples may still be right.
     examples_are_right = not separation.findings and not sensitivity.findings
-    if other_size:
-        sensitivity = sensitivity._replace(findings=[other_size, *sensitivity.findings])
+    if size_finding:
+        sensitivity = sensitivity._replace(findings=[size_finding, *sensitivity.findings])
 
+    # The checks of the noise, one for each of the report's rows `noise.ROWS`.
     noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
     pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
     grid = None
@@ -339,7 +352,7 @@ def _judge(
         drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
-        # Random gradients fail the tests of noise that is right: those tests then decide nothing.
+        # Where gradients are random too, tests reject noise that is right, and so decide nothing.
         if trial.depends_on_seed and examples_are_right and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))
         grid = _find_grid(drawn)
@@ -364,12 +377,13 @@ def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:
     Gradients vary with the seed by dropout or augmentation. That adds to the noise, except at an empty batch,
     which has no gradients. So the noise must be as stated there, and no smaller at the batch as given. Where
     the step refuses an empty batch, the noise at the batch as given must be from 0.98 to 1.5 stated
-    deviations.
+    deviations: about as stated, with room above for what gradients add.
     """
     empty = drawn.list_accepted().get(noise.EMPTY)
     if empty is None:
         return bool(0.98 < drawn.compute_deviation() < 1.5)
-    # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and 1%.
+    # Four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each, and 1%. Without any
+    # freedom the deviation is NaN, and the result False.
     error = 4 / (2 * max(float(np.sum(empty.freedom)), 1)) ** 0.5 + 0.01
     at_empty = abs(drawn.compute_deviation(noise.EMPTY) - 1) < error
     return bool(at_empty and drawn.compute_deviation() > 1 - error)
@@ -396,7 +410,7 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     """Checks that two calls of the step with the same batch and seed give the same, up to rounding.
 
     Distances are Euclidean, in units of eta C / B. In these units the noise of a parameter has the deviation
-    sigma, the noise multiplier.
+    sigma, the noise multiplier. The first call is `probe.base`, with seed 0.
     """
     base = probe.base
     if not np.all(np.isfinite(base)):
@@ -411,12 +425,12 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
         how = "equal to the bit" if distance == 0 else "equal up to rounding"
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
 
-    # The difference of two draws of the noise has sqrt(2) times its deviation in every number, so that its
-    # squared length is chi-squared.
+    # Either the step keeps state, or its noise ignores the seed. The difference of two draws of the noise has
+    # sqrt(2) times its deviation in every number, so that its squared length is chi-squared.
     bug = findings.STATEFUL.fill(distance=distance)
     deviation = probe.settings.noise_multiplier * 2**0.5
     if deviation > 0:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # an infinite square has the quantile 1
             square = np.square(np.float64(distance) / deviation)
         quantile = scipy.stats.chi2.cdf(square, base.size)
         if 1e-3 < quantile < 0.999:  # as far apart as two draws of the noise
@@ -425,9 +439,10 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
 
 
 def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
-    """Checks that every trained tensor, here a layer, is moved by some example.
+    """Checks that some example moves each trained tensor, here called a layer.
 
-    The outcome's figure `signal` is, by layer, the largest norm of a movement, in units of eta C / B.
+    The outcome's figure `signal` has the largest norm of a movement in each layer, by the layer's name. It is
+    in units of eta C / B. A layer that nothing moves leaves the check undecided: it may be right.
     """
     all_movements = tried.list_all().values()
     is_moved = np.zeros(probe.start.size, bool)
@@ -465,7 +480,8 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
 def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) -> CheckOutcome:
     """Checks that two parts of a batch together move the step by the sum of what each does alone.
 
-    The parts are extreme examples. If the sum differs, examples change each other's gradients.
+    The parts are extreme examples. If the sum differs, examples change each other's gradients. Distances are
+    in units of eta C / B, so that a length of 1 is called C.
 
     Args:
       probe: the step.
@@ -490,6 +506,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
             if not isinstance(averaged, str):
                 measured = averaged
 
+    # The pair of parts whose sum is most surely wrong: the largest excess over its tolerance.
     worst = max(measured, key=lambda movement: movement.norm - movement.tolerance)
     if not np.isfinite(worst.norm):
         return _untried(_NOT_FINITE)
@@ -500,7 +517,7 @@ def _check_separation(probe: StepProbe, tried: TriedExamples, seconds: float) ->
     if worst.norm > worst.tolerance:
         bug = findings.EXAMPLES_INTERACT.fill(distance=worst.norm)
         return CheckOutcome(text, findings=[bug], figures=figures, measured=numbers)
-    if worst.tolerance > _COARSE_SUM:
+    if worst.tolerance > _COARSE_SUM:  # too imprecise to pass
         return _hide(worst.tolerance, figures)
     if tried.refusal:
         numbers += f"; rows were replaced, since {tried.refusal}"
@@ -520,9 +537,9 @@ def _takes_single_rows_only(probe: StepProbe) -> bool:
 
 
 def _describe_blind_spots(probe: StepProbe, tried: TriedExamples) -> str:
-    """Returns a text on the interactions of examples that this batch cannot show; empty if it can show all.
+    """Returns a text on how examples may change each other unseen with this batch; empty if none is known.
 
-    The text is added to the check's row. It says what to change to see them.
+    The text is added to the row of the check of separation. It says what to change in order to see more.
     """
     text = ""
     labels = probe.rows[-1]
@@ -531,8 +548,8 @@ def _describe_blind_spots(probe: StepProbe, tried: TriedExamples) -> str:
             "; all labels are equally long, and then a mean over all tokens of the batch looks like a mean "
             "of each example's own mean: pad some labels"
         )
-    # An added example that is clipped moves the step by 1, in units of C. One in another's place may move it
-    # by up to 2, so that these norms do not show which examples were clipped.
+    # An added example that is clipped moves the step by 1, in units of C. An example in another's place moves
+    # it by the difference of both contributions, which does not show whether it was clipped.
     least_norm = min(causes.list_finite_norms(tried.movements), default=0.0)
     if tried.were_added and least_norm > 1 - _COARSE:
         text += (
@@ -550,7 +567,8 @@ def _choose_seeds(
 ) -> range:
     """Returns the seeds to average over for a small enough tolerance; seed 0 alone if averaging cannot help.
 
-    That is so where it takes too many seeds, or where the noise is too small to vary the rounding errors.
+    Averaging cannot help where it would take too many seeds, or where the noise is too small to vary the
+    rounding errors.
 
     Args:
       probe: the step.
@@ -559,14 +577,14 @@ def _choose_seeds(
       seconds: how long all calls with a single seed take.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    rounding = trees.compute_ulp(probe.base, probe.spacings)
+    spacings = trees.compute_ulp(probe.base, probe.spacings)
     least = probe.get_least_tolerance()
     most = min(_MOST_SEEDS, 1 + _SECONDS / seconds)
-    # The tolerance above the least falls with the root of the number of seeds. Half as many more seeds are a
-    # margin; 1e-9 avoids a division by 0.
+    # The part of the tolerance above `least` falls with the root of the number of seeds. The factor 1.5 is a
+    # margin. 1e-9 avoids a division by 0 where even the least tolerance is not below `enough`.
     needed = 1.5 * ((tolerance - least) / max(enough - least, 1e-9)) ** 2
     # Rounding errors of different seeds are independent only where the noise exceeds the spacing of numbers.
-    if np.median(rounding) > deviation or needed > most:
+    if np.median(spacings) > deviation or needed > most:
         return range(1)
     return range(int(np.ceil(needed)))
 
@@ -613,7 +631,9 @@ def _check_sensitivity(
     example = max(candidates, key=lambda name: candidates[name].norm)
     largest = candidates[example]
     figures = {
-        "movements": _collect_norms(trial.tried.list_all()),
+        "movements": _collect_norms(
+            trial.tried.list_all()
+        ),  # of all examples, not only those refined
         "tolerance": largest.tolerance,
     }
     places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
@@ -631,6 +651,7 @@ def _check_sensitivity(
             norm=largest.norm, example=example, name=cause.name, why=cause.why
         )
         bugs.append(bug)
+    # Signal that is lost counts only where no example moves the step too far.
     lost = causes.find_lost_signal(probe, tried, plateau)
     if lost and not bugs:
         bugs.append(lost)

@@ -40,7 +40,16 @@ class TorchStep:
     """
 
     def __init__(self, model: Any, optimizer: Any, train_batch: Callable[..., Any]) -> None:
-        """Copies the trained parameters; see the class for the arguments."""
+        """Copies the trained parameters into `params`, at which the check begins.
+
+        Args:
+          model: the module that is trained; with Opacus, that which `make_private` returned.
+          optimizer: its optimizer; with Opacus, that which `make_private` returned.
+          train_batch: a function of a batch's arrays that takes a training step on them.
+
+        Raises:
+          InputError: the model is no module of torch, or no parameter requires a gradient.
+        """
         is_module = hasattr(model, "named_parameters")
         require(
             is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
@@ -56,14 +65,16 @@ class TorchStep:
         )
 
     def __call__(self, params: Any, batch: Any, seed: int) -> dict[str, Any]:
-        """Returns the gradient after clipping and noise, by parameter, of a single step.
+        """Returns the private gradient of a single step, after clipping and noise, by the parameter's name.
+
+        The caller's training step leaves it in `grad` of each parameter.
 
         Args:
           params: the parameters at which the step begins, by name.
           batch: the batch's arrays, in the order in which `train_batch` takes them.
           seed: the seed of all randomness of the step.
         """
-        # The parameters are the trained ones alone: `strict` would refuse that others are missing.
+        # Not strict: `params` has only the parameters that are trained, not all of the model's state.
         self._model.load_state_dict(params, strict=False)
         _forget_failed_call(self._model, self._optimizer)
         sys.modules["torch"].manual_seed(seed)  # the caller's model has loaded torch
@@ -83,8 +94,9 @@ class TorchStep:
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
     """Removes what a failed call may have left in a module and an optimizer of Opacus.
 
-    That is the activations of the layers that were reached, the count of each parameter's uses, and the parts
-    of an unfinished batch. With these the next call would fail too, or take a different step.
+    These are the activations of the layers that were reached, how often each parameter was used, the
+    per-example gradients so far, and the parts of an unfinished batch. With these left the next call would
+    fail too, or take a different step.
     """
     for module in model.modules():
         for attribute in ("activations", "max_batch_len"):
@@ -95,7 +107,8 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
             parameter._forward_counter = 0
         if hasattr(parameter, "_current_grad_sample"):
             del parameter._current_grad_sample
-    queue = getattr(optimizer, "_step_skip_queue", None)  # of its BatchMemoryManager
+    # Opacus's BatchMemoryManager cuts a batch into parts, and queues which of them take no step.
+    queue = getattr(optimizer, "_step_skip_queue", None)
     if queue is not None:
         queue.clear()
         optimizer._is_last_step_skipped = False
@@ -110,7 +123,9 @@ def _without_dropout(model: Any) -> Iterator[None]:
     """
     probabilities = []
     for module in model.modules():
-        for attribute in ("p", "dropout"):  # of Dropout, and of recurrent layers and attention
+        # Dropout modules hold the probability in `p`, recurrent layers and attention in `dropout`. `p` of
+        # another module is no such probability.
+        for attribute in ("p", "dropout"):
             is_dropout = attribute == "dropout" or "Dropout" in type(module).__name__
             value = getattr(module, attribute, None)
             if is_dropout and isinstance(value, float):

@@ -73,7 +73,7 @@ def map_tree(
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        return function(path or "parameters", tree)
+        return function(path or "parameters", tree)  # an array that is the whole tree has no path
 
     kind: Any = type(tree)
     if isinstance(tree, Mapping):
@@ -96,7 +96,7 @@ def map_tree(
 
     def map_jax_leaf(jax_path: Any, leaf: Any) -> Any:
         """Returns the mapped leaf of a tree that only JAX knows, by its path within this tree."""
-        key = tree_util.keystr(jax_path).strip(".[]'")
+        key = tree_util.keystr(jax_path).strip(".[]'")  # "w", where JAX writes ".w" or "['w']"
         return map_child(key, leaf)
 
     return tree_util.tree_map_with_path(map_jax_leaf, tree)
@@ -110,8 +110,8 @@ def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
 
 
 def to_numpy(leaf: Any) -> NDArray[Any]:
-    """Returns a copy of an array or tensor in NumPy, float64 where its numbers are floats."""
-    is_float = "float" in str(leaf.dtype)
+    """Returns a copy of an array or tensor as an array of NumPy: float64 for floats, else of its own type."""
+    is_float = "float" in str(leaf.dtype)  # "float32", "torch.float32" and "bfloat16" alike
     if hasattr(leaf, "detach"):  # a tensor of torch
         if is_float:
             leaf = leaf.double()  # NumPy has no bfloat16
@@ -144,12 +144,16 @@ def restore_batch(columns: Columns, batch: Any) -> Any:
     remaining = iter(columns)
 
     def restore(_: str, leaf: Any) -> Any:
-        """Returns the next column as an array or tensor of the same kind as `leaf`."""
+        """Returns the next of the columns to restore as an array or tensor of the same kind as `leaf`.
+
+        The first argument, the path of the leaf in its tree, is not used.
+        """
         column = next(remaining)
-        if hasattr(leaf, "new_tensor"):  # a tensor of torch
+        if hasattr(leaf, "new_tensor"):  # a tensor of torch, which keeps type and device
             return leaf.new_tensor(column)
         if isinstance(leaf, np.ndarray | np.generic):
             return np.array(column, dtype=leaf.dtype)
+        # What remains is an array of JAX, which is then loaded.
         return sys.modules["jax"].numpy.array(column, dtype=leaf.dtype)
 
     return map_tree(batch, restore)
@@ -171,8 +175,9 @@ def read_columns(name: str, batch: Any) -> Columns:
         f"`{name}={shown(batch)}` holds no array: give features, and labels where there are any",
     )
     for column in columns:
-        kind = column.dtype
-        require(kind.kind in "biuf", f"`{name}` holds values of type {kind}: give numbers")
+        dtype = column.dtype
+        is_number = dtype.kind in "biuf"  # booleans, signed and unsigned integers, floats
+        require(is_number, f"`{name}` holds values of type {dtype}: give numbers")
     sizes = {column.shape[:1] for column in columns}  # (rows,), or () for an array without axes
     same_size = len(sizes) == 1 and () not in sizes
     shown_sizes = sorted(str(size) for size in sizes)
@@ -196,6 +201,11 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
 
     The features are all arrays but the last, or the only array. Whole numbers, such as pixels, are clipped to
     the range that they have in `batch`.
+
+    Args:
+      examples: the arrays of the examples, each (examples, ...).
+      scale: the factor of all features.
+      batch: the arrays of the batch as given, in the same order.
     """
     result = list(examples)
     feature_count = max(len(batch) - 1, 1)
@@ -215,9 +225,13 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
 
     They are the first and the last example of the batch: as they are, with scaled features, and with changed
     labels (the last of several arrays). Whole-number features are also increased by 1, so that other tokens
-    than in the batch occur.
+    than in the batch occur. Labels of tokens are also padded after their first token.
+
+    Args:
+      batch: the batch's arrays, each (examples, ...).
     """
     examples: dict[str, Example] = {}
+    # A batch of a single row has only a last example.
     places = {0: "the first example", len(batch[0]) - 1: "the last example"}
     for row, place in places.items():
         original = take(batch, [row])
@@ -253,12 +267,14 @@ def make_extreme_examples(batch: Columns) -> dict[str, Example]:
 def make_further_examples(batch: Columns, most: int) -> dict[str, Example]:
     """Returns at most `most` more examples with scaled features, by a description of each.
 
-    They are made of rows spread over the batch, each with several of the batch's labels in turn.
+    They are made of rows spread over the batch, each with several of the batch's labels in turn. Features are
+    scaled far beyond their range, with both signs, and moderately.
     """
     examples: dict[str, Example] = {}
     labels = batch[-1]
     places = np.linspace(0, len(labels) - 1, _FURTHER_ROWS).astype(int)
-    # The first row with each different label.
+    # For each different label, the first row that has it. Of a single array, which holds features and no
+    # labels, these rows change nothing: the same name stands for the same example.
     _, label_rows = np.unique(labels, axis=0, return_index=True)
     for place in np.unique(places):
         for label_row in label_rows[:_FURTHER_LABELS]:
@@ -280,8 +296,8 @@ def are_tokens(labels: NDArray[Any]) -> bool:
 def find_padding(labels: NDArray[Any]) -> int | None:
     """Returns the token with which shorter labels are padded; None where no label seems to be padded.
 
-    It is -100, which most libraries leave out of losses, where that occurs. Else it is a token that ends some
-    label twice, and that no other token follows in any label.
+    Where -100 occurs, it is that: most libraries leave it out of losses. Otherwise it is a token that some
+    label ends with twice, and after which no label has another token.
 
     Args:
       labels: the labels of a batch; only those of shape (examples, tokens) can be padded.
@@ -308,7 +324,7 @@ def _find_other_label(labels: NDArray[Any], label: NDArray[Any]) -> NDArray[Any]
     """
     for i, candidate in enumerate(labels):
         if np.any(candidate != label[0]):
-            return labels[[i]]
+            return labels[[i]]  # keeps the first axis
     is_class = labels.dtype.kind in "iu" and labels.ndim == 1
     return label - 1 if is_class and label[0] > 0 else labels[:0]
 

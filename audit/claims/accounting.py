@@ -38,11 +38,16 @@ class Composition(NamedTuple):
 
 
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
-    """Returns epsilon at delta of `insertions` Gaussian steps; infinite without noise, 0 without insertions.
+    """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
 
-    The steps have sensitivity C and noise of standard deviation noise_multiplier * C. Their composition is
-    one Gaussian mechanism whose noise multiplier is smaller by sqrt(insertions). For this dp-accounting has
-    the exact value (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
+    It is infinite without noise, and 0 without insertions. The composition is a single Gaussian mechanism
+    whose noise multiplier is smaller by the factor sqrt(insertions). For this dp-accounting has the exact
+    value (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
+
+    Args:
+      noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
+      insertions: The number of steps.
+      delta: The delta of epsilon.
 
     Raises:
       InputError: Values out of range.
@@ -66,8 +71,8 @@ def sampled_upper_bound(
     """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
 
     It is the smaller of two bounds: without sampling, and by dp-accounting's privacy loss distributions. It
-    holds as long as the adversary does not know the batches. Privacy losses are rounded up to a grid whose
-    spacing is about 1e-5 of epsilon, estimated on a coarser grid, but at least 1e-4.
+    holds as long as the adversary does not know the batches. Privacy losses are rounded up to a grid. Its
+    spacing is at most 1e-5 of a first estimate of epsilon, or 1e-4 where that is larger.
 
     Args:
       noise_multiplier: The standard deviation of the noise over the clipping norm.
@@ -86,7 +91,8 @@ def sampled_upper_bound(
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled
     _require_grid(noise_multiplier, insertions, delta)
-    # First a grid in proportion to the bound without sampling, then a finer one if epsilon is smaller.
+    # First a grid in proportion to the bound without sampling, then a finer one where the epsilon by it is
+    # below a hundredth of that bound.
     steps = Composition(noise_multiplier, insertions, sampling_rate)
     coarse_grid = max(_GRID, 1e-7 * unsampled)
     epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
@@ -99,9 +105,9 @@ def sampled_upper_bound(
 def participant_upper_bound(composition: Composition, delta: float) -> float:
     """Returns epsilon at delta of a participant in Gaussian steps, for any noise multiplier.
 
-    From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, the spacing of the grid of
-    privacy losses grows with the losses, so that losses of thousands take seconds. Below 0.05 sampling is
-    left out of account, which only makes the bound larger.
+    From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, privacy losses may be in the
+    thousands. They are rounded up to a grid whose spacing grows with them, which keeps the time to seconds.
+    Below 0.05 sampling is left out of account, which only makes the bound larger.
 
     Args:
       composition: The steps, their noise and sampling rate.
@@ -109,11 +115,13 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     """
     sigma, insertions, rate = composition
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
-    if sigma >= SAMPLED_NOISE[0]:
+    least_sampled_noise, _ = SAMPLED_NOISE
+    if sigma >= least_sampled_noise:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return unsampled
-    # A grid in proportion to the bound without sampling, then one in proportion to what that gives.
+    # A grid in proportion to the bound without sampling, then a grid in proportion to what that gives. Both
+    # results are upper bounds, since losses are rounded up.
     coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
     coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
@@ -136,9 +144,10 @@ def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
     """
     if noise_multiplier == 0:
         return 0.0
-    least = noise_multiplier / 2
+    # With it (2 count_noise)^-2 is z^-2: nothing is left for the sum.
+    least_count_noise = noise_multiplier / 2
     require(
-        count_noise > least,
+        count_noise > least_count_noise,
         f"`noise_multiplier={noise_multiplier}`: noise of {count_noise:g} clients on the count costs "
         f"more: lower it, or raise `cohort`",
     )
@@ -167,9 +176,13 @@ def _compute_pld_epsilon(steps: Composition, delta: float, grid: float) -> float
 
 
 def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
-    """Returns mu of a composition of Gaussian steps: sqrt(insertions) / noise_multiplier.
+    """Returns mu of a composition of Gaussian steps, which is mu-GDP: sqrt(insertions) / noise_multiplier.
 
     Source: Dong, Roth and Su (2022), Corollary 3.3. It is infinite without noise, and 0 without insertions.
+
+    Args:
+      noise_multiplier: The standard deviation of each step's noise over its sensitivity.
+      insertions: The number of steps, all of which take the example.
 
     Raises:
       InputError: Values out of range.

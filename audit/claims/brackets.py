@@ -33,9 +33,10 @@ def bracket_poisson(composition: Composition, delta: float) -> EveryModel:
 def bracket_allocation(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns bounds on the epsilon of all models, where each epoch has an example in a single random step.
+    """Returns a lower and an upper bound on epsilon where an example takes part in one random step an epoch.
 
-    That is so for balls in bins and for random allocation. The adversary sees every model, but not the step.
+    That is so for balls in bins and for random allocation. The adversary sees the model after every step, but
+    not in which steps the example takes part.
 
     Args:
       noise_multiplier: sigma; below 0.1 only the composition of epochs is computed, as an upper bound.
@@ -50,7 +51,7 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
-    # Both bound the same epsilon, so that only rounding puts the lower bound above the upper.
+    # Both bound the same epsilon: only rounding can put the lower bound above the upper.
     return EveryModel(
         min(lower, upper), upper, "ours (convex order), within pld-accounting's bracket"
     )
@@ -59,10 +60,10 @@ def bracket_allocation(
 def bracket_shuffled(
     noise_multiplier: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns bounds on the epsilon of all models, where each epoch shuffles the examples.
+    """Returns a lower and an upper bound on epsilon where each epoch shuffles the examples into batches.
 
-    The shuffled examples are cut into batches, a step each. The lower bound is that of Chua et al. (2024),
-    the upper bound the composition of epochs.
+    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024), the upper
+    bound the composition of epochs.
 
     Args:
       noise_multiplier: sigma.
@@ -73,15 +74,20 @@ def bracket_shuffled(
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     accountant = "at least Chua et al. (2024), at most composition of epochs"
-    # As in `bracket_allocation`, only rounding puts the lower bound above the upper.
+    # Both bound the same epsilon: only rounding can put the lower bound above the upper.
     return EveryModel(min(lower, upper), upper, accountant)
 
 
 def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:
-    """Returns bounds on the epsilon of all models, where batches come in a fixed order.
+    """Returns a lower and an upper bound on epsilon where batches come in a fixed order.
 
-    An example then takes part once in each epoch. Lower and upper bound are both the composition of epochs,
-    which is exact where the adversary knows the order.
+    An example then takes part once in each epoch. The adversary sees the model after every step and knows the
+    order, so that the composition of epochs is exact: it is both bounds.
+
+    Args:
+      noise_multiplier: sigma.
+      epochs: The number of epochs.
+      delta: The delta of epsilon.
     """
     epsilon = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     return EveryModel(epsilon, epsilon, "composition of epochs, exact")

@@ -153,9 +153,9 @@ class EpsilonDelta:
         It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1).
         """
         rates = _check_rates(alpha)
-        return _power_of_pairs(
-            rates, np.array([self.stated_epsilon]), np.array([self.stated_delta])
-        )
+        epsilons = np.array([self.stated_epsilon])  # a single pair of epsilon and delta
+        deltas = np.array([self.stated_delta])
+        return _power_of_pairs(rates, epsilons, deltas)
 
     def last_model(self, delta: float) -> None:
         """Returns None: the steps are unknown."""
@@ -206,6 +206,7 @@ class DpSgd:
         fits = self.lipschitz is not None or (k, self.insert) == (1, LAST)
         require(fits, "`k` and `insert` go with `lipschitz`: give it, or drop them")
         if self.lipschitz is not None:
+            # Raises InputError for other types.
             arrays.floats("values of `lipschitz`", self.lipschitz)
         checked = {
             "noise_multiplier": sigma,
@@ -215,6 +216,7 @@ class DpSgd:
             "insert": place,
         }
         for name, value in checked.items():
+            # The dataclass is frozen: it refuses its own assignment.
             object.__setattr__(self, name, value)
 
     @property
@@ -244,11 +246,12 @@ class DpSgd:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is that of the Gaussian curve. For sampled steps it is the least that
-        dp-accounting's privacy profile allows at a grid of epsilons, which is on the true curve or above it.
+        Without sampling it is Phi(Phi^-1(alpha) + mu), with Phi the normal distribution function. For sampled
+        steps dp-accounting gives delta at each of a grid of epsilons. The result is the largest power that
+        all these pairs allow, which is the true largest power or more.
         """
         rates = _check_rates(alpha)
-        mu = self.gaussian_mu
+        mu = self.gaussian_mu  # None for sampled steps
         if mu is not None:
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
@@ -299,8 +302,9 @@ class RandomAllocation:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the power that the composition of epochs allows. From a noise multiplier of 0.1 on, the privacy
-        profile at a grid of epsilons gives another upper limit, and the smaller of the two counts.
+        It is the power that the composition of epochs allows, which is mu-GDP. From a noise multiplier of 0.1
+        on, the accountant of random allocation gives delta at each of a grid of epsilons. These pairs are
+        another upper limit, and the smaller of the two counts.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)
@@ -338,7 +342,7 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
       epsilons: (P,) the guarantees' epsilons.
       deltas: (P,) their deltas.
     """
-    alpha = rates[..., None]
+    alpha = rates[..., None]  # against the guarantees (P,) along a last axis
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)

@@ -108,7 +108,8 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # A constant direction that leaks clearly less than the bound is worth a remark.
+        # `constant` is the mu that leaks along a direction in which only the canary and the noise move. The
+        # words tell it where it is clearly below the bound.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
@@ -153,10 +154,13 @@ def hidden_state_bound(
     Here |g_t| <= 1 in the world with the canary, and g_t = 0 in the other. The maps phi_t, of Lipschitz
     constants c_t, are the same in both.
 
-    mu^2 is the least sum of (a_t / n_t)^2 over all payments a_t that meet the conditions of
-    `HiddenStateBound`. With W_t the product of all c_j after t, the best a_t / (W_t n_t^2) are the slopes of
-    the greatest convex minorant of the sums of W_t s_t over those of (W_t n_t)^2. A process of linear maps
-    attains the bound; their slopes are returned too. It is never above composition, which has a_t = s_t.
+    The noise of step t pays for a part a_t of the distance between both worlds' iterates. mu^2 is the least
+    sum of (a_t / n_t)^2 over all payments a_t that meet the conditions of `HiddenStateBound`. Let W_t be the
+    product of all c_j after t. Take the cumulative sums of W_t s_t as a function of those of (W_t n_t)^2: the
+    slopes of its greatest convex minorant are the best a_t / (W_t n_t^2).
+
+    A process of linear maps attains the bound; their slopes are returned too. The bound is never above that
+    of composition, which has a_t = s_t.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -170,7 +174,7 @@ def hidden_state_bound(
     s = arrays.floats("values of `shifts`", shifts)
     require(s.ndim == 1, f"`shifts` has shape {s.shape}: give a number for each step")
     steps = len(s)
-    s = spread_over_steps("shifts", s, steps)  # checks their range
+    s = spread_over_steps("shifts", s, steps)  # raises InputError for values out of range
     c = spread_over_steps("lipschitz", lipschitz, steps)
     n = spread_over_steps("noise", noise, steps)
     conversions.require_delta(delta)
@@ -179,7 +183,8 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
-    # Nothing is paid before the first step whose shift reaches the end, and any maps attain the bound there.
+    # Nothing is paid before the first step whose shift reaches the last iterate, and any maps attain the
+    # bound there: those of slope c_t are returned.
     in_noise = np.zeros(steps)  # a_t / n_t
     attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
@@ -199,12 +204,13 @@ def hidden_state_bound(
 def bound_periods(
     composition: Composition, periods: Periods, delta: float, step_sizes: ArrayLike = 1.0
 ) -> HiddenStateBound:
-    """Returns `hidden_state_bound` of insertions * k steps of DP-SGD; infinite without noise.
+    """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It also holds where insertions are sampled, but is no smaller then.
+    It is `hidden_state_bound` of insertions * k steps, and infinite without noise. It also holds where the
+    canary is sampled, but takes no advantage of that.
 
     Args:
-      composition: The noise multiplier, and the number of insertions.
+      composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
       periods: The schedule, and the Lipschitz constants.
       delta: The delta of epsilon.
       step_sizes: eta_t, a number or one for each step; only their ratios count.
@@ -224,7 +230,7 @@ def bound_periods(
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
-    if math.isinf(composed_mu):  # epsilon is infinite too, and nothing hides a shift
+    if math.isinf(composed_mu):  # without noise epsilon is infinite too
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -238,6 +244,8 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model with its margins: bounds for constants further above 1.
 
+    The margins are for an excess over 1 that is twice and ten times as large.
+
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.
       periods: The schedule, and its constants.
@@ -248,7 +256,7 @@ def make_hidden_state(
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
     for factor in _TIMES:
-        margins[factor] = bound
+        margins[factor] = bound  # stays where no constant has an excess over 1
         if np.any(constants > 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
@@ -269,7 +277,7 @@ def insert_step(insert: str | int, k: int) -> int:
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
     if isinstance(insert, str):
-        step = {FIRST: 1, LAST: k}.get(insert, insert)
+        step = {FIRST: 1, LAST: k}.get(insert, insert)  # a string of digits is converted below
     valid = _is_whole_number(step) and 1 <= int(step) <= k
     shown = values.shown(insert)
     require(
@@ -291,7 +299,16 @@ def _is_whole_number(value: str | int) -> bool:
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
-    """Returns a caller's number or array as (steps,); raises InputError for other shapes and values."""
+    """Returns a caller's number, repeated for each step, or a caller's array, as (steps,).
+
+    Args:
+      name: The parameter's name, for messages.
+      given: A number, or (steps,) numbers.
+      steps: The number of steps.
+
+    Raises:
+      InputError: Another shape, or a value that is neither 0 nor from 1e-50 to 1e50.
+    """
     array = arrays.floats(f"values of `{name}`", given)
     require(
         array.shape in ((), (steps,)),
@@ -302,7 +319,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
         raise InputError(
             f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
         )
-    return np.array(np.broadcast_to(array, steps))
+    return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
@@ -343,6 +360,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     Returns:
       (a_t / n_t, (T,); x_(t-1) / x_t, (T,), with 0 for the first step)
     """
+    # log W_t sums the logs of all c_j after t: from the end, where it is 0, without the first step's c.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
@@ -382,9 +400,9 @@ def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
       log_weights: (n,) the log of each point's weight.
     """
     starts = np.arange(len(log_sums))
-    before = math.inf
-    while 2 * len(starts) <= before:
-        before = len(starts)
+    blocks_before = math.inf
+    while 2 * len(starts) <= blocks_before:
+        blocks_before = len(starts)
         rises = np.diff(log_sums - log_weights) > 0
         firsts = np.flatnonzero(np.r_[True, rises])
         log_sums = np.logaddexp.reduceat(log_sums, firsts)

@@ -35,9 +35,10 @@ _FAR = 40.0  # standard deviations of the noise, beyond which no threshold is se
 def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak of a canary if losses were linear.
 
-    Training has k n steps, of which n take the canary with probability q each. The epsilon is that between
-    the noise N(0, k n sigma^2) and the same noise plus Binomial(n, q), the larger of both directions (Steinke
-    et al., 2024). It is infinite without noise.
+    Training has k n steps, of which n take the canary with probability q each. Of these, the last model shows
+    only the sum: the noise N(0, k n sigma^2), plus Binomial(n, q) insertions in the world with the canary.
+    Epsilon is that between these two laws, in the direction in which it is larger (Steinke et al., 2024). It
+    is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
@@ -75,9 +76,10 @@ def _compute_epsilon(
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
     The adversary sees x: noise alone (law Q), or noise plus a number of insertions (law P). The ratio of
-    their densities P / Q rises in x, so that the best event is x above a threshold (sign 1) or below it (sign
-    -1). e^epsilon is the ratio of densities at the threshold where the likelier world's probability of the
-    event exceeds e^epsilon times the other world's by delta.
+    their densities P / Q rises in x. So the event that tells the worlds apart best is x above a threshold
+    (sign 1) or below it (sign -1). At the threshold the likelier world's density is e^epsilon times the other
+    world's. The threshold is where the event's probability in the likelier world exceeds e^epsilon times that
+    in the other world by delta.
 
     Args:
       counts: (n,) numbers of insertions.
@@ -92,10 +94,12 @@ def _compute_epsilon(
         return float(special.logsumexp(log_law + counts * (x - counts / 2) / deviation**2))
 
     def compute_log_excess(x: float) -> float:
-        """Returns the log of the excess P(event) - r Q(event) at the threshold x, or of its reverse.
+        """Returns the log of the excess that equals delta at the right threshold, for the threshold x.
 
-        With r the ratio of densities at x, it is log(P(above x) - r Q(above x)) for sign 1 and
-        log(Q(below x) - P(below x) / r) for sign -1; -inf where there is no excess.
+        P is the law of the noise plus a random number of insertions (`counts`, with log probabilities
+        `log_law`), Q that of the noise alone, and r the ratio of densities P / Q at x. The result is
+        log(P(above x) - r Q(above x)) for sign 1, and log(Q(below x) - P(below x) / r) for sign -1. It is
+        -inf where there is no excess.
         """
         log_ratio = compute_log_ratio(x)
         log_inserted = float(
@@ -112,7 +116,7 @@ def _compute_epsilon(
         return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
-        """Returns the log of the excess at x less log delta; finite, as the search for its root needs."""
+        """Returns the log of the excess at x less log delta, never -inf: a search needs finite values."""
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
     # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2)

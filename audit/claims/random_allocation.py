@@ -57,10 +57,11 @@ class _Law(NamedTuple):
 def account_allocation(
     noise_multiplier: float, batches: int, epochs: int, above: bool, cells: int = _CELLS
 ) -> "PrivacyLossDistribution":
-    """Returns a bound on the privacy loss of all models of training with random allocation.
+    """Returns a privacy loss distribution that bounds delta of training with random allocation.
 
-    X is the ratio of the densities of an epoch's models with the example and without it. It is the mean of b
-    independent terms exp((2 z_i - 1) / (2 sigma^2)), with z_i ~ N(0, sigma^2) without the example.
+    Each epoch has the example in one random step, and the adversary sees all models. X is the ratio of the
+    densities of an epoch's models with the example and without it. It is the mean of b independent terms
+    exp((2 z_i - 1) / (2 sigma^2)), with z_i ~ N(0, sigma^2) without the example.
 
     Args:
       noise_multiplier: sigma.
@@ -69,8 +70,8 @@ def account_allocation(
       above: Whether delta is bounded from above; else it is bounded from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
-    # The laws of means of 1, 2, 4, ... terms come from doubling. Those for the 1s among b's binary digits
-    # are combined.
+    # The laws of means of 1, 2, 4, ... terms come from doubling. The mean of b terms is combined from those
+    # of them that b's binary digits name.
     doubled = _discretise_term(noise_multiplier, above, cells)  # of `doubled_terms` terms
     doubled_terms = 1
     law = None  # of the mean of `terms` terms; no law without terms
@@ -83,7 +84,7 @@ def account_allocation(
             break
         doubled = _add(doubled, doubled_terms, doubled, doubled_terms, above, cells)
         doubled_terms *= 2
-    assert law is not None
+    assert law is not None  # a number of batches has a digit 1
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 
@@ -104,15 +105,16 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     reach = mean + _FAR / sigma
     logs = np.linspace(-reach, reach, cells + 1)
     edges = np.exp(logs)
-    ends = np.concatenate([[-np.inf], logs, [np.inf]])
+    ends = np.concatenate([[-np.inf], logs, [np.inf]])  # two more cells, beyond the grid
+    # In standard deviations 1 / sigma from the logarithm's mean.
     masses = _find_normal_masses((ends + mean) * sigma)
     means = _find_normal_masses((ends - mean) * sigma)  # mass times mean value
     if not above:
         is_possible = (masses > 0) & (means > 0)
         return _Law(means[is_possible] / masses[is_possible], masses[is_possible], 0.0)
 
-    # Each cell's mass goes to its two ends, so that its mean stays. The mass beyond the grid goes to the
-    # last point.
+    # Each cell's mass goes to its two ends, so that its mean stays. The lowest cell reaches down to 0. The
+    # mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
     lower = np.append(0.0, edges)
     widths = np.diff(lower)
     to_upper = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
@@ -150,7 +152,7 @@ def _add(
     masses = first.masses[:, None] * second.masses
     beyond = share * first.beyond + (1 - share) * second.beyond
 
-    # The ends of the grid, which 1.001 keeps apart, leave out next to no mass.
+    # The ends of the grid leave out next to no mass. Where both are the same, 1.001 keeps them apart.
     low = share * _find_low(first) + (1 - share) * _find_low(second)
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
@@ -184,8 +186,8 @@ def _spread(
       grid: (m,) points, ascending from 0.
       beyond: The mean of what exceeds all atoms.
     """
-    # The index of the point below each atom, corrected by 1 where rounding missed it. It is never the last,
-    # so that each atom has a point above it.
+    # The index of the point below each atom. The two sums of booleans correct it by 1 where rounding missed
+    # it. It is never the last, so that each atom has a point above it.
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
     below -= values < grid[below]
@@ -239,8 +241,9 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     logs = np.log(law.values[positive])
     masses = law.masses[positive]
 
-    # Losses are multiples of `grid`, from `first` times it on. `below` is the index of the loss below each
-    # atom, and leaves room for a loss above it.
+    # Losses are multiples of `grid`, from `first` times it on. The grid is as fine as the epochs need, but
+    # has a limited number of losses. `below` is the index of the loss below each atom, and leaves room for
+    # a loss above it.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
@@ -248,15 +251,15 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
 
     if not above:
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
-        masses_out = _sum_by_place(below + 1, masses, size)  # further up, where -log X is less
-        surely_in = surely_out = 0.0
+        masses_out = _sum_by_place(below + 1, masses, size)  # log X up, so that -log X goes down
+        surely_in = surely_out = 0.0  # infinite losses are left out, which lowers delta too
     else:
         points = np.exp(grid * (first + np.arange(size)))
         upper_shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
         upper = masses * np.clip(upper_shares, 0.0, 1.0)
         masses_out = _sum_by_place(below, masses - upper, size)
         masses_out += _sum_by_place(below + 1, upper, size)
-        masses_in = masses_out * points
+        masses_in = masses_out * points  # a law with the example is X times the law without
         # The masses of infinite losses: what no atom holds, and X = 0.
         surely_in = max(1.0 - float(masses_in.sum()), law.beyond)
         surely_out = float(law.masses[~positive].sum())

@@ -102,7 +102,9 @@ class StepWeights(NamedTuple):
 def make_schedule(
     noise_multiplier: float, batches: int, epochs: int, lipschitz: ArrayLike = 1.0, tail: int = 0
 ) -> ShuffledSteps:
-    """Returns the steps of a training run, with noise-only steps of Lipschitz constant 1 after all epochs.
+    """Returns the steps of a training run: those of all epochs, then steps that add noise and no gradient.
+
+    The latter have the Lipschitz constant 1.
 
     Args:
       noise_multiplier: sigma.
@@ -123,15 +125,16 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
 
-    W_t is the product of the constants of all steps after step t. A constant of 0 erases all shifts before
-    its step, but not the shift of the step itself, which comes after the map.
+    W_t is the product of the constants of all steps after step t: a shift in step t counts W_t times in the
+    last model, at most. A constant of 0 erases all shifts before its step, but not the shift of the step
+    itself, which comes after the map.
     """
     # The last step that erases what was before it; 0 if there is none.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
     constants[: first + 1] = 1.0  # these multiply only shifts before `first`, which do not count
     log_constants = np.log(constants)
-    # log W_t is the sum of log constants over steps t + 1 to T - 1, which is 0 for the last step.
+    # log W_t is the sum of log constants over steps t + 1 to T - 1: a sum from the end, 0 for the last step.
     log_w = np.append(np.cumsum(log_constants[:0:-1])[::-1], 0.0)
     # Cumulative sums of W^2 from both ends; the log of an empty sum is -inf.
     log_before = np.append(-np.inf, np.logaddexp.accumulate(2 * log_w))
@@ -142,14 +145,14 @@ def weigh_steps(lipschitz: Array) -> StepWeights:
 def compute_order_mus(
     weights: StepWeights, orders: Steps, log_shifts: Array | None = None
 ) -> Array:
-    """Returns mu (N,) of orders, where the noise of each step is 1: the last model is mu-GDP given the order.
+    """Returns mu (N,) of each order: given the order, the last model is mu-GDP, for noise of deviation 1.
 
     An order is a list of steps: those in which the example takes part, its participations. W_t is the product
     of all Lipschitz constants after step t, and s_t = 1 the shift of a participation at step t. The bound is
-    that of `hidden_state`: blocks of neighbouring participations are pooled until their slopes, sum of W s
-    over sum of W^2, rise from block to block. A step without the example has the slope of the step before it,
-    so that a participation counts the noise from its step to the next participation. All orders are pooled
-    side by side.
+    that of `hidden_state`. Blocks of neighbouring participations are pooled until their slopes rise from
+    block to block, where a slope is the sum of W s over the sum of W^2. A step without the example has the
+    slope of the step before it, so that a participation counts the noise from its step to the next
+    participation.
 
     Args:
       weights: How the steps count in the last model.
@@ -157,20 +160,25 @@ def compute_order_mus(
       log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
     """
     mus = []
-    for start in range(0, len(orders), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        shifts = None if log_shifts is None else log_shifts[part]
-        mus.append(_compute_chunk_mus(weights, orders[part], shifts))
+    for start in range(0, len(orders), _CHUNK):  # in chunks, to save memory
+        chunk = slice(start, start + _CHUNK)
+        chunk_shifts = None if log_shifts is None else log_shifts[chunk]
+        mus.append(_compute_chunk_mus(weights, orders[chunk], chunk_shifts))
     return np.concatenate(mus)
 
 
 def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
-    """Returns mu (N,) of a chunk of the orders of `compute_order_mus`, whose arguments it takes.
+    """Returns mu (N,) of a chunk of the orders of `compute_order_mus`.
 
     A participation at step t, with shift s_t, counts W_t s_t. Its noise is the sum of W^2 from step t to the
     next participation. Participations are pooled into blocks until the slopes of an order's blocks, sum of
     W s / sum of W^2, grow from each to the next (`_pool`). Then mu^2 is the sum over blocks of
     (sum of W s)^2 / sum of W^2.
+
+    Args:
+      weights: How the T steps count in the last model; W_t is the weight of step t.
+      orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
+      log_shifts: (N, K) the log of W_t s_t; None for shifts s_t = 1.
     """
     steps = len(weights.log_w)
     ends = np.minimum(orders, steps)
@@ -182,6 +190,7 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
         indices = np.minimum(ends, steps - 1)
         log_shifted = weights.log_w[indices]
     blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
+    # The arrays of blocks are (K, N). Each order has `counts` blocks; the rows after these mean nothing.
     is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
     with np.errstate(over="ignore"):
         squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
@@ -214,15 +223,19 @@ def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -
       counts_in: (N, K) whether there is such a participation, and the last model shows it.
     """
     size, participations = log_shifted.shape
+    # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
     counts = np.zeros(size, np.intp)
     sums = np.zeros((participations, size))
     noises = np.zeros((participations, size))
     for i in range(participations):
-        begins = np.flatnonzero(counts_in[:, i])
-        sums[counts[begins], begins] = log_shifted[begins, i]
-        noises[counts[begins], begins] = log_noises[begins, i]
-        counts[begins] += 1
-        merging = begins[counts[begins] > 1]
+        # Participation i begins a block in the orders that have it.
+        orders_with_i = np.flatnonzero(counts_in[:, i])
+        sums[counts[orders_with_i], orders_with_i] = log_shifted[orders_with_i, i]
+        noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
+        counts[orders_with_i] += 1
+
+        # The top block absorbs the block below, again and again, in the orders where their slopes ask for it.
+        merging = orders_with_i[counts[orders_with_i] > 1]
         while len(merging):
             top = counts[merging] - 1
             top_slope = sums[top, merging] - noises[top, merging]
@@ -260,7 +273,8 @@ def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
         backward = backward + np.log(-np.expm1(np.minimum(after - backward, 0.0)))
     gaps = np.where(before < after, forward, backward)
 
-    # The W^2 of the first step, in place of a smaller result of rounding, or of NaN.
+    # The W^2 of the first step, in place of a smaller result of rounding, or of NaN. Where there is no
+    # participation, the last step's is read, and the result means nothing.
     least = 2 * weights.log_w[np.minimum(ends, steps - 1)]
     return np.asarray(np.fmax(gaps, least))
 
@@ -280,7 +294,10 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns epsilon at delta of a mixture of mu-GDP mechanisms.
+    """Returns an upper bound on epsilon at delta of a mechanism that is drawn among mu-GDP mechanisms.
+
+    It is the epsilon at which the mean of their deltas is `delta`, rounded up. The mixture's own delta is at
+    most that mean.
 
     Args:
       mus: (N,) mu of each mechanism.
@@ -293,6 +310,7 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
         log_deltas = compute_log_deltas(mus, float(epsilons[0]))
         return np.array([np.exp(log_deltas) @ shares > delta])
 
+    # That of the worst mechanism alone.
     highest = conversions.epsilon_from_mu(float(mus.max()), delta)
     if not exceeds(np.zeros(1))[0]:
         return 0.0
@@ -306,11 +324,16 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
 
     It is the bound for the worst place that an example may have in that order. Nothing is simulated, so that
     its error is 0.
+
+    Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
     """
     weights = weigh_steps(schedule.lipschitz)
     # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
+    # `compute_order_mus` is for noise of deviation 1: mu is smaller by the noise multiplier.
     mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
     return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
 
@@ -325,9 +348,9 @@ def bound_one_of_each_epoch(
     """Returns the bound on the last model's epsilon where each epoch has the example in a single random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. An order is the list of the example's steps, one for each epoch. If orders are few they are
-    enumerated. Otherwise they are simulated: the places in the last epochs, which matter most, are cut into
-    strata, and the same number of orders is drawn in each stratum.
+    allocation. An order is the list of the example's steps, one for each epoch. Few orders are enumerated.
+    Many are simulated: the example's places in the last epochs, which matter most, are cut into strata, and
+    the same number of orders is drawn in each stratum.
 
     Args:
       schedule: The steps of training.
@@ -339,9 +362,9 @@ def bound_one_of_each_epoch(
     batches = schedule.batches
     epochs = schedule.epochs
     weights = weigh_steps(schedule.lipschitz)
-    if epochs * math.log(batches) <= math.log(most_enumerated):
+    if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders = places + batches * np.arange(epochs)
+        orders = places + batches * np.arange(epochs)  # from places in an epoch to steps of the run
         mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
         equal = np.full(len(mus), 1 / len(mus))
         return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus), float(mus.max()))
@@ -353,9 +376,9 @@ def bound_one_of_each_epoch(
     mus = np.empty((draws, len(strata.shares)))
     rows_at_once = max(_CHUNK // len(strata.shares), 1)
     for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]
+        rows = mus[start : start + rows_at_once]  # a view, which is filled below
         places = rng.integers(0, batches, (*rows.shape, epochs))
-        # In the last epochs, each stratum's own intervals replace the whole epoch.
+        # In the last epochs, places are drawn anew, from each stratum's own intervals.
         last_epochs = strata.lows.shape[1]
         last_shape = (*rows.shape, last_epochs)
         last_places = rng.integers(strata.lows, strata.highs, last_shape)
@@ -393,7 +416,8 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
       most: The largest number of strata.
     """
     cells = min(batches, _POSITIONS, most)
-    # The number of last epochs that are cut into cells: as many as `most` strata allow, up to rounding.
+    # The number of last epochs that are cut into cells: the largest for which cells**last_epochs is at most
+    # `most`. 1e-9 makes up for rounding, and 2 avoids the logarithm of a single cell, which is 0.
     last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
@@ -401,6 +425,8 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
     highs = np.sort(batches + 1 - edges[:-1])
+    # A stratum is a combination of a cell for each of the last epochs. The shape is given for the case of no
+    # last epoch, with a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
@@ -412,8 +438,8 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
     sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with every W_t s_t, and
-    when a participation moves to a later step with the same W_t s_t. The bad order has, in each epoch, the
-    last place that the stratum allows, with the largest W of all places up to it.
+    when a participation moves to a later step with the same W_t s_t. The bad order therefore has, in each
+    epoch, the last place that the stratum allows, with the largest W of all places up to it in the epoch.
 
     Args:
       schedule: The steps of training.
@@ -422,10 +448,12 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     """
     batches = schedule.batches
     epochs = schedule.epochs
-    ends = batches * np.arange(1, epochs + 1) - 1
+    ends = batches * np.arange(1, epochs + 1) - 1  # each epoch's last step
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
     orders = np.tile(ends, (len(strata.shares), 1))
     log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
+
+    # Strata limit the place in the last epochs alone: epoch i from the end, for i = 1, 2, ...
     last_epochs = strata.lows.shape[1]
     for i in range(1, last_epochs + 1):
         orders[:, -i] = batches * (epochs - i) + strata.highs[:, -i] - 1
@@ -445,15 +473,15 @@ def bound_poisson(
 
     An order is the list of the steps that have the example. With few steps all orders are enumerated.
     Otherwise orders are simulated, and each mu is cut at that of a worst order. The worst order has, among
-    the last 1, 2, 4, ... steps, as many participations as nearly all orders have at most. Orders with more
-    participations cost a thousandth of delta.
+    the last 1, 2, 4, ... steps, as many participations as nearly all orders have at most. For the other
+    orders, which have more, a thousandth of delta is set aside.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
       simulated: The number of orders that are simulated, rounded up to 100,000s.
-      rate: The probability, by default 1 / batches.
+      rate: The probability with which each step has the example, by default 1 / batches.
     """
     if rate is None:
         rate = 1 / schedule.batches
@@ -470,17 +498,19 @@ def bound_poisson(
         return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders), float(mus.max()))
 
     # The worst order has late participations. Each counts with the largest W of its step and all before it.
+    # `[None]` makes it an array of a single order.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     highest = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], highest[latest][None])
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # Orders with more participations are cut short; _DROPPED * delta pays for them.
+        # From each participation to the next, the number of steps is geometric. An order with more
+        # participations than the worst order is cut short; _DROPPED * delta pays for it.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
+    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]  # a column: a single stratum
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
     # No order leaks more than a participation in every step.
@@ -491,8 +521,9 @@ def bound_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns steps of participations, ascending, that come no earlier than those of nearly all orders.
 
-    Except with probability `dropped` in all, an order has at most certain numbers of participations among the
-    last 1, 2, 4, ... and among all steps. The steps returned are the latest that keep within these limits.
+    There is a limit on the number of participations among the last 1, 2, 4, ... and among all steps. An order
+    keeps to all limits except with probability `dropped`. The steps returned are the latest that keep to
+    them.
 
     Args:
       steps: The number of steps of training.
@@ -500,9 +531,10 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
       dropped: The probability of the orders that are left out.
     """
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
-    # The most participations among so many last steps: each limit fails with an equal share.
+    # The limits on participations among so many last steps. Each may fail with an equal share of `dropped`.
     most = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
-    # What a limit allows beyond the limit for fewer steps takes the latest steps that are left to it.
+    # Each limit allows some participations beyond those within fewer last steps. They take the latest steps
+    # before these.
     distances: list[int] = []  # from the last step
     taken = 0
     for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
@@ -516,10 +548,10 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
     """Returns an epsilon at which the mean over orders of their delta is at most `delta`.
 
-    It fails with at most the probability ERROR. A row of simulated orders has one of every stratum, so that
-    its weighted sum of deltas is a draw whose mean is that over all orders. The mean is bounded at each of a
-    grid of epsilons (`limit_mean`), and bisection finds the least epsilon of the grid whose bound is low
-    enough.
+    The statement is false with a probability of at most ERROR, over the simulation. A row of simulated orders
+    has an order from every stratum, so that its weighted sum of deltas is a draw whose mean is that over all
+    orders. `limit_mean` bounds this mean at each of a grid of epsilons. Bisection seeks the least epsilon of
+    the grid whose bound is low enough.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
@@ -529,7 +561,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # Both limits of `limit_mean` at each of the epsilons may fail: an equal share of the error each.
+    # Both limits of `limit_mean` may fail, at each of the epsilons: each gets an equal share of the error.
     log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -538,7 +570,7 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
-    low = -1
+    low = -1  # before the grid, so that epsilon 0 is tried too
     high = _EPSILONS  # where even the worst order leaks no more
     while high - low > 1:
         middle = (low + high) // 2
@@ -552,8 +584,8 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
 def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
-    It is the lower of two limits. Each is below the mean with a probability of at most
-    exp(-log_inverse_error), so that the result is below it with a probability of at most twice that.
+    It is the lower of two limits. Each is below the mean with a probability of at most the error, so that the
+    result is below it with a probability of at most twice the error.
 
     The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
     relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m at which
@@ -562,7 +594,7 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     Args:
       values: (R,) the values.
       most: The largest possible value.
-      log_inverse_error: log(1 / error), for an error of each limit.
+      log_inverse_error: log(1 / error), with the error of each limit.
     """
     if most == 0:
         return 0.0
@@ -572,7 +604,7 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
     bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
 
-    share = min(mean / most, 1.0)
+    share = min(mean / most, 1.0)  # rounding may raise it above 1
 
     def is_excluded(mean_share: float) -> bool:
         """Returns whether the values exclude that their mean is this share of `most`."""

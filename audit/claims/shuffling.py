@@ -16,11 +16,12 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon where examples are shuffled in each epoch and cut into batches.
 
-    All models are seen. By Chua et al. (2024, "How private are DP-SGD implementations?", Section 4): the
-    gradients of all others are -C and the example's is C. So the sum of its batch lies 2 C above the other
-    sums, or 1 C above them where the example is zeroed out. The adversary looks at the largest sum of the
-    epoch, which is sorted into buckets. Epochs compose, since each is shuffled afresh (Chua et al., 2024,
-    arXiv 2411.04205). An optimistic grid of privacy losses keeps the result a lower bound.
+    The adversary sees all models. The worst case is that of Chua et al. (2024, "How private are DP-SGD
+    implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum of its batch
+    lies 2 C above the other sums, or 1 C above them where the example is zeroed out. The adversary looks at
+    the largest sum of the epoch, which is sorted into buckets. Epochs compose, since each is shuffled afresh
+    (Chua et al., 2024, arXiv 2411.04205). An optimistic grid of privacy losses keeps the result a lower
+    bound.
 
     Args:
       noise_multiplier: sigma.
@@ -35,14 +36,18 @@ def compute_shuffled_epsilon(
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket of the largest sum, where a single sum is shifted.
+        """Returns the log probability of each bucket of the largest of b sums, of which one is shifted.
 
-        The largest of b independent sums is below an edge if all of them are: the cdf is a product.
+        The sums are independent and normal, of deviation sigma. Their largest is below an edge if all of them
+        are, so that its cdf is a product.
+
+        Args:
+          shift: The mean of the sum of the example's batch. The other b - 1 sums have mean 0.
         """
         log_cdf = special.log_ndtr((edges - shift) / sigma)
         log_cdf += (batches - 1) * special.log_ndtr(edges / sigma)
         cdf = np.concatenate([[0.0], np.exp(log_cdf), [1.0]])
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
     return compute_least_epsilon(compute_log_masses(2.0), compute_log_masses(1.0), epochs, delta)
@@ -57,8 +62,8 @@ def compute_least_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon of compositions of a mechanism whose output is a bucket.
 
-    An optimistic grid of privacy losses makes it a lower bound. So does leaving out buckets that only one
-    world has, and looking only in the direction in which the example is added.
+    Three simplifications can only lower epsilon: privacy losses are rounded down to a grid, buckets that only
+    one world has are left out, and only the direction in which the example is added counts.
 
     Args:
       inside: (buckets,) the log probability of each bucket with the example.
@@ -80,6 +85,6 @@ def compute_least_epsilon(
         pessimistic_estimate=False,
         value_discretization_interval=grid,
     )
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # exponentials of large losses become infinite
         epsilon = privacy_loss.self_compose(compositions).get_epsilon_for_delta(delta)
     return float(max(0.0, epsilon))

@@ -150,11 +150,12 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     for flag, (path, _) in contents.items():
         print(f"{flag}: {path}", file=sys.stderr)
 
+    # From doubtful scores --fail_if_violated gets an error in place of an answer.
     doubt = find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
     if FLAGS.fail_if_violated and _is_violated(conclusion):
-        sys.stdout.flush()
+        sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(VIOLATED)
 
 
@@ -184,8 +185,8 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 def _read_scores(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence of files of scores, or of ranks among fresh draws.
 
-    With --in_order, the runs count as standing in the order in which they were begun. Raises InputError for
-    that flag with evidence that is not of fresh draws.
+    --in_order says that the runs stand in the order in which they were begun. Raises InputError for that flag
+    unless the evidence is of ranks among fresh draws.
     """
     columns = _parse_columns()
     if columns is None:
@@ -201,11 +202,14 @@ def _read_scores(paths: Sequence[Path]) -> Evidence:
 
 
 def _parse_columns() -> dict[str, str] | None:
-    """Returns the columns' names by --columns, {our name: the file's name}; None without the flag."""
+    """Returns the names of columns that --columns gives, {our name: the file's name}; None without the flag.
+
+    Raises InputError for a pair that lacks the colon or the file's name.
+    """
     if FLAGS.columns is None:
         return None
     columns = {}
-    for pair in FLAGS.columns:
+    for pair in FLAGS.columns:  # such as "score:loss"
         ours, colon, name = pair.partition(":")
         example = "give --columns=score:loss,presence:member"
         require(bool(colon and name), f"--columns={pair}: {example}")
@@ -231,6 +235,7 @@ def _make_claim() -> Claim | None:
         not is_rate_alone,
         "--sampling_rate goes with --noise_multiplier and --insertions: give all three",
     )
+    # These messages are worded as the library's: fields in backticks are printed as flags.
     if FLAGS.lipschitz is None:
         is_placed = FLAGS.k is not None or FLAGS.insert is not None
         require(not is_placed, "`k` and `insert` go with `lipschitz`: give it, or drop them")

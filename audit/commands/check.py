@@ -145,7 +145,9 @@ def _print_report(report: CheckReport) -> None:
 
 
 def _read_stated(path: Path, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Returns the four numbers of STATED by name, each from its flag or else from the file.
+    """Returns the numbers that the user states of the step, by name, each from its flag or else the file.
+
+    These are the clipping norm, the noise multiplier, the learning rate and the batch size (STATED).
 
     Args:
       path: the file, for messages.

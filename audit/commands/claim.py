@@ -69,7 +69,8 @@ class _Loader(NamedTuple):
 def main() -> None:
     """Prints what may be claimed for the sampler or the loader that the flags name.
 
-    With --refute it instead tests the claim of Poisson sampling by the loader's batches.
+    With --refute it instead tests the claim of Poisson sampling by the loader's batches. Raises InputError
+    for flags that are missing or do not go together.
     """
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
@@ -98,8 +99,8 @@ def main() -> None:
 def _refute() -> None:
     """Prints whether a loader's batches refute the claim of Poisson sampling; exits with 3 if they do.
 
-    An epoch has 1 / rate batches, rounded. The claim is that of so many steps for each of --epochs epochs,
-    each of which takes an example with probability 1 / batches.
+    An epoch has b batches: 1 / the loader's sampling rate, rounded. The claim is that of b steps in each of
+    --epochs epochs, each of which takes an example with probability 1 / b.
     """
     require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
     require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
@@ -117,13 +118,17 @@ def _refute() -> None:
 
 
 def _find_loader() -> _Loader:
-    """Returns the sampler that --sampler names, or that which draws the batches of the loader in --batches.
+    """Returns the sampler, and the number of batches in an epoch, that the flags name or a loader shows.
+
+    --batches is a number of batches, which goes with --sampler, or a loader in a file: mine.py:loader. A
+    loader's sampler is recognised by the batches that it draws.
 
     Raises InputError for flags that are missing or do not go together, and where the loader's sampler is
     unknown.
     """
     if ":" not in FLAGS.batches:
         require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
+        # Nine digits are more than enough; int() refuses thousands of them.
         is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
         require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
         return _Loader(FLAGS.sampler, int(FLAGS.batches))
@@ -185,13 +190,14 @@ def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
         first = list(draw(0))
     except Exception as error:  # of the user's code
         raise InputError(f"{file} fails with seed 0: {describe_error(error)}") from error
+    # A batch is a list of indices. Where the loader gives a single batch, its items are indices themselves.
     is_pass = len(first) > 1 and np.ndim(first[0]) == 1
     require(is_pass, f"{file} gives one batch at a time: define sampling_rate beside it")
     return len(first)
 
 
 def _name_loader(loader: _Definitions) -> _Loader:
-    """Returns the sampler that draws a loader's batches, as the check of these batches recognises it.
+    """Returns the sampler that draws a loader's batches, as the check of batches recognises it.
 
     The number of batches in an epoch is 1 / the sampling rate, rounded. Raises InputError where no sampler
     with a known bound draws such batches.
@@ -220,17 +226,17 @@ def _repeats(draw: Callable[[int], Any]) -> bool:
 def _add_truncation(sampler: str) -> str | TruncatedPoisson:
     """Returns the sampler as `sampler_claims` takes it: its name, or a truncated Poisson sampler with sizes.
 
-    The sizes are --examples and --largest_batch. Raises InputError where only one of these is given, or where
-    they do not go with the sampler.
+    The sizes are --examples, of the data set, and --largest_batch, after truncation. Raises InputError where
+    a single one of these is given, or where they do not go with the sampler.
     """
-    given = (FLAGS.examples, FLAGS.largest_batch)
-    if given == (None, None):
+    sizes = (FLAGS.examples, FLAGS.largest_batch)
+    if sizes == (None, None):
         return sampler
     require(
-        None not in given and sampler == "truncated_poisson",
+        None not in sizes and sampler == "truncated_poisson",
         "--examples and --largest_batch go together, with --sampler=truncated_poisson",
     )
-    return TruncatedPoisson(*given)
+    return TruncatedPoisson(*sizes)
 
 
 if __name__ == "__main__":

@@ -78,10 +78,14 @@ _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2."""
+    """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2.
+
+    Args:
+      main: the command, which reads its flags itself and raises InputError for a mistake of the user's.
+    """
 
     def run_main(argv: Sequence[str]) -> int:
-        """Calls main and returns the exit status.
+        """Calls the command's main function and returns the exit status: 0, or that of a reported error.
 
         Args:
           argv: the command's name, and the arguments that are no flags, which are a mistake.
@@ -93,7 +97,7 @@ def run(main: Callable[[], None]) -> None:
                         f"argument {argv[1]!r} is no flag: write --name=value, see --help"
                     )
                 main()
-                sys.stdout.flush()
+                sys.stdout.flush()  # here, so that an error of printing is reported below
         except InputError as error:
             return _report_error(str(error))
         except MemoryError:
@@ -132,10 +136,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
-    Absl's own message has the form "flag --name=value: reason". The reason, the message of Python's parser,
-    is replaced by advice where _GIVE has some.
+    Absl's own message has the form "flag --name=value: reason", where the reason is the message of Python's
+    parser. Advice takes its place if _GIVE has some for the flag's type.
     """
-    reason = str(error.__context__)
+    reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     match = re.match(r"--([a-z_]+)=", flag_and_value)
     kind = flags.FLAGS[match[1]].flag_type() if match else ""
@@ -147,7 +151,7 @@ def _format_help() -> str:
     docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
     about = started.name_program(docstring).strip()
     paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
-    parts = ["\n\n".join(paragraphs)]
+    sections = ["\n\n".join(paragraphs)]
 
     command_flags = _find_command_flags()
     group_by_flag = _find_groups()
@@ -156,9 +160,9 @@ def _format_help() -> str:
         for flag in command_flags:
             if group_by_flag.get(flag.name, _COMMAND_GROUP) == group:
                 lines.append(_format_flag(flag))
-        if len(lines) > 1:
-            parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+        if len(lines) > 1:  # a group without flags has no section
+            sections.append("\n".join(lines))
+    return "\n\n".join(sections)
 
 
 def _find_command_flags() -> list[flags.Flag[Any]]:
@@ -188,11 +192,11 @@ def _find_groups() -> dict[str, str]:
 
 
 def _fold(paragraph: str) -> str:
-    """Folds a paragraph of a docstring to the help's width.
+    """Returns a paragraph of a docstring, folded to the help's width.
 
-    A paragraph that begins with the program's name has examples: lines "command  comment", with two blanks
-    between. These stay lines, with the comments in a column. Where that is too wide for one of them, each
-    comment goes below its command.
+    A paragraph that begins with the program's name, or with "./", has examples: lines "command  comment",
+    with two blanks between. These stay lines, with the comments in a column. Where any line would be too wide
+    for that, each comment goes below its command.
     """
     program = started.program() or started.MODULE
     if not paragraph.lstrip().startswith(("./", program)):
@@ -212,7 +216,7 @@ def _fold(paragraph: str) -> str:
 def _format_flag(flag: flags.Flag[Any]) -> str:
     """Returns a flag's lines in the help: its name, what it means, and its default in brackets."""
     default = None
-    if flag.default not in (None, False, []):
+    if flag.default not in (None, False, []):  # a default that only says "not given" is not shown
         default = flag.default_as_str
     text = str(flag.help)
     if default:
@@ -235,10 +239,10 @@ def _report_unprinted(error: OSError) -> int:
     # An error that names a file comes from that file, not from stdout.
     if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
         raise error
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    # What is still in stdout's buffer goes nowhere, or flushing it at the end would fail again.
-    os.dup2(nowhere, sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):
+    # What is still in stdout's buffer goes to the null device: flushing it at the end would fail again.
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):  # stdout's reader has left
         return 1
     return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
 
@@ -253,7 +257,7 @@ def one_line(message: str) -> str:
     """Returns a message as a single line for a terminal.
 
     Names of fields in backticks become flags, and control characters are escaped. A word of 300 characters or
-    more is cut to its beginning. Of a message of more than 1,000 characters the middle is cut out.
+    more is cut to its first 60. The middle of a message of more than 1,000 characters is cut out.
     """
     words = " ".join(message.split())
     line = _LONG_WORD.sub(r"\1...", _replace_fields_by_flags(words))
@@ -285,7 +289,7 @@ def _replace_fields_by_flags(message: str) -> str:
         """Returns the flag for a match whose groups are a field's name, and "=value" or ""."""
         name, value = match.groups()
         field = fields().get(name)
-        if field is None:
+        if field is None:  # no field of a setting: its flag has the same name
             return f"--{name}{value}"
         return f"--{field.flag}{value}"
 
@@ -315,7 +319,8 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that the flags describe.
 
-    Where --steps is given, or a sampler by epochs, the default of --insertions does not count.
+    With --steps, or a sampler that goes by epochs, the number of insertions follows from these. The default
+    of --insertions is then left out.
 
     Args:
       names: the names of the fields whose flags are read; by default all.
@@ -351,11 +356,11 @@ class _CountParser(flags.ArgumentParser[int | str]):
     """Parses a flag's value that is a whole number or `auto`."""
 
     def parse(self, argument: int | str) -> int | str:
-        """Returns the number or `auto`; raises ValueError for anything else."""
+        """Returns the whole number or the word `auto` in an argument; raises ValueError for anything else."""
         text = str(argument)
         if text == AUTO:
             return AUTO
-        if not text.lstrip("-").isdecimal():
+        if not text.lstrip("-").isdecimal():  # a second sign is refused by int()
             raise ValueError(f"give a whole number, or {AUTO}")
         return int(text)
 
@@ -466,7 +471,7 @@ def _parse_whole_number(flag: str, text: str) -> int:
     `flag` is the flag's name, for the message.
     """
     try:
-        return int(text)
+        return int(text)  # exact, also above 2^53
     except ValueError:
         value = _parse_number(flag, text)
     if not value.is_integer():

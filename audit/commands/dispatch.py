@@ -71,10 +71,10 @@ def run(program: Program) -> None:
 
 
 def _run(program: Program) -> None:
-    """Runs a command, or prints the help, as the command line says; see `run`.
+    """Runs the command that the first argument names, or prints the help.
 
-    A command's module answers --help itself. Only where absl, which parses flags, is not installed yet, the
-    module's docstring is printed instead.
+    Exits with status 2 where there is no such command. A command's module answers --help itself. Only where
+    absl, which parses flags, is not installed yet, the module's docstring is printed instead.
     """
     command, flags = split_arguments(program, sys.argv[1:])
     modules = {name: module for name, module, _ in commands(program.packages)}
@@ -85,7 +85,7 @@ def _run(program: Program) -> None:
         return
     if is_help and not flags:
         _print_whole(_format_usage(program))
-    elif is_help and flags[0] in modules:
+    elif is_help and flags[0] in modules:  # such as "help bound"
         _print_whole(_read_help(modules[flags[0]]))
     elif is_help or command not in modules:
         unknown = flags[0] if is_help else command
@@ -96,7 +96,7 @@ def _run(program: Program) -> None:
         print(f"{_read_help(modules[command])}\n\n{later}")
     else:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # in C++ log fatal errors only
-        sys.argv = [sys.argv[0], *flags]
+        sys.argv = [sys.argv[0], *flags]  # the module's own command line has no command's name
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
 
 
@@ -121,13 +121,15 @@ def _format_usage(program: Program) -> str:
     for command in (*commands(program.packages), *program.others, _HELP):
         lines[_find_group(program, command)].append(f"  {command.name:<12} {command.summary}")
 
-    parts = [f"Usage: {program.call} [command] [flags]"]
-    parts.extend("\n".join(group) for group in lines.values())
+    paragraphs = [f"Usage: {program.call} [command] [flags]"]
+    paragraphs.extend("\n".join(group) for group in lines.values())
     closing = f"For the flags of a command: {program.call} COMMAND --help"
     if program.usual:
-        without = f"Flags without a command are those of {program.usual}; nothing at all means"
-        closing = f"{without} {program.alone}.\n{closing}"
-    return "\n\n".join([*parts, closing])
+        without_command = (
+            f"Flags without a command are those of {program.usual}; nothing at all means"
+        )
+        closing = f"{without_command} {program.alone}.\n{closing}"
+    return "\n\n".join([*paragraphs, closing])
 
 
 def _find_group(program: Program, command: Command) -> str:
@@ -144,8 +146,8 @@ _HELP = Command("help", "", "List the commands, or say what one does: help bound
 def commands(packages: Sequence[str]) -> Iterator[Command]:
     """Yields the modules of packages that can be run as commands, in the order of their names.
 
-    Of two modules of the same name, that of the earlier package counts. Modules are parsed, since importing
-    them would take seconds.
+    Of two modules of the same name, that of the earlier package counts. A module is a command if its source
+    has a line `if __name__ == "__main__":`. Modules are parsed, since importing them would take seconds.
     """
     module_and_path: dict[str, tuple[str, Path]] = {}
     for package in reversed(packages):  # so that an earlier package replaces a later one's modules
@@ -176,5 +178,5 @@ def _print_whole(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
         return
-    # Python flushes stdout once more at its end, which would fail again.
+    # The reader has left. Python flushes stdout once more at its end, which would fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -24,20 +24,21 @@ _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
 # prints a traceback.
 _FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
 _HAS_COME = threading.Event()  # set once an interrupt has come
-_IS_OVER = (
-    threading.Event()
-)  # set once the command's work is done, when interrupts no longer matter
+# Set once the command's work is done, when interrupts no longer matter.
+_IS_OVER = threading.Event()
 
 
 def install() -> None:
     """Makes this process handle SIGINT and SIGTERM from now on; a signal that it ignores stays ignored.
 
-    A thread gets the number of each signal through a pipe, even while the main thread runs compiled code. A
-    second call changes nothing.
+    The first signal raises KeyboardInterrupt in the main thread. A second thread learns of it through a pipe,
+    even while the main thread runs compiled code, and ends the process if that takes too long. A second call
+    changes nothing.
     """
     handled = [s for s in _SIGNALS if signal.getsignal(s) not in (signal.SIG_IGN, _interrupt)]
     if not handled:
         return
+    # Python writes the number of each signal into the pipe. It must not block where the pipe is full.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -60,7 +61,7 @@ def end_in_one_line() -> Iterator[None]:
             _end()
         raise
     _IS_OVER.set()
-    if _HAS_COME.is_set():
+    if _HAS_COME.is_set():  # the block has swallowed the KeyboardInterrupt
         _end()
 
 
@@ -78,7 +79,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         return
     _HAS_COME.set()
     sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
-    while frame is not None:
+    while frame is not None:  # the frame that was executing, and its callers
         if frame.f_code.co_filename.endswith(_FRAGILE):
             return  # `_watch` ends the process
         frame = frame.f_back
@@ -93,8 +94,8 @@ def _watch(reading: int) -> None:
     Args:
       reading: the end to read of a pipe that gets the number of every signal.
     """
-    number = 0
-    while number not in _SIGNALS:
+    number = 0  # no signal's number
+    while number not in _SIGNALS:  # the pipe also gets the numbers of other signals
         number = os.read(reading, 1)[0]
     if not _IS_OVER.wait(_MOST_SECONDS):
         _end()

@@ -107,11 +107,12 @@ def _find_federated(root: Path) -> list[Path]:
     )
     for name, folders in zip(names, matches, strict=True):
         _require_unique(name, folders)
+    # Each name now has a single folder. Two names may have the same.
     return list(dict.fromkeys(folders[0] for folders in matches))
 
 
 def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
-    """Returns a list with the folder of the newest federated run; [] if there is none, or an audit is as new.
+    """Returns [folder of the newest federated run]; [] if there is none, or an audit is as new or newer.
 
     Args:
       root: the folder of all stores.
@@ -120,7 +121,7 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
     if not federated:
         return []
     newest = federated[0]
-    newest_audit_time = 0
+    newest_audit_time = 0  # in nanoseconds since 1970; 0 where there are no scores
     for folder in stored.audits(root).folders[:1]:  # the newest audit, if there is any
         newest_audit_time = newest_scores(folder) or 0
     is_newer = (newest_scores(newest) or 0) > newest_audit_time
@@ -130,7 +131,8 @@ def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
 def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject], Path]":
     """Returns what the page says of the audits that --setting names, and the page's default file.
 
-    Without the flag it is about the newest audit. Prints on stderr which folders are left out.
+    `all` names all audits. Without the flag the page is about the newest audit. Unless the flag names single
+    audits, lines on stderr say which folders are left out.
 
     Args:
       root: the folder of all stores.
@@ -145,7 +147,7 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
     are_named = FLAGS.setting not in (None, "all")
     others = f" ({audits.others} with other results)" if audits.others else ""
     default_fix = f"{started.training_hint()}, or name another folder"
-    # If only unreadable audits are there, the message gives the reason of the first.
+    # If all audits that are there are unreadable, the message gives the reason of the first.
     fix = next(iter(audits.refused.values()), default_fix)
     require(
         audits.folders or (are_named and audits.refused),
@@ -205,6 +207,7 @@ def _find_named(audits: Audits) -> list[Path]:
     """
     chosen = []
     for name in FLAGS.setting.split(","):
+        # Folders that can't be read are among them: naming such an audit is refused with its own reason.
         folders = [
             folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)
         ]

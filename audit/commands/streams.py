@@ -13,7 +13,8 @@ def open_closed_streams() -> None:
     Otherwise the next file that the program opens would get the number of a closed stream, and what is
     printed would end up in that file.
     """
-    # `os.open` returns the lowest free number: it fills 0, 1 and 2 where they are free, then returns more.
+    # `os.open` returns the lowest free number: it fills 0, 1 and 2 where they are free, then returns a larger
+    # number, which is closed again. The three are for child processes too, as standard streams are.
     number = 0
     while number <= _STDERR:
         number = os.open(os.devnull, os.O_RDWR)

@@ -14,8 +14,8 @@ from audit.runtime.machine import prepare_jax
 def run_file(path: Path) -> dict[str, Any]:
     """Runs a user's Python file and returns what it defines, by name.
 
-    The file's folder is appended to sys.path. Where the file's text mentions JAX, and JAX is installed, it is
-    set up before the file runs.
+    The file's folder is appended to sys.path, so that the file can import its neighbours. If the file's text
+    mentions JAX, and JAX is installed, JAX is set up before the file runs.
 
     Raises:
       InputError: the file fails; the message has the file's own error in a line.
@@ -39,5 +39,5 @@ def run_file(path: Path) -> dict[str, Any]:
             f"{path.name} ends the program by sys.exit before anything is checked: leave that out"
         ) from error
     except Exception as error:  # of the user's file
-        message = " ".join(str(error).split())[:200]
+        message = " ".join(str(error).split())[:200]  # on one line, of bearable length
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error

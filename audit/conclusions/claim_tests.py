@@ -34,8 +34,8 @@ class _Bets(NamedTuple):
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
 
-    Where the test is of a whole curve, its field `seen` is how much less noise than stated the test would
-    have refuted, by simulations. Otherwise, and where no such noise is known, `seen` is None.
+    Where the test is of a whole curve, simulations find how much less noise than stated such runs would
+    refute; the test's field `seen` has that. It is None for other tests, and where no such noise is known.
     """
     test = judge_claim(conclusion)
     if test is None or not conclusion.bets_on_curve:
@@ -44,9 +44,9 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 
 def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim, as `examine_claim` does, but with None in its field `seen`.
+    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
 
-    That saves simulations of a second. None where nothing is claimed, or nothing can be tested.
+    Unlike `examine_claim` it leaves the test's field `seen` at None, which saves a second of simulations.
     """
     # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
     upper = conclusion.tightest
@@ -57,6 +57,8 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of canaries that were in.
+
+    Bets win capital where more of these scores exceed thresholds than the curve allows.
 
     Returns:
       None where no curve is claimed. None, too, where the scores of canaries that were out refute the law
@@ -84,7 +86,9 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
 
     bets = _find_bets(conclusion)
     summary = exact_null.summarise_design(bets.design)
-    if upper.mu is not None:  # with the stated noise scores can have no larger mean
+    if upper.mu is not None:
+        # With the stated noise a score's mean, in standard deviations of a score that is out, is at most mu.
+        # Simulations leave out what chance has added to that.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     log_rates = exact_null.count_exceedances(bets.design).log_rates
     return find_least_departure(
@@ -100,7 +104,7 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
     if not conclusion.is_one_run:
         return _Bets(conclusion.fresh, claimed_curve.compute_log_capital)
     cosines = conclusion.one_run.cosines
-    assert cosines is not None
+    assert cosines is not None  # without cosines no law is known, and nothing is bet
     design = one_run_bounds.make_design(cosines)
     return _Bets(design, claimed_curve.compute_log_capital_of_only_run)
 
@@ -108,16 +112,16 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
 def _find_power(conclusion: Conclusion) -> Power | None:
     """Returns the largest true-positive rate that the claims allow, as a function of false-positive rates.
 
-    It is the smaller of two limits where both are known: that of the tightest upper bound, if it is one on
-    mu, and that of the claim. None where neither has a known curve.
+    It is the limit of the tightest upper bound, if that bounds mu, or the limit of the claim. Where both are
+    known and differ, it is the smaller of the two. None where neither is known.
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     claim = conclusion.claim
     if upper.mu is None:
         return None if claim is None else claim.power
     gaussian = claimed_curve.gaussian_power(upper.mu)
-    if claim is None or claim.gaussian_mu is not None:
+    if claim is None or claim.gaussian_mu is not None:  # its mu is no smaller than the tightest
         return gaussian
     return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
@@ -131,7 +135,7 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
     (`tests/audit/conclusions/test_claim_tests.py`).
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     limit_on_mu = conclusion.gaussian.mu
     is_refuted = conclusion.assumption_free.epsilon > upper.epsilon
     if upper.mu is not None and limit_on_mu is not None:
@@ -153,7 +157,7 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
     mu, else that on epsilon. None where there are too few coins for a bound.
     """
     upper = conclusion.tightest
-    assert upper is not None
+    assert upper is not None  # else nothing is claimed, and nothing is tested
     by_method = {bound.method: bound for bound in conclusion.bounds}
     if one_run_bounds.ONE_RUN_GUESSES not in by_method:
         return None
@@ -168,7 +172,8 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
 def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
     """Returns the record of a test by bounds at the conclusion's confidence, given whether they refute.
 
-    The e-value is 1 / (1 - confidence) where the claim is refuted, else 0.
+    The e-value is 1 / (1 - confidence) where the claim is refuted, else 0. Its mean is at most 1 for a true
+    claim, which is refuted with a probability of at most 1 - confidence.
     """
     e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())

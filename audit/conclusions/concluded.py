@@ -51,8 +51,8 @@ def conclude(
       evidence: the scores.
       claim: the claim on the mechanism; None where nothing is claimed.
       level: delta and confidence of the bounds.
-      looks: the declared numbers of runs at which scores are looked at, one of which this evidence has; None
-        without declared looks. For a single canary a run only.
+      looks: the declared numbers of runs at which scores are looked at; None without declared looks. The
+        evidence has one of these numbers of runs, and a single canary a run.
       reason: why the trade-off curve should be Gaussian; empty where the mechanism gives no reason.
 
     Raises:
@@ -143,6 +143,8 @@ def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
     if claim is None:
         return {}
     last_model = claim.last_model(delta)
+    # The claim states its schedule only together with the bound on the last model. Without it every step is
+    # taken to insert the canary.
     k = 1 if last_model is None else last_model.periods.k
     return {
         "claim": claim,
@@ -183,7 +185,7 @@ def _describe_directions(evidence: Fresh) -> list[str]:
         return []
     notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
     notes.append(describe_draws(evidence) if evidence.draws else describe_dimension(evidence))
-    if len(evidence.cosines) == 1:
+    if len(evidence.cosines) == 1:  # a single row is in any order
         return notes
     if evidence.in_order:
         order = "rows are in the order in which runs were begun: the bound is the largest after any of them"
@@ -247,7 +249,7 @@ def conclude_setting(
     else:
         reason = "" if own_model else gaussian_reason(setting)
         concluded = conclude(_read_design(scores), claim, level, reason=reason)
-        # The formula is for the plain sum of all steps.
+        # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
 
@@ -267,11 +269,16 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     else:  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
-    return _examine_claim(concluded)  # anew: the tightest upper bound may be another
+    # Tested anew, since the tightest upper bound may be another than when `conclude` tested the claim.
+    return _examine_claim(concluded)
 
 
 def make_claim(setting: Setting) -> Claim:
-    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models."""
+    """Returns the claim that follows from a setting's mechanism, for an adversary who sees all models.
+
+    It is `RandomAllocation` where a sampler draws one step of each epoch for the canary, by balls in bins or
+    random allocation, and there is noise. Otherwise it is `DpSgd`.
+    """
     sampling = setting.sampling
     if sampling.name in (BALLS_IN_BINS, RANDOM_ALLOCATION) and setting.mechanism.noise_multiplier:
         sigma = setting.mechanism.noise_multiplier
@@ -289,7 +296,7 @@ def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
     if not sampling.batches or not sigma:
         return None
     epochs = setting.insertions  # one in each epoch
-    compute_bracket = bracket_allocation
+    compute_bracket = bracket_allocation  # of balls in bins and random allocation
     if sampling.name == SHUFFLED:
         compute_bracket = bracket_shuffled
     every_model = compute_bracket(sigma, sampling.batches, epochs, delta)
@@ -364,16 +371,17 @@ def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | N
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns mu of the score along the biased dimension, where genuine gradients leave it alone.
+    """Returns the mu that scores should show of an adversary who inserts along a single coordinate.
 
-    The last model shows the sum of all insertions and of all steps' noise. With learning rate eta and weight
-    decay lambda, what step t of T adds shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. So
-    mu = (sum of w_t over steps with an insertion) / (sigma |w|), with the norm |w| over all steps. Without
-    decay, with an insertion every k steps, it is sqrt(insertions / k) / sigma. Derived in
-    experiments/hidden_state/README.md.
+    mu is the distance of the scores' means with and without the canary, in standard deviations. Genuine
+    gradients are taken to leave the coordinate alone, so that the last model shows there the sum of all
+    insertions and of all steps' noise. With learning rate eta and weight decay lambda, what step t of T adds
+    shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an
+    insertion) / (sigma |w|), with the norm |w| over all steps. Without decay, with an insertion every k
+    steps, it is sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
 
-    It is None where there is no such prediction: for small models, other adversaries or optimizers, no noise,
-    sampled insertions, and an unknown initialisation (Errata H14).
+    It is None where there is no such prediction: for models that are not over-parameterised, other
+    adversaries or optimizers, no noise, sampled insertions, and an unknown initialisation (Errata H14).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
@@ -400,8 +408,8 @@ def _combine_looks(
 ) -> Conclusion:
     """Returns the conclusion from the looks that were taken: each method's bound is the best of all looks.
 
-    Each of L declared looks gets an L-th of the error, so that the best bound of all looks holds at the
-    confidence, whenever looking stops.
+    Each of L declared looks gets an L-th of the error, 1 - confidence. So the best bound of all looks holds
+    at the confidence, whenever looking stops.
 
     Args:
       last: the conclusion from the last look's scores. Its estimates and its test of the curve stay.

@@ -235,8 +235,8 @@ class Conclusion(NamedTuple):
 
     @property
     def tightest(self) -> UpperBound | None:
-        """Returns the smallest upper bound; None where there is none."""
-        upper_bounds = self.upper_bounds
+        """Returns the upper bound with the smallest epsilon; None where there is none."""
+        upper_bounds = self.upper_bounds  # the smallest epsilon first
         if not upper_bounds:
             return None
         return upper_bounds[0]
@@ -249,7 +249,7 @@ class Conclusion(NamedTuple):
 
     def exceeded(self, epsilon: float) -> UpperBound | None:
         """Returns the largest upper bound that an epsilon exceeds; None where it exceeds none."""
-        for bound in reversed(self.upper_bounds):
+        for bound in reversed(self.upper_bounds):  # the largest first
             if epsilon > bound.epsilon:
                 return bound
         return None
@@ -264,7 +264,10 @@ class Conclusion(NamedTuple):
 
     @property
     def curve_power(self) -> float:
-        """Returns the power of the test of the Gaussian curve; 0 where there is no test."""
+        """Returns the power of the test of the Gaussian curve; 0 where there is no test.
+
+        It is the least power against the curves of other mechanisms.
+        """
         test_and_power = self.test()
         if test_and_power is None:
             return 0.0
@@ -384,9 +387,9 @@ class Conclusion(NamedTuple):
 
     @property
     def most_provable(self) -> float | None:
-        """Returns the largest epsilon that so many runs can prove whatever the curve, if no guess is wrong.
+        """Returns the epsilon that would be proven, whatever the curve, if no guess were wrong.
 
-        None where runs have several canaries.
+        No scores of as many runs in each world can prove more. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None
@@ -397,8 +400,9 @@ class Conclusion(NamedTuple):
         """Returns how many training runs the scores come from."""
         if self.is_one_run:
             return 1
-        several = cast("Sets | Coins | Fresh", self.evidence)
-        return sum(len(rows.scores) for rows in several.rows())
+        several_runs = cast("Sets | Coins | Fresh", self.evidence)
+        # Each of these tables of scores has a row for each of its runs.
+        return sum(len(rows.scores) for rows in several_runs.rows())
 
     @property
     def curve_status(self) -> str:
@@ -465,10 +469,12 @@ class Conclusion(NamedTuple):
 def find_doubt(conclusion: Conclusion) -> str:
     """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    There are two reasons. All scores of one world are equal while those of the other vary, as where all runs
-    shared a seed, or scores were never filled in; but not if half of the other world's scores have the same
-    value, as where many runs failed. Or every score in is the score out of its row plus one constant, as
-    where the two runs of a row shared a seed.
+    There are two reasons. The first: all scores of one world are equal while those of the other vary. Then
+    all runs of a world shared a seed, or scores were never filled in. It does not count if half of the other
+    world's scores have the same value, as where many runs failed. The second: every score in is the score out
+    of its row plus the same constant. Then the two runs of each row shared a seed.
+
+    Evidence with a known law, or of a single run, is never in doubt here.
     """
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
@@ -480,8 +486,8 @@ def find_doubt(conclusion: Conclusion) -> str:
         if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
-    # All scores in are shifted by the same constant, up to rounding. A few different values, repeated often,
-    # do not count.
+    # All scores in are shifted by the same constant, up to rounding, here a billionth of the largest score.
+    # Scores of few different values, such as guesses, may have equal shifts by chance and do not count.
     if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
         shifts = scores_in - scores_out
         rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())

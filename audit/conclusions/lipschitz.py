@@ -67,10 +67,9 @@ class Steps(NamedTuple):
 def hidden_state(
     setting: Setting, delta: float, given: Steps | None = None, own_model: bool = False
 ) -> HiddenState | str:
-    """Returns the upper bound on what the last model of a setting leaks, or why there is none.
+    """Returns the upper bound on what the last model of a setting leaks, or why there is none, a string.
 
-    The bound is infinite without noise. A reason, a string, is returned where only composition bounds the
-    last model.
+    The bound is infinite without noise. Where there is none, only composition bounds the last model.
 
     Args:
       setting: the setting of the audit.
@@ -126,9 +125,11 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     mechanism = setting.mechanism
     decay = mechanism.learning_rate * mechanism.weight_decay
     steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
-    # A common factor of the weights cancels: take one that leaves no weight above 1 in size.
+    # A common factor of the weights cancels. It is chosen such that no weight exceeds 1 in size, which could
+    # overflow: for |1 - decay| above 1, the exponents are shifted to be negative.
     exponents = steps_after if decay <= 2 else steps_after - schedule.steps
     weights = (1 - decay) ** exponents
+    # The canary comes at step `place` of every period.
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
@@ -137,12 +138,14 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
     """Returns the Lipschitz constants of a zoo model's steps on its data; None where there are none to use.
 
-    For a convex loss they are computed from the batches, and kept in the store. They are None where they
+    For a convex loss they are computed from the batches, and kept in the store. The result is None where they
     cannot be smaller than the constants on any data.
 
     For a model of which nothing is proven they are those that the store has from an earlier measurement by
-    this version, or None. They are None for a model whose constants rest on its curvature alone, and for a
-    model that is not in the zoo.
+    this version, or None.
+
+    None, too, for a model whose constants follow from its curvature, whatever the data, and for a model that
+    is not in the zoo.
     """
     row = zoo.tasks().get(setting.model)
     if row is None or row.curved is not None:
@@ -182,7 +185,7 @@ def kept(store: Store) -> Steps | None:
     if content is None:
         return None
     try:
-        return Steps(**json.loads(content))
+        return Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
 
@@ -196,15 +199,15 @@ def find_current(store: Store) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model for steps with these Lipschitz constants.
+    """Returns the upper bound on the last model for steps with the given Lipschitz constants.
 
     It comes with its reason, and with margins: bounds for larger constants. Where the adversary does not know
-    which steps take a canary, the bound is that of the mixture over orders.
+    which steps take a canary, the bound is that of a mixture over the lists of steps that may.
     """
     schedule = setting.schedule
 
     def compute(constants: ArrayLike) -> HiddenStateBound:
-        """Returns the bound for other constants, as `make_hidden_state` needs it for the margins."""
+        """Returns the bound for given constants: those of the steps, or larger ones for a margin."""
         return _bound_for(setting, constants, delta)
 
     periods = Periods(steps.constants, schedule.periodicity, schedule.place)
@@ -214,10 +217,14 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 
 
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
-    """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise."""
+    """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
+
+    Where the adversary does not know which steps take a canary, its mu and epsilon are those of the mixture
+    over orders. Payments and slopes stay those of a single order.
+    """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
-    if sigma == 0:
+    if sigma == 0:  # nothing pays for a shift, and the maps themselves attain infinity
         slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
         return HiddenStateBound(np.inf, np.inf, shifts, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
@@ -232,10 +239,10 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
 def _find_mixture(
     setting: Setting, constants: ArrayLike, delta: float
 ) -> samplers.MixtureLimit | None:
-    """Returns the bound on the last model by the mixture over the orders in which canaries may come.
+    """Returns the bound on the last model by the mixture over orders; None where it does not apply.
 
-    None where the adversary knows the canary's steps, where not every step may take a canary (k > 1), and
-    without noise.
+    An order is a list of the steps that take a canary. None where the adversary knows it, where not every
+    step may take a canary (k > 1), and without noise.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -256,9 +263,10 @@ def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, else 0.
+    """Returns the shift by the canary at each of T steps (T,), in units of eta C / B: 1 where it is inserted.
 
-    A sampler that draws a single step of each epoch is taken to insert it at the epoch's last step.
+    It is 0 at all other steps. A sampler that draws a single step of each epoch is taken to insert the canary
+    at the epoch's last step.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)
@@ -282,7 +290,7 @@ def _mix_orders(
       constants: (T,), the Lipschitz constants of the steps.
       delta: the delta of the bound's epsilon.
     """
-    batches = sampler.batches or 1
+    batches = sampler.batches or 1  # Poisson sampling has no epochs: each step counts as an epoch
     schedule = samplers.make_schedule(
         noise_multiplier, batches, len(constants) // batches, constants
     )
@@ -346,7 +354,11 @@ def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why only composition can bound the last model, whatever the model; else an empty string."""
+    """Returns why only composition can bound the last model, whatever the model; else an empty string.
+
+    The hidden-state bound needs steps that are a map of the last model alone, the same map in both worlds,
+    computed precisely; an adversary who sees the last model alone; and a schedule that it covers.
+    """
     mechanism = setting.mechanism
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":

@@ -27,7 +27,8 @@ from audit.training.rehearsal import Effort, Secant
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
     """Measures the Lipschitz constants of a zoo model's steps, and keeps them in the store.
 
-    For models of which no constants are proven. Nothing is measured again if the store has enough.
+    It is for models of which no constants are proven. Nothing is measured again if the store has constants
+    that were measured along enough runs.
 
     Args:
       store: the store of the setting.
@@ -52,8 +53,8 @@ def measure(
 ) -> Steps:
     """Returns measured Lipschitz constants of the steps, from the store or from rehearsed runs.
 
-    The store's constants are used if they were measured along enough runs, by this version. Others are
-    measured now and kept in the store.
+    The store's constants are used if they were measured along enough runs, by this version. If they were not,
+    constants are measured now and kept in the store.
 
     Args:
       store: the store of the setting.
@@ -66,7 +67,8 @@ def measure(
     with store.turn("lipschitz"):
         steps = find_measured(store, runs)
         if steps is None:
-            # The usual effort depends on the number of parameters alone: no model is made.
+            # The usual effort depends on the number of parameters alone, which `eval_shape` gives without
+            # initialising a model.
             theta_0 = jax.eval_shape(game.init, jax.random.key(0))
             effort = rehearsal.usual_effort(theta_0.size)
             if runs != USUAL:
@@ -81,8 +83,9 @@ def measure_steps(
 ) -> Steps:
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 
-    A constant is the largest singular value of the step's Jacobian. Secants then show whether steps stretch
-    displacements further than that: if so, they have kinks.
+    A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
+    after a step, over their distance before it. If a secant exceeds what derivatives explain, steps have
+    kinks.
 
     Args:
       setting: the setting of the audit.
@@ -93,15 +96,16 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Steps with kinks have no bound, whatever secants show: as few secants as possible are measured.
+        # Steps that are known to have kinks have no bound, whatever secants show. As few secants as possible
+        # are measured, at least one of each kind.
         effort = effort._replace(walked=1, searched=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)
     with (
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants are as long as the distance of both worlds' models. While constants are unknown,
-        # that is the distance if steps stretched nothing.
+        # Secants span the distance of both worlds' models. While constants are unknown, it is taken as if
+        # steps stretched nothing.
         distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
         constants = measured.constants

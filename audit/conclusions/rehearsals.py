@@ -20,7 +20,7 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of runs along which to measure a zoo model's steps, or `USUAL`; None for not at all.
 
-    Models of which constants are proven are not measured. Without a request, others are measured if the model
+    Models of which constants are proven are not measured. Without a request, another model is measured if it
     is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound.
 
     Args:
@@ -47,7 +47,12 @@ def count_rehearsals(
 
 
 def require_rehearsals(requested: object, rehearsals: int | None) -> None:
-    """Raises InputError for a number of rehearsals below 2, or one without `lipschitz=measured`."""
+    """Raises InputError for a number of rehearsals that is below 2, or comes without `lipschitz=measured`.
+
+    Args:
+      requested: the caller's `lipschitz`, a word or numbers.
+      rehearsals: the number of runs that the caller requests; None without a request.
+    """
     if rehearsals is None:
         return
     is_measured = isinstance(requested, str) and requested == MEASURED
@@ -88,7 +93,8 @@ def _is_proven(setting: Setting) -> bool:
 def _is_measured_by_default(setting: Setting) -> bool:
     """Returns whether a setting's steps are measured where the caller requests neither that nor the contrary.
 
-    They are if the model is smooth, not every step takes a canary, and the last model can have a bound.
+    They are if the model is smooth, not every step takes a canary, and the last model can have a bound. In
+    all other cases measuring is left to a request.
     """
     if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
         return False

@@ -62,8 +62,8 @@ def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
 def result_json(conclusion: Conclusion, **more: object) -> str:
     """Returns the content of audit.json on a single line.
 
-    It is `bounds_json`, or for a single run `one_run_fields` with the proven epsilon, and in both cases the
-    upper bound on mu and the fields `more`.
+    For several runs it is `bounds_json`. For a single run it is `one_run_fields` with the proven epsilon. In
+    both cases it has the upper bound on mu and the fields `more`.
     """
     more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
     if conclusion.is_one_run:
@@ -74,7 +74,7 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
 def bounds_json(conclusion: Conclusion, **more: object) -> str:
     """Returns a conclusion from several runs as a JSON object on a single line.
 
-    These are its fields. Those marked * are left out where there is nothing to say:
+    Its fields follow. Those marked * are left out where there is nothing to say.
 
       bounds: a list of the estimates, with their noise floors, and the lower bounds.
       notes*: remarks for people.
@@ -152,9 +152,9 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         bounds.append({name: fields[name] for name in _BOUND_FIELDS})
 
     coins, cosines = conclusion.one_run
-    given: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
+    sizes: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
     if cosines is not None:
-        given = {
+        sizes = {
             "normality": cosine_law.anderson_darling(cosines.observed)._asdict(),
             "observed": len(cosines.observed),
             "unobserved": len(cosines.unobserved),
@@ -165,7 +165,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
         **_make_claim_fields(conclusion),
-        **given,
+        **sizes,
         "coins": coins is not None,
     }
 
@@ -232,7 +232,11 @@ def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
 
 
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test."""
+    """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test.
+
+    Its `deciding_runs` is how many runs would give the test enough power. It is None where the test decides
+    already, and where no number that was tried would do.
+    """
     if conclusion.curve is None:
         return {}
     deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
@@ -306,8 +310,9 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
 def source(store: Store, conclusion: Conclusion) -> str:
     """Returns the SHA-256, in hex, of all that the files of a conclusion are made from.
 
-    Hashed are the version of this package, the setting, delta, confidence, the scores, the looks, and the
-    upper bound on the last model with its reason, or why there is none.
+    The hash is of the version of this package, the setting, delta, confidence, the scores, the looks, and the
+    upper bound on the last model with its reason, or why there is none. Where it changes, the files are out
+    of date.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
@@ -317,6 +322,7 @@ def source(store: Store, conclusion: Conclusion) -> str:
     if conclusion.looks is not None:
         facts += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
     digest = hashlib.sha256(json.dumps(facts).encode())
+    # Little-endian float64 gives the same hash on any machine.
     for scores in (conclusion.scores_in, conclusion.scores_out):
         digest.update(f"{scores.shape}".encode() + scores.astype("<f8").tobytes())
     return digest.hexdigest()
@@ -398,6 +404,7 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
     declared = declared_looks(store)
     requested = ",".join(str(runs) for runs in schedule)
     if declared is None:
+        # A stored result was seen before any look was declared.
         was_seen = schedule and (store.path / RESULT).exists()
         why = "looks that are declared after one was taken prove nothing: take another `seed`"
         require(
@@ -417,7 +424,8 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
     """Records in a store that declared looks are taken; to be called before anyone sees their results.
 
-    A look is a conclusion from the runs so far. At which numbers of runs to look is fixed before the first.
+    A look is a conclusion from the runs so far. The numbers of runs at which to look are fixed before the
+    first look.
 
     Args:
       store: the store whose scores are looked at.
@@ -430,6 +438,7 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
     Raises:
       InputError: if the looks can't be read or written.
     """
+    # Other processes wait, so that none replaces this record by that of an earlier look.
     with store.turn("looks"):
         declared = declared_looks(store)
         if declared is not None and declared.taken >= taken:
@@ -447,7 +456,7 @@ def _parse_looks(content: bytes) -> Declared:
     values = json.loads(content)
     schedule = tuple(values["schedule"])
     taken = values["taken"]
-    # InputError is a ValueError. The caller replaces its message, so that nobody reads those below.
+    # InputError is a ValueError. The caller replaces its message, so that nobody reads the messages below.
     are_whole = all(type(value) is int for value in (*schedule, taken))
     require(are_whole, "whole numbers")
     require_schedule(schedule)

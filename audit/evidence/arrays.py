@@ -43,8 +43,8 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
         array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
-    # Kinds b, i, u and f are booleans, integers and floats. Kind V has both records, which are of type void,
-    # and bfloat16 and other floats of ml_dtypes.
+    # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,
+    # but also bfloat16 and other floats of ml_dtypes, which have types of their own.
     kind = array.dtype.kind
     is_record = array.dtype.type is np.void
     fits = kind in "biuf" or (kind == "V" and not is_record)
@@ -67,8 +67,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     """Returns the scores with finite numbers in place of infinities and NaN, such that ranks are right.
 
     An infinite score ranks beyond all finite scores. NaN is the score of a failed run. It ranks below all
-    other scores, in both worlds alike, so that failing is an outcome like any other. Every run that was begun
-    counts: leaving out failed runs would condition the others on not failing, and make bounds wrong.
+    other scores, in both worlds alike, so that failing is an outcome like any other. Failed runs are not left
+    out: bounds would then hold only under the condition that no run fails.
 
     Args:
       worlds: arrays of scores of any shapes, ranked together: scores in and scores out, or one array of all.
@@ -83,6 +83,7 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     finite = scores[np.isfinite(scores)]
     if finite.size == scores.size:
         return worlds
+    # Without any finite score, infinities and NaN are placed around 0.
     lowest = float(finite.min(initial=np.inf)) if finite.size else 0.0
     highest = float(finite.max(initial=-np.inf)) if finite.size else 0.0
     require_squares(max(abs(lowest), abs(highest)))
@@ -95,10 +96,11 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
 
 
 def hash_ranks(*worlds: NDArray[np.int64]) -> int:
-    """Returns a hash of arrays of ranks, as the seed of a random split.
+    """Returns a hash of arrays of ranks, a whole number, as the seed of a random split.
 
     An increasing map of the scores, such as a change of unit, changes neither their ranks nor the split.
     """
+    # Little-endian int64 gives the same seed on any machine.
     content = b"/".join(ranks.astype("<i8").tobytes() for ranks in worlds)
     return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
@@ -122,7 +124,11 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if finite scores are all equal, or if one exceeds 1e100 in size: squares overflow."""
+    """Raises InputError if scores are all equal, or if any exceeds 1e100 in size: its square may overflow.
+
+    Args:
+      scores: finite scores of any shape, at least one.
+    """
     require_squares(float(np.abs(scores).max()))
     first = scores.flat[0]
     require(

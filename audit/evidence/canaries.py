@@ -81,10 +81,10 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns each run's estimates of the (false-positive rate (m,), false-negative rate (n,)).
+        """Returns estimates by each run of (the false-positive rate (m,), the false-negative rate (n,)).
 
-        They are unbiased, or too high on average (see `scale_in`). An estimate may be above 1: it reaches
-        the scale where all guesses are wrong.
+        They are unbiased, or too high on average (see `scale_in`). An estimate may be above 1, up to
+        `scale_out` or `scale_in`, which it reaches where all guesses are wrong.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -97,7 +97,8 @@ class RunErrors(NamedTuple):
     def smoothed(self) -> list[float]:
         """Returns the average [false-positive rate, false-negative rate] over all runs, never 0.
 
-        Half an error and one guess are added to the counts (Jeffreys' prior).
+        Half an error is added to the errors of each kind, and one guess to the guesses: the mean of the
+        posterior under Jeffreys' prior.
         """
         guesses_in, guesses_out = self.guesses()
         false_positive_rate = (self.scale_out * self.alarms.sum() + 0.5) / (guesses_out + 1)
@@ -163,10 +164,11 @@ class Design(Protocol):
         """Returns the numbers of runs and canaries in words: "400 runs with 64 canaries each"."""
 
     def split(self) -> tuple["Design", "Design"]:
-        """Returns (pilot, rest), a random split into disjoint runs; raises InputError for too few runs.
+        """Returns (pilot, rest), a random split of the runs; raises InputError for too few runs.
 
-        The seed is a hash of the scores' ranks. So the split depends neither on the order of the runs, nor on
-        the order of the canaries in a run, nor on the scale of the scores.
+        A threshold is chosen on the pilot, and a bound rests on the other runs. The seed is a hash of the
+        scores' ranks. So the split depends neither on the order of the runs, nor on the order of the canaries
+        in a run, nor on the scale of the scores.
         """
 
     def pooled(self) -> tuple[Array, Array]:
@@ -182,8 +184,8 @@ class Design(Protocol):
         """Returns confidence limits of the probability that a canary is in; None if it is known.
 
         Args:
-          error: the probability with which a bound may fail. The limits use up a part of it, and return what
-            is left.
+          error: the probability with which a bound may fail. The limits use up a part of it; what is left is
+            a field of the result.
         """
 
 
@@ -202,8 +204,9 @@ class CoinLimits(NamedTuple):
     def widened(self, errors: RunErrors) -> RunErrors:
         """Returns the errors with scales at which the rates are on average at least the true rates.
 
-        This holds if the limits do. A probability p of being in has the unbiased scales 1 / p and
-        1 / (1 - p); the smallest p of the limits is taken for the first, the largest for the second.
+        That is so if the true probability p of being in lies within the limits. The unbiased scales are 1 / p
+        for misses and 1 / (1 - p) for false alarms. The lower limit of p is taken for the first, the upper
+        for the second, which makes both scales large enough.
         """
         scale_in = 1 / max(self.low, _TINY)
         scale_out = 1 / max(1 - self.high, _TINY)
@@ -246,7 +249,10 @@ class Coins(NamedTuple):
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
 
     def split(self) -> tuple["Coins", "Coins"]:
-        """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others."""
+        """Returns (pilot, rest): runs drawn at random, seeded by a hash of the ranks, and the others.
+
+        The order of runs, and of canaries in a run, changes nothing, by `_canonical_places`.
+        """
         keys = 2 * _ranks(self.scores) + self.presence  # a number for each pair of rank and bit
         places = _canonical_places(keys)
         pilot, rest = _draw_pilot(places, np.random.default_rng(hash_ranks(keys.flat[places])))
@@ -265,8 +271,8 @@ class Coins(NamedTuple):
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
-        # A canary can be missed only in the half of all runs in which it is in: a miss counts twice
-        # as a share of all runs. So does a false alarm.
+        # A fair coin puts a canary in: it can be missed in half of all runs only. So misses as a share of all
+        # runs count twice, for a rate among the canaries that are in. False alarms do likewise.
         return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
 
     def limits(self, error: float) -> CoinLimits | None:
@@ -440,7 +446,8 @@ class Fresh(NamedTuple):
     def ranks(self) -> Places:
         """Returns the ranks (R, K) that the cosines stand for, from 1, the highest score, to M + 1.
 
-        Rank r is stored as the cosine that a random direction exceeds with probability r / (M + 1).
+        M = `draws` is the number of fresh draws in each run. Rank r is stored as the cosine that a random
+        direction exceeds with probability r / (M + 1).
         """
         from audit.laws import cosine_law  # loads SciPy
 
@@ -467,7 +474,7 @@ class Fresh(NamedTuple):
         cosines_in = self.cosines[self.presence]
         quantiles = min(max(cosines_in.size, _LEAST_QUANTILES), _MOST_QUANTILES)
         levels = (np.arange(quantiles) + 0.5) / quantiles
-        if self.draws:
+        if self.draws:  # the cosines stand for ranks
             ranks_in = self.ranks()[self.presence]
             # The rank of a canary that is out is uniform; deviates ascend as ranks fall.
             ranks_out = np.ceil(levels[::-1] * (self.draws + 1)).astype(np.int64)
@@ -475,10 +482,11 @@ class Fresh(NamedTuple):
         return cosines_in, cosine_law.quantile(levels, self.dimension)
 
     def _deviates(self, ranks: Places) -> Array:
-        """Returns the normal deviate of each rank, in the shape of `ranks`.
+        """Returns the normal deviate of each rank, higher for a better rank, in the shape of `ranks`.
 
-        It is the deviate that is exceeded with probability (rank - 1/2) / (M + 1), which is the probability
-        that a canary out has a better rank, plus half of that of the same rank.
+        It is the deviate that a standard normal variable exceeds with probability (rank - 1/2) / (M + 1),
+        with M the number of fresh draws. This is the probability that a canary that is out has a better rank,
+        plus half the probability that it has the same rank.
         """
         from scipy import special
 
@@ -507,7 +515,7 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
         "presence puts all canaries into one world: both are needed",
     )
     failed = _count_failed(values)
-    (ranked,) = rank_all(values)
+    (ranked,) = rank_all(values)  # finite, with failed runs below all others
     require_apart(ranked)
     return Coins(ranked, present, failed=failed)
 
@@ -525,7 +533,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
-    # Kind "b" is bool, which `_array` has converted to float64.
+    # `_array` has converted booleans to float64, so that the caller's own types (kind "b" is bool) decide.
     is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
     _require_no_presence(array_in, array_out, is_bits)
 
@@ -569,11 +577,12 @@ def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> 
       scores_out: what the caller gave as scores out.
       is_bits: whether the scores out had the type bool and the scores in had not.
     """
-    bits_alone = (
+    # Scores out that are 0 and 1 may be real, guesses for instance, if the scores in are 0 and 1 too.
+    only_bits_out = (
         np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
     )
-    scores_differ = not np.isin(scores_in, (0, 1)).all()
-    looks_like_presence = is_bits or (bits_alone and scores_differ)
+    has_more_values_in = not np.isin(scores_in, (0, 1)).all()
+    looks_like_presence = is_bits or (only_bits_out and has_more_values_in)
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
     require(
         not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}"

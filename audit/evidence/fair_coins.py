@@ -67,9 +67,9 @@ _CANARY = _RowWords("canary", "canaries")
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    Fair coins are refused with probability at most ERROR, by Bonferroni over all tests. The message is that
-    of the failed test that readers understand best: tests that count coins come before tests of their order,
-    then the test with the smallest p-value comes first.
+    Fair coins are refused with a probability of at most ERROR, 1e-6, by Bonferroni over all tests. The
+    message is that of a single failed test: of the tests that count coins before those of their order, and
+    among these of the test with the smallest p-value.
     """
     tests = list(_tests(presence))
     threshold = np.log(ERROR / len(tests))
@@ -80,7 +80,7 @@ def require_fair(presence: Bits) -> None:
 
 
 def _tests(presence: Bits) -> Iterator[_Test]:
-    """Yields the results of all tests of coins (R, K): on their total, by run and by canary."""
+    """Yields the results of all tests of coins (R, K): of their total, of runs' coins, and of canaries'."""
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
@@ -135,13 +135,17 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
     """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
     chosen = np.asarray(chosen)
-    log_orders = special.gammaln(chosen + 1)  # log chosen!
-    log_orders_of_rest = special.gammaln(number - chosen + 1)
-    return np.asarray(special.gammaln(number + 1) - log_orders - log_orders_of_rest)
+    # The logs of factorials: gammaln(n + 1) is log n!.
+    log_factorial = special.gammaln(number + 1)
+    log_chosen_factorial = special.gammaln(chosen + 1)
+    log_left_factorial = special.gammaln(number - chosen + 1)
+    return np.asarray(log_factorial - log_chosen_factorial - log_left_factorial)
 
 
 def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:
-    """Tests whether a row has too many or too few heads, by the most extreme row and Bonferroni over rows.
+    """Tests whether a row has too many or too few heads.
+
+    The p-value is that of the most extreme row, times the number of rows (Bonferroni).
 
     Args:
       totals: (rows,) number of heads in each row.
@@ -159,7 +163,7 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
     """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
     Lags are 1 to 64 columns, at most half of the row. At each lag, whether two fair coins differ is a fair
-    coin itself. The most extreme lag is reported, by Bonferroni over lags.
+    coin itself. The p-value is that of the most extreme lag, times the number of lags (Bonferroni).
     """
     most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
     changes = []
@@ -182,19 +186,23 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
 
 
 def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
-    """Returns, for each different row of bits up to complement, how many rows equal it or its complement."""
+    """Returns how often each different row of bits (rows, columns) occurs, in any order.
+
+    A row and its complement count as the same.
+    """
     without_complements = bits ^ bits[:, :1]  # flips each row whose first bit is 1
     # Each row becomes a single value of bytes, which NumPy can sort.
     packed = np.ascontiguousarray(np.packbits(without_complements, axis=1))
     rows = packed.view(np.dtype((np.void, packed.shape[1]))).ravel()
-    return np.unique(rows, return_counts=True)[1]
+    _, counts = np.unique(rows, return_counts=True)
+    return counts
 
 
 def _test_copies(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether the most frequent row of bits, up to complement, occurs too often.
 
-    For c copies among rows of `width` coins, c - 1 given rows all equal a first one up to complement with
-    probability 2^-((c - 1)(width - 1)). The p-value is a union bound over all choices of c rows.
+    It occurs c times. Given a row of `width` fair coins, c - 1 other rows all equal it, or its complement,
+    with probability 2^-((c - 1)(width - 1)). The p-value is a union bound over all choices of c rows.
     """
     rows, width = bits.shape
     copies = int(_count_equal_rows(bits).max())
@@ -209,8 +217,9 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
 def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
-    The p-value is exact for up to 4000 rows. For more it is Chernoff's bound on the number of repeated rows,
-    by the Poisson law of the same mean.
+    The p-value, of at most so many different rows, is exact for up to 4000 rows. For more it is Chernoff's
+    bound on the number of rows that repeat an earlier row: exp(r - m + r log(m / r)) for r repeats with a
+    mean of at most m.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
@@ -224,7 +233,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.
     mean = rows * (rows - 1) / 2 / bins
     repeats = rows - kinds
-    if repeats <= mean:
+    if repeats <= mean:  # the bound is for more repeats than the mean: the p-value is 1
         return _Test(0.0, message)
     return _Test(float(repeats - mean + repeats * (np.log(mean) - np.log(repeats))), message)
 
@@ -257,16 +266,19 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _
       width: K, number of coins in a row.
       row: the words for a row.
     """
+    # The values that a total may have, as far as they matter: to 40 of its deviations, sqrt(K) / 2 each.
     middle = width // 2
     reach = int(_FAR * np.sqrt(width) / 2) + 1
-    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)  # of a total
+    values = np.arange(max(middle - reach, 0), min(middle + reach, width) + 1)
     log_choices = _log_binomial_coefficients(width, values)
     log_law = log_choices - width * np.log(2)
     squares = (2 * values - width) ** 2 / width
-    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)  # of one row
+    # The log of E[exp(t X)] for a single row, at each t of _TILTS.
+    log_moments = special.logsumexp(log_law + _TILTS[:, None] * squares, axis=1)
 
     observed = ((2 * totals - width) ** 2 / width).sum()
     log_p = float((len(totals) * log_moments - _TILTS * observed).min()) + np.log(2)  # two sides
+    # For the message: the deviation of rows' totals from K / 2, as observed and as of fair coins.
     deviation = np.sqrt(observed / len(totals) * width) / 2
     fair_deviation = np.sqrt(width) / 2
     message = (

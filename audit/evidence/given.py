@@ -70,6 +70,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     # Copies are looked for first: the message on pasted rows is clearer than that on unfair coins.
     require_no_copies(drawn)
     fair_coins.require_fair(drawn.presence)
+    # A caller's coins may be slightly unfair: bounds allow for that.
     checked = drawn._replace(given=True)
     return OneRun(checked, None) if len(values) == 1 else checked
 
@@ -103,6 +104,7 @@ def cosines(
     >>> str(audit.cosines(values, dimension=62_006))
     '10 runs with 256 fresh directions each, all in'
     """
+    # A DataFrame's columns would be taken for canaries.
     require(not hasattr(values, "columns"), "cosines come as an array: give no table")
     array = floats("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
@@ -145,6 +147,6 @@ def _cosines_of_one_run(
     fair_coins.require_fair(present)
     coins_of_run = Coins(values[None], present, given=True)
     require_no_copies(coins_of_run)
-    # Their spread is not checked: the cosines of canaries that are out tell what it is.
+    # `check_own_cosines` does not check their spread: the cosines of canaries that are out tell what it is.
     cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
     return OneRun(coins_of_run, cosines_of_run)

@@ -95,6 +95,7 @@ def given(
         present = check_bits(presence, values.shape)
     failed = values == FAILED
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
+    # If canary k had the same direction in every run, the canaries' means over runs differ.
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
     _require_spread(design)
     require_no_copies(design)
@@ -115,7 +116,8 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
     It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's
-    own mean is subtracted first. The p-value is 1 with fewer than 3 runs or 10 canaries.
+    own mean is subtracted first. The p-value is 1 where nothing can be tested: with fewer than 3 runs or 10
+    canaries, or where all cosines of a run are equal.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -124,12 +126,13 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     if len(cosines) < 3 or cosines.shape[1] < LEAST:
         return 1.0
     deviations = _about_means(cosines, presence)
-    counts = presence.sum(0)
-    groups = np.count_nonzero(counts)  # canaries that are in, in any run
+    counts = presence.sum(0)  # of each canary, in how many runs it counts
+    groups = np.count_nonzero(counts)
+    # Sums of squares: in all, and between canaries' means. What is left is within canaries.
     total = float(np.square(deviations).sum())
-    # A degree of freedom goes to each run's mean, and one to each canary's but the last.
-    freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
     between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
+    # A degree of freedom goes to each run's mean, and one to each canary's mean but the last.
+    freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
     # Nothing can be tested with too few canaries or cosines, or where all cosines of a run are equal.
     if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
         return 1.0
@@ -147,7 +150,7 @@ def describe_dimension(design: Fresh) -> str:
         f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
     )
     out = design.out()
-    if len(out) >= LEAST:
+    if len(out) >= LEAST:  # their law is known, and is tested rather than the spread of the others
         factor = _least_of_law_test(len(out))
         tested = f"{len(out):,} cosines of canaries that are out"
     else:
@@ -163,7 +166,7 @@ def describe_dimension(design: Fresh) -> str:
         )
     if factor >= design.dimension / 2:  # the true dimension would be 2 or less
         return untested
-    shown = f"{np.ceil(100 * factor) / 100:.3g}"
+    shown = f"{np.ceil(100 * factor) / 100:.3g}"  # rounded up, so that the statement stays true
     return (
         f"{declared} was tested by {tested}: one {shown} times too large would have been refused with "
         f"probability {_POWER}, a smaller excess less surely, and it makes bounds wrong"
@@ -171,12 +174,13 @@ def describe_dimension(design: Fresh) -> str:
 
 
 def measure_spread(design: Fresh) -> CosineSpread:
-    """Returns how much the cosines of canaries that are in spread about their run's mean.
+    """Returns how much the cosines of canaries that are in spread about their run's mean, and their F law.
 
-    With one canary a run, they spread about the mean of all runs. Failed runs are left out. The F law allows
-    for leave-one-out cosines, which depend on each other within a run: their squares vary as if a share
-    1 - K/d of them were independent, over a denominator with d - K degrees of freedom for each run, where K
-    is the number of canaries in a run and d the dimension.
+    With one canary a run, they spread about the mean of all runs. Failed runs are left out.
+
+    The F law, of the mean squared deviation times d, allows for leave-one-out cosines, which depend on each
+    other within a run. Let K be the number of canaries in a run and d the dimension. The squares vary as if a
+    share 1 - K/d of them were independent, over a denominator with d - K degrees of freedom for each run.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -189,6 +193,7 @@ def measure_spread(design: Fresh) -> CosineSpread:
     else:
         deviations = _about_means(cosines, presence)
         freedom = int(presence.sum()) - runs
+    # The lower limits keep the law defined with as many canaries as dimensions, or without any run.
     independent_share = max(1 - canaries / design.dimension, 1 / design.dimension)
     numerator = max(freedom * independent_share, 1.0)
     denominator = float(max(runs * (design.dimension - canaries), 1))
@@ -196,10 +201,10 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
 
 def _least_of_law_test(cosines: int) -> float:
-    """Returns the factor at which the test of the law refuses a too large dimension with probability 0.9.
+    """Returns how many times too large a dimension is that the test of the law refuses with probability 0.9.
 
-    The factor is the declared dimension over the true one. It is computed for the sum of squared cosines
-    alone: times the true dimension, that sum is chi-squared.
+    This factor is the declared dimension over the true dimension. It is computed for the sum of squared
+    cosines alone: times the true dimension, that sum is chi-squared.
 
     Args:
       cosines: number of tested cosines, of canaries that are out.
@@ -223,13 +228,13 @@ def _check_cosines(cosines: ArrayLike) -> Array:
         values = values[:, None]
     failed = ~np.isfinite(values)
     require_few_failed("cosines", int(failed.sum()), values.size)
-    largest = float(np.abs(values[~failed]).max())
+    largest = float(np.abs(values[~failed]).max())  # at least half of the cosines are finite
     require(largest <= 1 + _SLACK, f"{largest:g} is no cosine: divide by both lengths")
     return np.where(failed, FAILED, np.clip(values, -1.0, 1.0))
 
 
 def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a caller's presence as bool (runs, canaries).
+    """Returns a caller's bits of presence as bool (runs, canaries), after checks.
 
     Args:
       presence: (runs, canaries), or (runs,) with a single canary a run; 1 where the canary was in, else 0.
@@ -260,15 +265,17 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if cosines of canaries that are in spread significantly more than 1/sqrt(d).
 
-    The test's error is LEVEL, 1e-6. With 10 or more cosines of canaries that are out, nothing is tested
-    here: the test of their law sees more. A smaller spread is not refused. Canaries may depend on each other,
-    and bounds hold with too small a dimension.
+    That is the spread of uniform directions in d dimensions. The test's error is LEVEL, 1e-6. With 10 or more
+    cosines of canaries that are out, nothing is tested here: the test of their law sees more. A smaller
+    spread is not refused: canaries that depend on each other may cause it, and bounds hold with too small a
+    dimension.
     """
     if len(design.out()) >= LEAST:
         return
     spread = measure_spread(design)
     if spread.freedom < LEAST - 1:
         return
+    # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom
     if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
         return

@@ -21,8 +21,9 @@ def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimensi
     """Returns the leave-one-out cosines cos(v_j, u_j) (K,) of all K directions v_j, in [-1, 1].
 
     u is the movement of the parameters. u_j is u less its projection on the span of the other K - 1
-    directions. Let w = G^-1 V u, let g be the diagonal of G^-1, and let r = |u|^2 - (V u)' w, which is the
-    squared length of the part of u outside the span of all directions. Then
+    directions. Let V have the directions as rows, let G = V V', w = G^-1 V u, and let g be the diagonal of
+    G^-1. Let r = |u|^2 - (V u)' w, which is the squared length of the part of u outside the span of all
+    directions. Then
 
         cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
 
@@ -72,7 +73,8 @@ def _invert(gram: Array) -> Array:
     except linalg.LinAlgError:
         raise InputError(dependent) from None
     inverse = np.asarray(linalg.cho_solve(factor, np.eye(len(gram))))
-    # 1 / g_j is the squared length of v_j outside of the span of the others.
+    # 1 / g_j, with g the diagonal of the inverse, is the squared length of direction j outside the span of
+    # the others. A share of 1e-9 or less of its own squared length is taken for rounding.
     independent = bool((1 / np.diag(inverse) > _LEAST_OUTSIDE * np.diag(gram)).all())
     require(independent, dependent)
     return inverse

@@ -65,7 +65,7 @@ class OneRun(NamedTuple):
         """Returns the scores of canaries that were in, and of those that were out."""
         if self.coins is not None:
             return self.coins.pooled()
-        assert self.cosines is not None
+        assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
@@ -99,14 +99,15 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):
         squares = float(np.square(checked.observed - checked.observed.mean()).sum())
-        require_spread(squares, len(checked.observed) - 1, dimension, _SPREAD_FIX)
+        freedom = len(checked.observed) - 1  # the mean takes a degree of freedom
+        require_spread(squares, freedom, dimension, _SPREAD_FIX)
     return checked
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns cosines of a single run, after the checks of `cosines` except that of their spread.
 
-    For audits where the dimension is certain, and canaries may take part unequally often.
+    It is for audits where the dimension is certain, and canaries may take part unequally often.
 
     Args:
       observed: (K,) cosines of canaries that took part.
@@ -126,8 +127,8 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
 def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:
     """Raises InputError if cosines spread significantly more than those of uniform directions.
 
-    It is a chi-squared test with error 1e-6. A smaller spread is not refused. Canaries may depend on each
-    other, and bounds hold with too small a dimension.
+    It is a chi-squared test with error 1e-6. A smaller spread is not refused: canaries that depend on each
+    other may cause it, and bounds hold with too small a dimension.
 
     Args:
       squares: sum of the cosines' squared deviations from their mean.
@@ -137,7 +138,7 @@ def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> No
     """
     if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
         spread = np.sqrt(squares * dimension / freedom)
-        suggested = max(round(freedom / squares), 1)
+        suggested = max(round(freedom / squares), 1)  # of which 1 / sqrt(d) is the observed spread
         raise InputError(
             f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
             f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"

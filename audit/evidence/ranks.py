@@ -101,7 +101,7 @@ def ranks(
         from audit.evidence.given_directions import check_bits  # loads SciPy
 
         present = check_bits(presence, own_ranks.shape)
-    # Any rank will do for failed runs, whose cosines are replaced.
+    # The ranks of failed runs mean nothing. Any rank will do, since their cosines are replaced.
     placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
     design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
@@ -110,14 +110,14 @@ def ranks(
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
-    """Returns the evidence of the library's own runs.
+    """Returns the evidence of the library's own runs, which needs no checks: ranks among fresh draws.
 
     Args:
       below: (R, K), how many fresh draws score below each canary.
       presence: (R, K), whether the canary was in.
       draws: M, the number of fresh draws in each run.
     """
-    ranks = draws + 1 - np.rint(below).astype(np.int64)
+    ranks = draws + 1 - np.rint(below).astype(np.int64)  # 1 is the highest score, M + 1 the lowest
     return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 
@@ -164,6 +164,8 @@ def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
 def _require_one_law(initial: Any, seed: int) -> None:
     """Raises InputError if canaries and fresh draws score differently on the initial model.
 
+    That model knows neither, so that a difference shows that they do not come from one generator.
+
     Args:
       initial: the pair (scores (R, K), fresh scores (R, M)) on the initial model.
       seed: seed of the random order of ties.
@@ -173,7 +175,8 @@ def _require_one_law(initial: Any, seed: int) -> None:
     scores, fresh = initial
     ranks = rank_among(scores, fresh, seed)
     draws = np.shape(fresh)[1]
-    p_value = measure_law(ranks, np.ones(ranks.shape, bool), draws)
+    is_out = np.ones(ranks.shape, bool)  # no canary is in before training
+    p_value = measure_law(ranks, is_out, draws)
     if p_value < LEVEL:
         raise InputError(
             "on the initial model canaries score otherwise than fresh draws "
@@ -184,10 +187,11 @@ def _require_one_law(initial: Any, seed: int) -> None:
 def place(ranks: ArrayLike, draws: int) -> Array:
     """Returns the cosine in RANK_DIMENSION dimensions that stands for each rank, in the shape of `ranks`.
 
-    It is the cosine that a random direction exceeds with probability rank / (M + 1), where M = draws: that is
-    the probability that a canary that is out has this rank or a better one. The cosine is lowered a little.
-    So at any threshold t at most floor((M + 1) a(t)) of the M + 1 ranks lie above t, where a(t) is the
-    probability of a cosine above t.
+    It is the cosine that a random direction exceeds with probability rank / (M + 1), where M = draws. A
+    canary that is out has this rank, or a better rank, with the same probability.
+
+    The cosine is then lowered a little, against rounding. So at any threshold t at most floor((M + 1) a(t))
+    of the M + 1 ranks lie above t, where a(t) is the probability of a cosine above t.
     """
     from audit.laws import cosine_law  # loads SciPy
 
@@ -202,8 +206,8 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
     r / (M + 1), by a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test,
     and by the sum of their squares. Ranks of a run share its fresh draws. With k canaries out among M draws
-    this makes the variance of a mean about 1 + k / M times that of independent ranks, so both tests count
-    that many times fewer values.
+    this makes the variance of a mean about 1 + k / M times that of independent ranks. So both tests take the
+    number of values to be smaller by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -231,6 +235,7 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
     chi_squared_p = 2 * tail
     distance = stats.kstest(deviates, "norm").statistic
+    # Its law needs at least 1 value.
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
     return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 
