@@ -449,9 +449,9 @@ _ROUND_COLUMNS = (
 
 
 def format_canaries(rows: Sequence[RoundValues]) -> str:
-    """Returns a list of the rounds' canaries, which are texts, as in Table 1 of the CANIFE paper.
+    """Returns the designed texts, round by round, as Table 1 of the CANIFE paper lists them.
 
-    It is empty where canaries are images.
+    The result is empty where canaries are images.
     """
     lines = []
     for row in rows:

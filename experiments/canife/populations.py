@@ -129,9 +129,9 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
       data: The models' data.
     """
     train, test = data.clients(setting)
-    assert test is not None
+    assert test is not None  # all data sets of images have a test set
     test_set = Dataset(*test, train.source, train.checksum)
-    if not setting.clients:
+    if not setting.clients:  # a client for each image
         return Split(train, one_each(test_set), test, train.checksum)
     mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
     # Another seed: otherwise mock client i would prefer the same classes as client i.

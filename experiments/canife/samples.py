@@ -223,6 +223,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         Each drawn character has log weight 0, and all others at its position have -inf, so that the text is
         the same with any key.
         """
+        # The largest weight of a Gumbel-softmax draw is that of a character drawn by the sample's weights.
         characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))

@@ -231,6 +231,8 @@ def _design_canary(
     samples = population.samples
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
+
+    # The first sample is random, or the first example of a random client of the pool.
     rng = populations.make_generator(setting, f"sample {number}")
     chosen = int(rng.integers(len(pool)))
     if setting.start == "random":

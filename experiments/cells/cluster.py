@@ -166,6 +166,7 @@ def join(address: str) -> Iterator[Cluster]:
 
     with local_ray.reap_processes() if alone else contextlib.nullcontext():
         try:
+            # Of what Ray's threads print, only first lines are shown.
             with contextlib.redirect_stdout(_OwnThreadStdout(sys.stdout)):
                 yield Cluster(ray)
         finally:

@@ -63,14 +63,14 @@ def _own_folder(temporary: Path) -> Path:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        status = folder.lstat()
+        status = folder.lstat()  # of the entry itself: a link, which may lead anywhere, is refused
     except OSError as error:
         raise InputError(
             f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR"
         ) from None
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     require(is_own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
-    folder.chmod(0o700)
+    folder.chmod(0o700)  # it may have existed with other permissions
     return folder
 
 
@@ -151,7 +151,8 @@ def check_answer(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        host_name = host.strip("[]")  # the brackets of an IPv6 address
+        socket.create_connection((host_name, int(port)), _ANSWER_SECONDS).close()
 
 
 @contextlib.contextmanager

@@ -288,6 +288,6 @@ def _help(
     if not shared:
         time.sleep(_POLL_SECONDS)
         return cells
-    cell = random.choice(shared)
+    cell = random.choice(shared)  # at random, so that helpers spread over the cells
     _attempt(cell, place, progress, outcome, helps=True)
     return [other for other in cells if other is not cell]

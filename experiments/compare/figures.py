@@ -109,7 +109,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
     highest = max([upper, *(row.epsilon for row in rows)])
     edge = min(1.6 * upper, highest) * 1.05
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7, 0.24 * len(rows) + 1.3))
+        height = 0.24 * len(rows) + 1.3  # inches: the rows, and what is above and below them
+        figure, axis = plt.subplots(figsize=(7, height))
         for place, row in enumerate(rows):
             _draw_value(axis, place, row, edge)
         key = list(_KEY)
