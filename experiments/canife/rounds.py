@@ -144,7 +144,7 @@ def best_accuracy(
       InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
-    # Epsilon is -inf or inf at thresholds at which one or both kinds of errors do not occur.
+    # Epsilon is -inf at thresholds where a single kind of error occurs, and inf where neither does.
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
     ranks = np.where(have_both_errors, -errors.sum_rates(), -np.inf)  # few errors: a high rank
     return _estimate_at_best("canife_old", errors, ranks, delta, confidence)

@@ -242,8 +242,8 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 def _each_run_alone(finished: "FinishedAudit") -> str:
     """Returns a table of what each run shows by itself, after an empty line; "" where there is no such table.
 
-    Only the one-shot adversary has it, whose runs have many canaries each. Where this adversary puts all
-    canaries in, there is a single run, which the table of bounds shows already.
+    Only the one-shot adversary has such a table: its runs have many canaries each. Where this adversary puts
+    all canaries in, there is a single run, which the table of bounds shows already.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
