@@ -91,10 +91,13 @@ class Global(NamedTuple):
 def summarize_round(setting: Attacked, measured: Measured) -> RoundValues:
     """Summarizes a measured round: estimates, the attack's accuracy, and a perfect canary's epsilon.
 
-    The published estimate is at the paper's delta, 1 / setting.scores. The former estimate is at delta 1e-5,
-    as in the public code until 2023. A perfect canary's score is N(1, sigma^2) with the canary and
-    N(0, sigma^2) without it, so that mu = 1 / sigma. Its epsilon is at the training run's delta, and at the
-    paper's.
+    The published estimate is at the paper's delta, 1 / n for n = setting.scores scores. The former estimate
+    is that of the public code until 2023, at delta 1e-5. The attack's accuracy is the largest share of scores
+    on the right side of a threshold.
+
+    A perfect canary's score is N(1, sigma^2) with the canary and N(0, sigma^2) without it, where sigma is the
+    noise multiplier. Its trade-off curve is Gaussian with mu = 1 / sigma. Its epsilon is given at the delta
+    of the training run, and at the paper's.
 
     Args:
       setting: The setting of the training run.
@@ -103,7 +106,9 @@ def summarize_round(setting: Attacked, measured: Measured) -> RoundValues:
     scores_in = measured.scores_in
     scores_out = measured.scores_out
     paper_delta = 1 / setting.scores
-    mu = 1 / setting.noise_multiplier if setting.noise_multiplier else np.inf
+    mu = np.inf  # without noise
+    if setting.noise_multiplier:
+        mu = 1 / setting.noise_multiplier
     return RoundValues(
         measured,
         published=rounds.best_epsilon(scores_in, scores_out, CONFIDENCE, paper_delta),
@@ -118,21 +123,25 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     """Composes the epsilons of measured rounds to those of the training run, by Renyi DP.
 
     Each measured round's epsilon is converted to the noise multiplier of a Gaussian round that leaks as much.
-    All rounds that the measured round represents are charged that noise.
+    All rounds that the measured round represents are charged as rounds with this noise multiplier.
 
     Args:
       setting: The setting.
       rows: The setting's measured rounds, in order.
       backward: Whether a measured round also represents the unmeasured rounds before it, as in the public
         code, instead of those after it, as in the paper.
+
+    Returns:
+      The training run's epsilon up to each measured round, from several sources.
     """
     measured_rounds = [row.measured.number for row in rows]
+    # Every `setting.every`-th round is measured: the last measured round represents no more than so many.
     last_round = min(measured_rounds[-1] + setting.every - 1, setting.rounds)
     count_represented = rounds.backward if backward else rounds.forward
     represented = count_represented(measured_rounds, last_round)
-    sampling_rate = setting.cohort / rows[0].measured.clients
+    sampling_rate = setting.cohort / rows[0].measured.clients  # the same in all rounds
     true_noise = setting.noise_multiplier
-    delta_of_round = 1 / setting.scores
+    delta_of_round = 1 / setting.scores  # the delta of the published estimates
 
     def accumulate(noises: Sequence[float]) -> list[float]:
         """Returns epsilon up to each measured round, if the rounds are charged these noise multipliers."""
@@ -141,7 +150,9 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
             charges.append(Charge(noise, sampling_rate, count))
         return rounds.cumulative(charges, setting.delta)
 
-    # The noise multiplier of each measured round, from several sources, as in `Global`.
+    # The noise multiplier that each measured round is charged, from several sources, as in `Global`. Epsilon
+    # is converted to it through Renyi DP, as published (published, lower, upper), or by the exact Gaussian
+    # curve (gaussian, canaries).
     published = []
     lower = []
     upper = []
@@ -184,12 +195,13 @@ def predict_other_cohorts(
         is normal.
     """
     clients = len(measured.known)
-    # 24 sizes from 2 to half of the clients, evenly spaced by their logarithm; `unique` drops repeated sizes.
+    # 24 sizes from 2 to half of the clients, but at least 2, evenly spaced by their logarithm. `unique` drops
+    # sizes that are equal once they are rounded down.
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     clients_deviation = compute_cohort_deviation(measured.known, sizes)
     deviations = np.hypot(clients_deviation, setting.noise_multiplier)
-    # The best threshold lies halfway between the means of both worlds, which are `own` apart. 1e-12 stands in
-    # for a deviation of 0, without noise.
+    # The best threshold lies halfway between the means of both worlds, which differ by `own`. A score is on
+    # the right side with probability Phi(own / 2 / deviation). 1e-12 stands in for a deviation of 0.
     accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
     return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
@@ -286,23 +298,25 @@ def average_over_seeds(
     """Averages what measured rounds show, over settings that differ in their seeds alone.
 
     Args:
-      curve: The field that has a curve for each of its values.
+      curve: The field of the settings that has a curve for each of its values.
       x: The field on the x axis, or `round`.
       measured: The settings, each with its measured rounds.
 
     Returns:
-      The curves. Only over rounds do they have epsilons of the training run (TOTALS); otherwise NaN.
+      The curves, with averages of QUANTITIES and of TOTALS. The latter are epsilons of the training run; they
+        are NaN unless rounds are on the x axis.
     """
     # By (the curve's value, x, round): for each seed, the values of QUANTITIES and then of TOTALS.
     values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
+        # For each row, epsilon by the published estimates and by the accountant, in the order of TOTALS.
         totals = [(np.nan, np.nan)] * len(rows)
         if x == ROUND:
             composed = compose(setting, rows, backward=False)
             totals = list(zip(composed.published, composed.accountant, strict=True))
         for row, total in zip(rows, totals, strict=True):
             round_number = row.measured.number
-            # No field is named `round`: where that is x, the round's number is taken.
+            # No field of a setting is named `round`: where x is `round`, the round's number is taken.
             place = getattr(setting, x, round_number)
             values = [compute(setting, row) for compute in QUANTITIES.values()]
             key = (getattr(setting, curve), place, round_number)
@@ -348,19 +362,27 @@ def make_rounds_table(
 ) -> Table[_TableRow]:
     """Makes a table with a row for each measured round.
 
+    Its text shows what each round leaks. Its CSV also has epsilon of the training run up to each round.
+
     Args:
       setting: The setting.
       rows: What the setting's measured rounds show.
       composed: Epsilon of the training run up to each measured round.
     """
-    # A line above the columns' heads, which says at which delta their epsilons are.
+    # A line above the columns' heads, which says at which delta their epsilons are. The first columns, of 26
+    # characters, have none. Three columns at delta 1/n follow, and three at the training run's delta.
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
+
+    # The notes below the table name the largest finite estimate that n scores, half in each world, can show.
     half = setting.scores // 2
     cap = rounds.largest_estimate(half, half, 1 / setting.scores)
     notes = _NOTES.format(n=setting.scores, cap=cap, mock=setting.mock_rounds, delta=setting.delta)
+
+    # For each measured round, the values of all fields of `Global`.
+    totals_by_round = zip(*composed, strict=True)
     lines = []
-    for row, total in zip(rows, zip(*composed, strict=True), strict=True):
+    for row, total in zip(rows, totals_by_round, strict=True):
         lines.append(_TableRow(row.measured, row, total))
     return Table(
         _ROUND_COLUMNS,
@@ -427,11 +449,15 @@ _ROUND_COLUMNS = (
 
 
 def format_canaries(rows: Sequence[RoundValues]) -> str:
-    """Returns the designed texts by round, as in the paper's Table 1; empty where canaries are images."""
+    """Returns the designed texts, round by round, as Table 1 of the CANIFE paper lists them.
+
+    The result is empty where canaries are images.
+    """
     lines = []
     for row in rows:
         canary = row.measured.canary
         if isinstance(canary, str):
+            # The first line has the round's number before it; further lines are indented as far.
             first_line, *more_lines = wrap_escaped(canary, _TEXT_WIDTH)
             lines.append(f"{row.measured.number:>5} {first_line}")
             lines += [f"{'':>5} {line}" for line in more_lines]
@@ -459,9 +485,11 @@ def format_totals(
 ) -> str:
     """Returns lines with the training run's epsilon, by the estimates, the exact laws and the accountant.
 
-    A perfect canary's epsilon is composed of the median estimate of 150 simulations (Errata C9). Each score
-    comes from a mock round of a frozen model: the accountant's second value counts these as rounds that were
-    released too (Errata C4).
+    A perfect canary leaks all that the noise allows. Its epsilon is composed of the median published estimate
+    over 150 simulated rounds (Errata C9).
+
+    The accountant has two values. Each score comes from a mock round of a frozen model. The second value
+    counts all mock rounds as if they were released too (Errata C4).
 
     Args:
       setting: The setting.
@@ -469,12 +497,15 @@ def format_totals(
       composed: Epsilon of the training run up to each measured round.
       backward: Whether a measured round was charged for the rounds before it too, rather than those after.
     """
-    sampling_rate = setting.cohort / rows[0].measured.clients
+    sampling_rate = setting.cohort / rows[0].measured.clients  # the same in all rounds
     charge = Charge(setting.noise_multiplier, sampling_rate, composed.rounds[-1])
     rng = np.random.default_rng(setting.seed)
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
+
+    # A measured round has `setting.scores` mock rounds.
     played = setting.rounds + len(rows) * setting.scores
     released = rounds.composed([charge._replace(rounds=played)], setting.delta)
+
     way = "backward" if backward else "forward"
     interval = f"{composed.published[-1]:.2f} [{composed.lower[-1]:.2f}, {composed.upper[-1]:.2f}]"
     return f"""\
@@ -490,17 +521,21 @@ epsilon over {composed.rounds[-1]:,} rounds at delta {setting.delta:g}, charged 
 def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point of a sweep's curves.
 
-    The table shows means, with standard deviations over training runs in brackets. The CSV has the averages
-    of all quantities. A column without a key is in the table alone, a column without a head in the CSV alone.
+    Its text shows means, with standard deviations over training runs in brackets. Its CSV has means and
+    deviations of all quantities. A `Column` without a key is in the text alone, and a `Column` without a head
+    in the CSV alone.
 
     Args:
       title: The title above the table.
       curves: The points, which are over rounds or over a field of the setting.
     """
+    # A line above the table says what is averaged.
     trainings = max(point.trainings for point in curves.points)
     average = "one training run each"
     if trainings > 1:
         average = f"mean (deviation) over {trainings} training runs"
+
+    # The columns that name the point.
     over_rounds = curves.x == ROUND
     columns = [Column(curves.curve, lambda point: point.curve, curves.curve)]
     if over_rounds:
@@ -508,13 +543,17 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     else:
         columns.append(Column(curves.x, lambda point: point.x, curves.x.replace("_", "\n")))
         columns.append(Column(ROUND, lambda point: point.round))
-        average = f"round {curves.points[-1].round}, {average}"
+        average = f"round {curves.points[-1].round}, {average}"  # all points show the same round
     columns.append(Column("trainings", lambda point: point.trainings))
+
+    # The columns of the CSV, and then those of the text.
     for name in (*QUANTITIES, *TOTALS):
         columns.append(Column(name, partial(_get_mean, name)))
         columns.append(Column(f"{name}_deviation", partial(_get_deviation, name)))
     for name in _SHOWN_OVER_ROUNDS if over_rounds else _SHOWN:
-        head = "law" if name == "law_then" else name
+        head = name
+        if name == "law_then":  # the text has no other law: its notes call it `law`
+            head = "law"
         columns.append(Column(None, partial(_format_average, name), head))
 
     notes = [_CURVES_NOTES, _TRAINING_NOTE] if over_rounds else [_DEVIATION_NOTE, _CURVES_NOTES]

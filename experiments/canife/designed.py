@@ -110,6 +110,7 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
     """
 
     def penalty(gradient: Array, updates: Array) -> Array:
+        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p)."""
         norm = _norm(gradient)
         products = updates @ (clipping_norm * gradient / norm)
         shortfall = jnp.maximum(norm_constant - norm, 0.0)
@@ -143,6 +144,7 @@ def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Pena
     """
 
     def penalty(gradient: Array, updates: Array) -> Array:
+        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p)."""
         shortfall = jnp.maximum(clipping_norm - _norm(gradient), 0.0)
         return shortfall**2 + penalise(updates @ gradient)
 
@@ -150,19 +152,25 @@ def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Pena
 
 
 def designer(design: SampleDesign) -> Designer:
-    """Returns the function that designs a sample, compiled once for all models of the same shape.
+    """Returns the function that designs a sample by gradient descent on a penalty.
 
-    Among its arguments are blocks of clipped updates (b, p), all of the same shape. Each comes as a function
-    that returns it, so that not all of them need be in memory at once. The design's steps are divided evenly
+    The function is compiled once for all models (p,) of the same shape. It is (model, first sample, blocks,
+    number of steps, key) -> the designed samples and their penalties.
+
+    Blocks are arrays of clients' clipped updates (b, p), all of the same shape. Each is given as a function
+    that returns it, so that not all blocks need be in memory at once. The design's steps are divided evenly
     among the blocks.
 
-    The function raises InputError without blocks, for fewer steps than blocks, and if a penalty is not
-    finite.
+    The returned function raises InputError without blocks, for fewer steps than blocks, and if a penalty is
+    not finite.
+
+    Args:
+      design: The penalty, its optimizer and minibatch, and the samples that are allowed.
     """
     objective = _make_objective(design)
 
     def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
-        """Takes a step of gradient descent on the sample, and remembers the best sample so far.
+        """Takes a step of gradient descent on the sample, and keeps the sample of least penalty so far.
 
         Args:
           theta: The frozen model (p,).
@@ -174,7 +182,7 @@ def designer(design: SampleDesign) -> Designer:
           The design after the step, and the penalty before it.
         """
         penalty, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
-        # The penalty is that of the sample before the step, so this is the sample to remember.
+        # The penalty is that of the sample before the step, so that sample may be the best.
         best = _select(penalty < carry.least, carry.sample, carry.best)
         least = jnp.minimum(penalty, carry.least)
 
@@ -236,7 +244,8 @@ def designer(design: SampleDesign) -> Designer:
             steps >= len(blocks),
             f"`design_steps={steps}`: give at least {len(blocks)}, one for each block of updates",
         )
-        infinity = jnp.asarray(jnp.inf, theta.dtype)  # the least penalty before any is computed
+        # Before any penalty is computed, the first sample is the best, and the least penalty is infinite.
+        infinity = jnp.asarray(jnp.inf, theta.dtype)
         carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
         # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
@@ -248,7 +257,8 @@ def designer(design: SampleDesign) -> Designer:
             updates = block()
             carry, block_losses = take_steps(theta, updates, carry, keys[first:stop])
             losses_by_block.append(block_losses)
-        # Each step returned the penalty before it. That after the last step is on the last block.
+        # Each step returned the penalty before it. The last sample's penalty is still to be computed, on the
+        # last block, which is in memory.
         final_loss = measure(carry.sample, theta, updates, keys[-1])
 
         losses = jnp.concatenate([*losses_by_block, final_loss[None]])
@@ -263,9 +273,10 @@ def designer(design: SampleDesign) -> Designer:
 
 
 def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
-    """Cuts a pool of clients 0, 1, ... into blocks of equal size whose updates fit into memory.
+    """Cuts a pool of clients 0, 1, ... into as few blocks of equal size as memory allows.
 
-    Clients that are left over, fewer than there are blocks, are in no block.
+    The updates of a block's clients must fit into memory at once. Clients that are left over, fewer than
+    there are blocks, are in no block.
 
     Args:
       pool: The number of clients.
@@ -280,7 +291,7 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
         most >= 1,
         f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
     )
-    count = -(-pool // most)  # rounded up
+    count = -(-pool // most)  # the number of blocks: pool / most, rounded up
     size = pool // count
     return [range(i * size, (i + 1) * size) for i in range(count)]
 
@@ -291,13 +302,16 @@ def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
 
 
 def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
-    """Returns (sample, theta (p,), updates (b, p), key) -> the penalty on a minibatch of the updates."""
+    """Returns the function that a design minimises: the penalty of a sample on a minibatch of updates.
+
+    It is (sample, model theta (p,), clients' clipped updates (b, p), key) -> penalty.
+    """
 
     def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
         """Returns the penalty of the sample's gradient against a minibatch drawn from the updates.
 
         All updates are taken where there are no more than `design.minibatch`. The key decides the minibatch,
-        and the random draws by which a text becomes continuous.
+        and the Gumbel-softmax draws of a text's characters.
         """
         draw_key, relax_key = jax.random.split(key)
         gradient = jax.grad(design.loss)(theta, sample, relax_key)

@@ -69,7 +69,7 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     for cell in sweep.cells:
         setting = cell.request
         assert isinstance(setting, Attacked)
-        # A cell measures the last of its setting's measured rounds, or all of them.
+        # A cell measures the last `runs` of its setting's measured rounds: all of them, or the last alone.
         rounds = measured.read(evidence.held, setting, setting.measured()[-cell.runs :])
         if len(rounds) < cell.runs:
             missing += 1
@@ -142,7 +142,7 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
     heights = []
     for row in rows:
-        for value in (row.perfect, row.published.lower):
+        for value in (row.perfect, row.published.lower):  # lower ends are always finite
             if np.isfinite(value):
                 heights.append(value)
     top = 1.15 * max(heights)
@@ -160,13 +160,15 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
         label="published, at 1/n",
     )
 
-    law_then = [row.measured.exact_then for row in rows]
-    axes.plot(numbers, law_then, "s-", ms=3, color=style.ORANGE, label="law, at 1/n")
+    law_at_estimate = [row.measured.exact_then for row in rows]  # at the published estimate's delta
+    axes.plot(numbers, law_at_estimate, "s-", ms=3, color=style.ORANGE, label="law, at 1/n")
     law = [row.measured.exact for row in rows]
     axes.plot(numbers, law, "^-", ms=4, color=style.BLUE, label="law")
     proven = [row.measured.proven for row in rows]
     axes.plot(numbers, proven, "v:", ms=4, color=style.BOUND, label="proven")
-    perfect = min(rows[0].perfect, 2 * top)  # out of sight where it is infinite
+    # A perfect canary's epsilon depends on the noise alone, and so is the same in all rounds. Where it is
+    # infinite, the line is drawn above the panel, out of sight.
+    perfect = min(rows[0].perfect, 2 * top)
     axes.axhline(perfect, color=style.UPPER, ls="--", lw=1, label="perfect canary")
     axes.set(title="one round", xlabel="round", ylabel="epsilon", ylim=(0, top))
     _draw_legend_above(axes)
@@ -175,8 +177,8 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
 def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
     """Draws the training run's epsilon over the rounds: the accountant's, the exact laws', and as published.
 
-    The published epsilon has an interval, which is cut off at 1.5 times the larger of two last values: the
-    published and the accountant's. It is left out where an upper end is still infinite.
+    The published epsilon has an interval, drawn as a band. The band is cut off at 1.5 times the larger of the
+    published and the accountant's last value. There is no band where an upper end is infinite even so.
     """
     last_rounds = composed.rounds
     axes.plot(
@@ -229,7 +231,11 @@ def _draw_scores(axes: Axes, row: RoundValues) -> None:
 
 
 def _draw_health(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the canary's health and the accuracies of attack and model, over the rounds."""
+    """Draws the canary's health and the accuracies of attack and model, over the rounds.
+
+    The health is the share of the first sample's penalty that the canary's design removed. It is negative,
+    and out of sight, where the design made the penalty larger.
+    """
     numbers = [row.measured.number for row in rows]
     health = [row.measured.health for row in rows]
     axes.plot(numbers, health, "o-", ms=4, color=style.BLUE, label="canary health")
@@ -243,7 +249,11 @@ def _draw_health(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _draw_dots(axes: Axes, row: RoundValues) -> None:
-    """Draws a histogram of the clients' dot products with the canary's direction."""
+    """Draws a histogram of the clients' dot products with the canary's direction, in units of C.
+
+    C is the clipping norm. The axis of counts is logarithmic where the highest bar has at least
+    _LOGARITHMIC_CLIENTS clients, so that low bars can be seen beside it.
+    """
     counts, _, _ = axes.hist(row.measured.known, 60, color=style.OUT)
     title = f"clients' dot products\n(the canary's: {row.measured.own:.3f})"
     axes.set(title=title, xlabel="dot product / C", ylabel="clients")
@@ -251,7 +261,7 @@ def _draw_dots(axes: Axes, row: RoundValues) -> None:
     if np.max(counts) >= _LOGARITHMIC_CLIENTS:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+        axes.yaxis.set_minor_formatter("")  # no numbers at minor ticks
 
 
 def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
@@ -277,7 +287,7 @@ def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
 
 
 def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the attack's accuracy against the model's, a point for each round."""
+    """Draws the attack's accuracy against the model's test accuracy, a point for each round."""
     test = [row.measured.accuracy for row in rows]
     attack = [row.accuracy for row in rows]
     numbers = [row.measured.number for row in rows]
@@ -288,14 +298,15 @@ def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
         xlabel="test accuracy",
         ylabel="attack accuracy",
     )
+    # The attack's accuracy is the best threshold's: at least about 0.5, that of guessing.
     axes.set(ylim=(0.45, 1.05))
 
 
 def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
-    """Draws the scores' deviation and the attack's accuracy, predicted for cohorts of other sizes.
+    """Draws the scores' standard deviation and the attack's accuracy, predicted for cohorts of other sizes.
 
-    Scores are in units of the clipping norm, so that noise alone gives them the noise multiplier sigma as
-    standard deviation.
+    Scores are in units of the clipping norm. With noise alone their standard deviation is the noise
+    multiplier sigma, which is drawn as a dotted line.
     """
     sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
     sigma = setting.noise_multiplier
@@ -322,7 +333,8 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
     """Draws a round's canary, a text or an image with its pixels stretched to [0, 1], and its label."""
     canary = row.measured.canary
     if isinstance(canary, str):
-        # Lines of 27 characters. Matplotlib would read text between dollar signs as a formula.
+        # At most 27 characters a line, so that the panel holds them. Matplotlib would read text between
+        # dollar signs as a formula.
         text = "\n".join(wrap_escaped(canary, 27)).replace("$", r"\$")
         axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
     else:
@@ -340,13 +352,16 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
 def ablation_figure(drawn: Curves) -> Figure:
     """Draws a sweep's curves over x; bars are standard deviations over training runs.
 
-    Panels show the scores' deviation, the attack's accuracy, the canary's health and a round's epsilon. Where
-    x is the round, two more show the model's accuracy and the training run's epsilon.
+    Panels show the scores' deviation, the attack's accuracy, the canary's health and a round's epsilon, as
+    published. Where x is the round, two more show the model's accuracy and the training run's epsilon.
+
+    Args:
+      drawn: The curves, with averages of all quantities at each x.
     """
     panels = ["deviation", "attack", "health", "published"]
     if drawn.x == ROUND:
         panels = ["deviation", "attack", "published", "health", "test", "training"]
-    columns = len(panels) // 2
+    columns = len(panels) // 2  # in two rows
     with plt.rc_context(style.STYLE):
         figure, axes = plt.subplots(2, columns, figsize=(3.8 * columns, 5.6), sharex=True)
         for name, panel_axes in zip(panels, axes.flat, strict=True):
@@ -362,9 +377,11 @@ def ablation_figure(drawn: Curves) -> Figure:
 def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
     """Draws a quantity's curves with marks and bars, and dashed lines to compare them with.
 
-    Marks are means over training runs, and bars are standard deviations. Dashed lines show the scores'
-    deviation by the clients alone, the exact law's epsilon at delta = 1/n for n scores, or the accountant's
-    epsilon.
+    Marks are means over training runs, and bars are standard deviations. Three quantities have dashed lines:
+
+      deviation: the scores' deviation by the clients alone, without noise.
+      published: the exact law's epsilon, at the estimate's delta 1/n for n scores.
+      training: the accountant's epsilon.
 
     Args:
       axes: The panel.
@@ -415,7 +432,7 @@ def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
     x_and_share = axes.get_xaxis_transform()  # x as on the axis, y as a share of the panel's height
     for curve in _split_by_curve(drawn):
         x = [point.x for point in curve.points if np.isinf(point.averages[estimate].mean)]
-        if x:  # an empty line there upsets the layout
+        if x:  # without points, the line would upset the figure's layout
             look: dict[str, Any] = {"color": curve.color, "ms": 5, "clip_on": False}
             axes.plot(x, [1] * len(x), "^", transform=x_and_share, **look)
 

@@ -129,9 +129,9 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
       data: The models' data.
     """
     train, test = data.clients(setting)
-    assert test is not None
+    assert test is not None  # all data sets of images have a test set
     test_set = Dataset(*test, train.source, train.checksum)
-    if not setting.clients:
+    if not setting.clients:  # a client for each image
         return Split(train, one_each(test_set), test, train.checksum)
     mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
     # Another seed: otherwise mock client i would prefer the same classes as client i.
@@ -349,6 +349,7 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> In
     The setting's seed and the purpose, a text, decide the draws.
     """
     rng = make_generator(setting, purpose)
+    # Which clients are drawn is random, and their order need not be: without a shuffle it is faster.
     return rng.choice(clients, size, replace=False, shuffle=False)
 
 
@@ -358,10 +359,10 @@ def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
 
 
 def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the functions by which clients with a single example each train, and what they send.
+    """Returns how clients with a single example each train: by DP-SGD.
 
-    A round is a step of DP-SGD with the cohort as its mini-batch. What a client sends is the clipped gradient
-    of its example.
+    A round is a step of DP-SGD with the cohort as its mini-batch. A client sends the clipped gradient of its
+    example.
 
     Args:
       setting: The setting, with the clipping norm.
@@ -378,7 +379,7 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
         """Returns the clipped gradients (n, p) of n examples."""
         raw: Array = jax.vmap(jax.grad(model.loss), (None, 0))(theta, (features, labels))
-        factors = scale_to_norm(jnp.sum(raw**2, axis=1), norm)  # (n,), at most 1
+        factors = scale_to_norm(jnp.sum(raw**2, axis=1), norm)  # (n,) from squared norms; at most 1
         return raw * factors[:, None]
 
     def mock_updates(theta: Array, members: Indices) -> Array:
@@ -410,25 +411,27 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
 
 
 def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTraining:
-    """Returns the functions by which clients with several examples train, and what they send.
+    """Returns how clients with several examples train: by DP-FedAvg.
 
-    A round is a step of DP-FedAvg. What a client sends is its clipped update by local SGD.
+    A round is a step of DP-FedAvg. A client sends its clipped update by local SGD.
 
     Args:
       setting: The setting, with the clients' batch size, epochs and learning rate, and the cohort's size.
       model: The network.
       split: The clients.
     """
+    # What is compiled in: its shapes are those of the client with the most examples.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     choices = fedavg.FedAvg(
         losses_by_example(model),
         model.unravel,
-        batch_size=min(setting.batch_size, most_examples),
+        batch_size=min(setting.batch_size, most_examples),  # at most all of the largest client
         epochs=setting.client_epochs,
         most_examples=most_examples,
     )
     rate = jnp.float32(setting.client_learning_rate)
-    own = fedavg.Federated(rate, jnp.float32(setting.cohort))
+    own = fedavg.Federated(rate, jnp.float32(setting.cohort))  # hyperparameters of DP-FedAvg alone
+
     train_data = tuple(jnp.asarray(array) for array in split.train.arrays)
     mock_data = tuple(jnp.asarray(array) for array in split.mock.arrays)
     train_updates = _make_updates(setting, choices, own, train_data)
@@ -451,9 +454,10 @@ def _train_by_fedavg(setting: Attacked, model: Model, split: Split) -> ClientTra
 def _make_trainer(
     setting: Attacked, training: ClientTraining, train_clients: int
 ) -> Callable[[base.State, int, int], base.State]:
-    """Returns (state, first round, rounds) -> the state after this many rounds, without canaries.
+    """Returns a function that plays rounds of the training run, without canaries.
 
-    A round's cohort depends on the seed and the round's number alone.
+    It is (state, number of the first round, number of rounds) -> the state after these rounds. A round's
+    cohort depends on the seed and the round's number alone.
 
     Args:
       setting: The setting, with the hyperparameters, the seed and the cohort's size.
@@ -492,7 +496,7 @@ def _make_updates(
 ) -> UpdatesOf:
     """Returns a function (theta (p,), clients (n,)) -> the clipped updates (n, p) that these clients send.
 
-    A client's shuffles of its examples are the same at each call.
+    Clients shuffle their examples before local SGD. A client's shuffles are the same at each call.
 
     Args:
       setting: The setting, with the clipping norm and the seed.

@@ -36,13 +36,15 @@ class Inserted(NamedTuple):
 
 
 def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
-    """Returns a canary's direction, and the update that its client sends.
+    """Returns a canary's direction, and the clipped update that its client sends.
+
+    The direction is that of the gradient of the canary's sample.
 
     Args:
       gradient: (p,) the gradient of the canary's sample.
       learning_rate: the factor by which the client multiplies the gradient before clipping, as local SGD does
-        with one example. None: it sends the clipped gradient, as in DP-SGD and always in the paper's code
-        (Errata C2).
+        with a single example. None: the client clips the gradient itself, as in DP-SGD and always in the
+        paper's code (Errata C2).
       clipping_norm: C, the clipping norm.
 
     Raises:
@@ -101,8 +103,8 @@ def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rou
       cohort: the cohort's size, and how it is drawn.
       rounds: the number of mock rounds.
     """
-    sums = [np.zeros(0)]  # so that no rounds give an empty array
-    # Some rounds at a time, since all cohorts together may not fit into memory.
+    sums = [np.zeros(0)]  # so that the result is an empty array for 0 rounds
+    # At most _ROUNDS rounds at a time, since all cohorts together may not fit into memory.
     for start in range(0, rounds, _ROUNDS):
         sums.append(_draw_sums(rng, client_dots, cohort, min(_ROUNDS, rounds - start)))
     return np.concatenate(sums)
@@ -192,7 +194,7 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
     """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
-        # Whether a round has the client of this column in an earlier column too.
+        # (rounds,) whether a round has the client of this column in an earlier column too.
         collides = (drawn[:, :column] == drawn[:, column, None]).any(axis=1)
         colliding = np.flatnonzero(collides)
         while len(colliding):
@@ -220,11 +222,13 @@ def _draw_sums(
     """
     count = len(client_dots)
     if cohort.poisson:
-        joins = rng.random((rounds, count)) < cohort.size / count  # whether a client is in a cohort
+        # Whether each client joins each round's cohort.
+        joins = rng.random((rounds, count)) < cohort.size / count
         return np.asarray(joins @ client_dots)
     if cohort.size >= count:
         return np.full(rounds, client_dots.sum())
     if 2 * cohort.size > count:
+        # The dot products of the clients that each round leaves out.
         left_out = client_dots[cohorts(rng, count, count - cohort.size, rounds)]
         return np.asarray(client_dots.sum() - left_out.sum(axis=-1))
     return np.asarray(client_dots[cohorts(rng, count, cohort.size, rounds)].sum(axis=1))

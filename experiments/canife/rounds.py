@@ -105,8 +105,9 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
-    The estimate is infinite where a threshold separates the two worlds' scores. It is 0 where none does and
-    no threshold has both errors.
+    The errors are false positives and false negatives of guessing "with the canary" at scores that reach the
+    threshold. The estimate is infinite where a threshold separates the two worlds' scores. It is 0 where no
+    threshold separates them and none has both errors, and where every epsilon is negative.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -143,10 +144,10 @@ def best_accuracy(
       InputError: Scores that are empty or not finite.
     """
     errors = _count_errors(*check_finite_scores(scores_in, scores_out))
-    # Epsilon is infinite at thresholds at which an error does not occur.
+    # Epsilon is -inf at thresholds where a single kind of error occurs, and inf where neither does.
     have_both_errors = np.isfinite(_compute_epsilons(errors, delta))
-    ranked = np.where(have_both_errors, -errors.sum_rates(), -np.inf)
-    return _estimate_at_best("canife_old", errors, ranked, delta, confidence)
+    ranks = np.where(have_both_errors, -errors.sum_rates(), -np.inf)  # few errors: a high rank
+    return _estimate_at_best("canife_old", errors, ranks, delta, confidence)
 
 
 def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -156,7 +157,9 @@ def largest_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
 
 
 def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
-    """Returns the largest finite value that `best_epsilon` can show: with a single error in each world.
+    """Returns the largest finite value that `best_epsilon` can show, however much leaks.
+
+    It is reached where the best threshold has a single false positive and a single false negative.
 
     Args:
       n_in: The number of scores with the canary.
@@ -167,7 +170,7 @@ def largest_estimate(n_in: int, n_out: int, delta: float) -> float:
 
 
 def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
-    """Returns epsilon at delta of one Gaussian release, by Renyi DP; infinite without noise.
+    """Returns epsilon at delta of a single Gaussian release, by Renyi DP; infinite without noise.
 
     The release's Renyi divergence at order a is a / (2 sigma^2). The orders are those of Opacus, and the
     conversion to epsilon is that of Balle et al. (2020).
@@ -178,7 +181,8 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier at which `renyi_epsilon` is this epsilon.
 
-    It is 0 for an infinite epsilon, and for one so large that the noise multiplier would be at most 0.001.
+    It is 0 for an infinite epsilon, and for any that is so large that the noise multiplier would be at most
+    0.001. There the search, between _LEAST_SIGMA = 0.001 and _MOST_SIGMA = 10,000, ends.
 
     Raises:
       InputError: An epsilon below 0.01, or below what `renyi_epsilon` reaches with any noise.
@@ -213,8 +217,8 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that the public code charges a round for its estimated epsilon.
 
-    It is `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller. If the estimate is infinite,
-    it is the round's true noise multiplier.
+    It is `renyi_noise` of the estimate, or of 0.15 if the estimate is smaller: below that the public code's
+    search gives up. If the estimate is infinite, it is the round's true noise multiplier.
 
     Args:
       epsilon: The round's estimate.
@@ -229,8 +233,8 @@ def renyi_charge(epsilon: float, delta: float, true_noise: float) -> float:
 def gaussian_charge(epsilon: float, delta: float, true_noise: float) -> float:
     """Returns the noise multiplier that a round is charged for its epsilon by the exact Gaussian curve.
 
-    It is `gaussian_noise` of epsilon, or of 0.15 if epsilon is smaller. If epsilon is infinite, it is the
-    round's true noise multiplier.
+    It is `gaussian_noise` of epsilon, or of 0.15 if epsilon is smaller, as in `renyi_charge`. If epsilon is
+    infinite, it is the round's true noise multiplier.
 
     Args:
       epsilon: The round's epsilon.
@@ -360,14 +364,14 @@ def ideal(
 ) -> Ideal:
     """Simulates what the published procedure shows of a perfect canary (Errata C9).
 
-    The score of a perfect canary is N(1, sigma^2) with the canary and N(0, sigma^2) without it: it leaks all
-    that the round's noise allows.
+    The score of a perfect canary is N(1, sigma^2) with the canary and N(0, sigma^2) without it. Such a canary
+    leaks all that the round's noise allows.
 
     Args:
       rng: The generator of the scores.
       charge: The training run's rounds, with their true noise multiplier sigma.
       delta: The delta of the training run's epsilon.
-      scores: The number n of scores of an estimate, in both worlds together.
+      scores: The number n of scores of an estimate, in both worlds together; half are in each world.
 
     Returns:
       The mean and deviation of the finite estimates of _REPETITIONS simulated rounds, and the training run's
@@ -380,7 +384,7 @@ def ideal(
     for noise_in, noise_out in draws:
         epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)
 
-    # The median is over all estimates, infinite ones too. `renyi_charge` turns it into a noise multiplier.
+    # The median is over all estimates, infinite ones too. It becomes the noise multiplier of every round.
     median = float(np.median(epsilons))
     noise = renyi_charge(median, 1 / scores, sigma)
     total = composed([charge._replace(noise_multiplier=noise)], delta)
@@ -392,10 +396,10 @@ def ideal(
 
 
 def _count_errors(s_in: Array, s_out: Array) -> _Errors:
-    """Counts the errors of guessing "with the canary" where score >= threshold, at each distinct score.
+    """Counts the errors of guessing "with the canary" where score >= threshold.
 
-    Equal scores fall on the same side. A score without the canary at or above the threshold is a false
-    positive, a score with the canary below it a false negative.
+    Each distinct score is a threshold. A score without the canary at or above the threshold is a false
+    positive. A score with the canary below the threshold is a false negative.
 
     Args:
       s_in: (n_in,) scores with the canary.
@@ -404,7 +408,8 @@ def _count_errors(s_in: Array, s_out: Array) -> _Errors:
     Returns:
       The counts at T thresholds, from the largest to the smallest.
     """
-    thresholds = np.unique(np.concatenate([s_in, s_out]))[::-1]
+    thresholds = np.unique(np.concatenate([s_in, s_out]))[::-1]  # falling
+    # The number of scores below each threshold.
     below_in = np.searchsorted(np.sort(s_in), thresholds, side="left")
     below_out = np.searchsorted(np.sort(s_out), thresholds, side="left")
     return _Errors(
@@ -432,24 +437,27 @@ def _compute_epsilons(errors: _Errors, delta: float) -> Array:
 
 
 def _estimate_at_best(
-    method: str, errors: _Errors, ranked: Array, delta: float, confidence: float
+    method: str, errors: _Errors, ranks: Array, delta: float, confidence: float
 ) -> RoundEstimate:
-    """Returns the estimate of epsilon at the first threshold with the highest rank, and its interval.
+    """Returns the estimate of epsilon at the threshold with the highest rank, and its interval.
 
     A threshold that separates the two worlds' scores comes before all others, and gives an infinite estimate.
+    Of several thresholds with the highest rank, the first is taken.
+
     The interval follows from the Clopper-Pearson intervals of both error rates, and is not corrected for the
-    choice of the threshold.
+    choice of the threshold. The estimate and the ends of its interval are at least 0.
 
     Args:
       method: The estimator's name.
       errors: The errors at each of T thresholds.
-      ranked: (T,) the rank of each threshold.
+      ranks: (T,) the rank of each threshold, higher for a better threshold.
       delta: The delta of epsilon.
       confidence: The confidence of the intervals of both error rates.
     """
     conversions.require_levels(delta, confidence)
     epsilons = _compute_epsilons(errors, delta)
-    best = int(np.argmax(np.where(np.isposinf(epsilons), np.inf, ranked)))
+    separates = np.isposinf(epsilons)
+    best = int(np.argmax(np.where(separates, np.inf, ranks)))
     false_positives = int(errors.false_positives[best])
     false_negatives = int(errors.false_negatives[best])
 
@@ -461,7 +469,7 @@ def _estimate_at_best(
     estimate = Estimate(
         method,
         epsilon=max(float(epsilons[best]), 0.0),
-        mu=None,
+        mu=None,  # the estimate is of epsilon alone
         delta=delta,
         confidence=confidence,
         threshold=float(errors.thresholds[best]),
@@ -477,6 +485,7 @@ def _estimate_at_best(
 def _require_measured(measured: Sequence[int], total: int) -> None:
     """Raises InputError unless there are measured rounds, and their numbers rise within 1 to total."""
     rising = bool(np.all(np.diff([0, *measured, total + 1]) > 0))
+    # The message shows the first five numbers: there may be many.
     require(
         measured and rising,
         f"measured rounds {list(measured)[:5]} do not rise within 1 to {total}",
@@ -501,14 +510,16 @@ def _convert_divergences(total: Array, delta: float) -> float:
 def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     """Returns log E[(1 - q + q L(x))^order] over x ~ N(0, sigma^2), for a Poisson-sampled Gaussian release.
 
-    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2). The integral is computed by trapezoids, whose
-    error is that of rounding on a smooth integrand.
+    L is the likelihood ratio of N(1, sigma^2) to N(0, sigma^2). The integral is computed by trapezoids. For a
+    smooth integrand that is negligible at both ends, their error is no more than rounding.
 
     Args:
       sigma: The noise multiplier.
       rate: The sampling rate q.
       order: The order of the Renyi divergence.
     """
+    # The density times L^k is that of N(k, sigma^2), up to a factor, and k reaches from 0 to the order. So
+    # the integrand falls off below 0 and above the order, with deviation sigma.
     low = -_REACH * sigma
     high = order + _REACH * sigma
     # The likelihood ratio grows by a factor e over a distance sigma^2: a small sigma needs finer steps.
@@ -521,4 +532,4 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     # log(1 - q + q L), the ratio of the mixed density to that of N(0, sigma^2)
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
     log_sum = special.logsumexp(log_density + order * log_ratio)
-    return float(log_sum + np.log(points[1] - points[0]))
+    return float(log_sum + np.log(points[1] - points[0]))  # times the distance of two points

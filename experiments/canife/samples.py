@@ -99,8 +99,8 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     mixture_loss = soft.soft_label(model, form.classes)
     mean = jnp.asarray(form.mean, jnp.float32)
     deviation = jnp.asarray(form.deviation, jnp.float32)
-    low = (0 - mean) / deviation  # of pixels that are 0, normalised
-    high = (1 - mean) / deviation  # of pixels that are 1, normalised
+    low = (0 - mean) / deviation  # a pixel of 0, normalised
+    high = (1 - mean) / deviation  # a pixel of 1, normalised
 
     def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
         """Returns the sample of pixels on [0, 1] and a label, a class."""
@@ -120,8 +120,9 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     def to_features(pixels: Array) -> Array:
         """Returns normalised pixels in the form that the model's loss takes.
 
-        A model whose `inputs` leaves features as they are takes pixels on [0, 255], as data sets have them.
-        A model whose `inputs` normalises an image's bytes takes the result: normalised pixels, flat.
+        `model.inputs` turns an example's features, an image's bytes, into the floats that the first layer
+        sees. Where it leaves them as they are, the loss takes pixels on [0, 255]. Otherwise the loss takes
+        these floats too: normalised pixels, flat.
         """
         takes_bytes = model.inputs is identity
         if takes_bytes:
@@ -129,9 +130,10 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         return pixels.reshape(-1)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample, whose label is a mixture or its likeliest class.
+        """Returns the model's loss of a sample.
 
-        The key is not used, as nothing of an image is drawn.
+        With `soft_label` the label is a mixture of classes, by its log weights. Otherwise it is the class
+        with the largest weight. The key is not used, as nothing of an image is drawn.
         """
         features = to_features(sample.content)
         if soft_label:
@@ -172,15 +174,16 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
 
     def draw(rng: np.random.Generator) -> Sample:
         """Draws a sample with uniform log weights, and with a uniform label if texts have labels."""
-        label = int(rng.integers(form.classes or 1))  # 0 classes: the label is unused
+        # Texts without labels have 0 classes: their label is 0, and unused.
+        label = int(rng.integers(form.classes or 1))
         content = rng.random((form.length, len(form.alphabet)), np.float32)
         return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample whose log weights (T, alphabet) favour an example's tokens.
 
-        Where each character is the label of those before it, the label of the last position becomes the
-        text's last character, after those of the features.
+        Where each character is the label of those before it (0 classes), the features lack the text's last
+        character: it is the label of the last position.
         """
         if form.classes:
             text = features
@@ -194,9 +197,10 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax.
 
-        The label is a mixture too with `soft_label`; otherwise it is its likeliest class.
+        Where texts have labels, the label is a mixture of classes with `soft_label`. Otherwise it is the
+        class with the largest weight.
         """
-        # The model's vocabulary can have tokens beside the alphabet's, whose weight stays 0.
+        # The model's vocabulary can have tokens beside those of the alphabet; their weight stays 0.
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
         if not form.classes:  # each character is the label of those before it
@@ -219,6 +223,7 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         Each drawn character has log weight 0, and all others at its position have -inf, so that the text is
         the same with any key.
         """
+        # The largest weight of a Gumbel-softmax draw is that of a character drawn by the sample's weights.
         characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))

@@ -99,11 +99,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     """
     setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
 
-    # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction: it
-    # takes the best sample.
-    best = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c is over rounds, and measures rounds twice as often. Its curves are sizes of the cohort, with
-    # which the minibatch of a design must not vary.
+    # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction. So the
+    # canary is the best sample of the design, rather than the last.
+    with_best_sample = dataclasses.replace(setting, keep_best=True)
+    # Figure 8c is over rounds, and measures rounds twice as often. Its curves are sizes of the cohort. The
+    # minibatch of a design would be as large as the cohort; it is set, so as not to vary with it.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,
@@ -111,7 +111,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
 
-    # The first field of each is the curve, the second is on the x axis; see FigureSize for the pools.
+    # The first field of each is the curve, the second is on the x axis. Figure 5a has all pools but the
+    # smallest; Figure 8a has every other pool, from the smallest on.
     penalties = ("of_the_mean", "as_printed")
     by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
     by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
@@ -120,7 +121,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     figure_sweeps = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
-        _make_sweep("8a", "Two losses of the design", best, seeds + 2, by_loss),
+        _make_sweep("8a", "Two losses of the design", with_best_sample, seeds + 2, by_loss),
         _make_sweep("8c", "Clients a round", noisy, seeds, by_cohort),
     )
     return {sweep.name: sweep for sweep in figure_sweeps}

@@ -43,6 +43,11 @@ _STATES = "rounds"  # the checkpoints' name
 def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Split, Store]:
     """Loads a setting's clients and opens its store under `out`.
 
+    Args:
+      setting: The setting; its pool or population may be 0, which stands for a number that suits the data.
+      out: The folder of all stores.
+      data: The models' data.
+
     Returns:
       The setting, fitted to the numbers of clients; the clients; and the store.
 
@@ -59,7 +64,9 @@ def measure_missing(
 ) -> Iterator[Measured]:
     """Trains up to each requested round that is not stored yet, measures it and stores it.
 
-    Training is cut into stretches of `setting.every` rounds, so that one compiled program serves all.
+    A round is measured with the model that is about to play it. Training is cut into stretches of
+    `setting.every` rounds, from a measured round to the last round before the next, so that a single compiled
+    program serves all.
 
     Args:
       setting: The setting.
@@ -81,14 +88,15 @@ def measure_missing(
     measurement = compile_measurement(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     trained, state = checkpoints.resume(_STATES, population.start())
-    if trained >= missing[0]:  # the checkpoint is beyond the first round that is missing
+    # The checkpoint's model may have played the first missing round already: then training starts afresh.
+    if trained >= missing[0]:
         trained, state = 0, population.start()
 
-    starts = setting.measured()  # each stretch begins at a measured round, and ends before the next
+    starts = setting.measured()  # the first rounds of the stretches
     for target in starts:
         if not missing[0] <= target <= missing[-1]:
-            continue
-        # All stretches between the rounds that are trained and the target, which is measured frozen.
+            continue  # the first missing round is trained up to at once; none is left after the last
+        # Plays the stretches that begin after the trained rounds, up to the round before the target.
         for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)
@@ -141,13 +149,13 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         loss,
         penalty,
         optax.adam(setting.design_rate),
-        setting.design_batch or setting.cohort,
+        setting.design_batch or setting.cohort,  # 0: as many updates as the cohort has clients
         population.samples.project,
     )
 
     @jax.jit
     def compute_gradient(theta: Array, sample: Sample) -> Array:
-        """Returns the gradient (p,) of a settled sample, whose loss does not depend on the key."""
+        """Returns the gradient (p,) of a settled sample. Nothing of it is left to draw: any key will do."""
         gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
         return gradient
 
@@ -223,6 +231,8 @@ def _design_canary(
     samples = population.samples
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
+
+    # The first sample is random, or the first example of a random client of the pool.
     rng = populations.make_generator(setting, f"sample {number}")
     chosen = int(rng.integers(len(pool)))
     if setting.start == "random":
@@ -250,7 +260,8 @@ def _design_canary(
     result = measurement.design(theta, first, blocks, setting.design_steps, key)
     chosen_sample = result.best if setting.keep_best else result.last
 
-    # A text's characters are drawn now, by a key that differs from all keys of the design.
+    # A text's characters are drawn now, by a key that differs from all keys of the design. `fold_in` takes a
+    # number: the checksum of a word.
     settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(settle_key)
     settled_first = samples.settle(first, first_key)
@@ -280,9 +291,11 @@ class _MockScores(NamedTuple):
 def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
     """Plays a frozen model's mock rounds; returns their scores, bounds on epsilon, and the exact epsilons.
 
-    The lower bounds come from other mock rounds, `setting.mock_rounds` in each world, whose scores are not
-    returned. All epsilons are at the training run's delta but `exact_then`, which is at the published
-    estimate's delta 1/n, n the number of its scores.
+    The scores are those of the published estimate, n = `setting.scores` in both worlds together. The lower
+    bounds come from other mock rounds, `setting.mock_rounds` in each world, whose scores are not returned.
+
+    All epsilons are at the training run's delta, except `exact_then`: it is at the published estimate's delta
+    1/n. The exact epsilons follow from the law of the scores, and are infinite without noise.
 
     Args:
       setting: The setting.
@@ -300,6 +313,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
     else:
         half = setting.scores // 2
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
+
     # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
     many_in, many_out = round_game.mock_scores(rng, dots, cohort, own, sigma, setting.mock_rounds)
     free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)

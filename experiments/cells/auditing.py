@@ -46,16 +46,17 @@ def until_epsilon(epsilon: float) -> Until:
 
 
 def until_multiple(multiple: float) -> Until:
-    """Returns the rule to train until `multiple` times the claim is proven.
+    """Returns the rule to train until a multiple of the claim is proven.
 
-    Where the claim is an epsilon, that is `multiple` times epsilon. Where it is mu-GDP, it is the epsilon of
-    `multiple` times mu, and has to be proven by the bound on mu of fresh directions (exact_null_gdp).
+    Where the claim is an epsilon, `multiple` times this epsilon has to be proven. Where the claim is mu-GDP,
+    `multiple` times mu has to be proven, by the bound on mu of fresh directions (exact_null_gdp).
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
         """Returns the first number of runs that proves `multiple` times the claim; None where none does yet.
 
-        The claim is the smallest upper bound on mu, or else on epsilon. None where there is no upper bound.
+        The claim is the smallest upper bound on mu where there is any, or else on epsilon. None where there
+        is no upper bound.
         """
         mu = conclusion.tightest_mu
         upper = conclusion.tightest
@@ -63,6 +64,7 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_above(conclusion.path, multiple * upper.epsilon)
+        # The path of the bound on mu is in epsilon, to which mu is converted.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_above(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -119,8 +121,8 @@ class AuditRequest(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion from scores.
 
-        Where `rehearsals` is not None and the store lacks the measurement, it first measures how much
-        training steps expand distances between models.
+        It may use a measurement of how much training steps expand distances between models. This is made
+        first where `rehearsals` is not None and the store lacks it.
         """
         rehearsal_runs = self.rehearsals
         if rehearsal_runs is not None and rehearsals.find_measured(store, rehearsal_runs) is None:
@@ -189,12 +191,14 @@ def complete(
 ) -> FinishedAudit:
     """Trains the runs that the store lacks, and returns the finished audit.
 
-    Fewer runs than requested suffice where they already prove what `until` asks.
+    Training stops early where fewer runs than requested prove enough by the rule `request.until`. The
+    returned audit's `request.runs` is the number of runs that there are.
 
     Args:
       request: What is audited.
       out: The folder of all stores.
-      engines: A context that yields the engine that trains; entered only where there is something to train.
+      engines: A context that yields the engine that trains. It is entered only where there is something to
+        train.
       show_look: (conclusion, the look's number, from 1) -> None; called at each declared look.
 
     Raises:
@@ -203,8 +207,9 @@ def complete(
     store = stored.find_store(out, request.setting, request.dataset)
     if store is not None:
         request = _stop_where_proven(request, store)
-        if _is_done(request, store):  # never where looks are declared
-            results.require_declared(store, [])  # an earlier audit may have declared looks
+        if _is_done(request, store):  # never where this request declares looks
+            # Raises InputError where an earlier audit declared looks: this would be another look.
+            results.require_declared(store, [])
             provenance = (store.result() or Kept()).provenance
             return FinishedAudit(request, store, store.load(request.runs), provenance)
 
@@ -226,8 +231,12 @@ def complete(
 def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
     """Writes the bounds and their figure to the store, and returns the result.
 
-    Files that were made from the same scores, setting, levels and version are not made again. Where the files
-    can't be written, the result is returned nevertheless, with the reason.
+    Files that were made from the same scores, setting, levels and version of the project are not made again.
+    Where the files can't be written, the result is returned nevertheless, with the reason.
+
+    Args:
+      finished: The audit.
+      conclusion: The conclusion from its scores.
     """
     store = finished.store
     made_from = results.source(store, conclusion)
@@ -250,10 +259,10 @@ def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
 
 
 def _stop_where_proven(request: AuditRequest, store: Store) -> AuditRequest:
-    """Returns the request with the first number of runs that satisfies `until`, where the store has so many.
+    """Returns the request with the first number of runs that satisfies `until`, if the store has so many.
 
-    It returns the request as it is where the store's runs do not satisfy `until`, and where the bounds do not
-    hold at any number of runs, so that training must not stop early.
+    Otherwise it returns the request unchanged. So it does for an adversary whose bounds hold only at a number
+    of runs that is fixed in advance: there training must not stop early.
     """
     held = min(store.runs_held(), request.runs)
     if not held or not request.setting.adversary.any_time:
@@ -331,9 +340,10 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
     status = "training"
     last_look = time.monotonic()
     proven_at = None
+    # The bar calls the lambda whenever it is redrawn, and so shows the latest status.
     with progress.bar(training.count_missing(store, request.runs), lambda: status) as bar:
         while runs < request.runs and proven_at is None:
-            if stages and time.monotonic() > deadline:  # the first is trained in any case
+            if stages and time.monotonic() > deadline:  # the first stage is trained in any case
                 break
             # Other workers may have stored runs meanwhile: the stage begins after them.
             runs = min(max(runs, store.runs_held()) + stage, request.runs)

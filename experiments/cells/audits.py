@@ -27,7 +27,7 @@ def audit_cell(audited: Audited) -> Cell:
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has all runs, and an audit.json that concludes from as many."""
+        """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
         return concluded_runs(store) >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
@@ -57,18 +57,19 @@ def setting_cell(
       name: The cell's name for people.
       setting: The setting.
       runs: The number of the cell's runs.
-      is_complete: (store) -> whether the store has all of the cell.
+      is_complete: (store) -> whether the store has all results of the cell.
       do: (store, the model's data, progress) -> anything; computes what the store lacks.
       experiment: The experiment's name, which is a part of the cell's identity.
     """
     cell_identity = identity(setting, experiment)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether the cell's store is on the same data, and has all of the cell."""
+        """Returns whether the cell's store is of the same data, and has all results of the cell."""
         store = held.open(cell_identity)
         if store is None:
             return False
-        # Computed features differ in their last bits between machines. Their checksum is None: any data pass.
+        # Features that are computed here differ in their last bits between machines. Data of such features
+        # have None for a checksum, and any stored checksum passes.
         checksum = data.checksum(setting.model)
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)
@@ -102,8 +103,8 @@ def compiling_seconds(cells: Sequence[Cell]) -> float:
 def _program_shape(cell: Cell) -> Hashable:
     """Returns a key that two cells have in common if they share a compiled program.
 
-    Audits share it if all that decides the shapes of arrays and the compiled functions is equal. Any other
-    cell shares it with no cell.
+    Two audits share a program if all that decides the shapes of arrays and the compiled functions is equal. A
+    cell of another kind shares a program with no cell, so its key is its identity.
     """
     if cell.audited is None:
         return cell.identity

@@ -70,7 +70,10 @@ class DataSets:
         return data.checksum
 
     def load(self, model: str) -> Dataset:
-        """Returns a model's data; raises InputError, the same each time, where they can't be loaded."""
+        """Returns a model's data, which are loaded at the first call.
+
+        Raises InputError where they can't be loaded. The error is kept, so that each call raises it at once.
+        """
         data = TASKS[model].data
         if data.name not in self._loaded:
             sources = Sources(self._files.get(data.file), self._tfds_dir)
@@ -202,7 +205,7 @@ def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
       ValueError, RecursionError: The file is torn or altered, or its checksum is missing.
     """
     values = json.loads(content)
-    # `require` raises InputError, which is a ValueError.
+    # `require` raises InputError, which is a ValueError; callers do not show its message.
     require(isinstance(values, dict), "an object")
     checksum = values.pop(_CHECKSUM, None)
     is_unsigned = unsigned and checksum is None

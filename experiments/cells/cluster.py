@@ -78,19 +78,21 @@ class Cluster:
         """Starts a task that calls function(devices, *arguments), and returns Ray's reference to its result.
 
         Args:
-          node: The node that is to run the task, or any other where it dies; None for any node.
+          node: The node that is to run the task. If it dies, any other may run the task. None: any node.
           function: A function whose first argument is the number of devices to train on.
           *arguments: The function's other arguments, or references to them.
         """
         if function not in self._remote_functions:
             # Ray's options are num_gpus and num_cpus.
             requested = {f"num_{name}s": count for name, count in self.needs.resources.items()}
-            # max_calls=0 keeps a worker, and what it has compiled; by default Ray ends it after a GPU's task.
+            # max_calls=0 keeps a worker alive, and so what it has compiled. By default Ray ends a worker
+            # after each task with a GPU.
             remote = self._ray.remote(max_retries=_RETRIES, max_calls=0, **requested)
             self._remote_functions[function] = remote(function)
         task = self._remote_functions[function]
         if node is not None:
             strategies = self._ray.util.scheduling_strategies
+            # Soft: another node takes the task where this node is gone.
             place = strategies.NodeAffinitySchedulingStrategy(node.name, soft=True)
             task = task.options(scheduling_strategy=place)
         return task.remote(self.needs.devices, *arguments)
@@ -107,7 +109,7 @@ class Cluster:
         """Returns the result of a task that has ended.
 
         Raises:
-          InputError: The task raised it, or its workers died again and again.
+          InputError: The task raised it, or Ray could not run the task: its workers died _RETRIES times.
         """
         try:
             return self._ray.get(task)
@@ -164,6 +166,7 @@ def join(address: str) -> Iterator[Cluster]:
 
     with local_ray.reap_processes() if alone else contextlib.nullcontext():
         try:
+            # Of what Ray's threads print, only first lines are shown.
             with contextlib.redirect_stdout(_OwnThreadStdout(sys.stdout)):
                 yield Cluster(ray)
         finally:
@@ -178,7 +181,13 @@ def _shorten(error: Exception) -> str:
 
 
 def _no_cluster_message(address: str, why: str) -> str:
-    """Returns the message of the error that no cluster was joined, with a hint at what to do."""
+    """Returns the message of the error that no cluster was joined, with a hint at what to do.
+
+    Args:
+      address: "host:port" or "auto"; "local" for a cluster of this machine alone. The hint is then a short
+        folder, since the paths of sockets in it must be short.
+      why: What went wrong, in a few words.
+    """
     if address == LOCAL:
         return f"`engine=ray`: no cluster could be started here ({why}): name a short folder in RAY_TMPDIR"
     hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
@@ -197,7 +206,13 @@ class _OwnThreadStdout(io.TextIOBase):
         self._own_thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Writes a text, or the first line of another thread's; returns the number of characters taken."""
+        """Writes this thread's text to stdout, and the first line of another thread's text to stderr.
+
+        Other threads are Ray's, which print warnings.
+
+        Returns:
+          The number of characters that were taken, as `write` of a file does.
+        """
         if threading.get_ident() == self._own_thread:
             return self._out.write(text)
         first_line = _COLOURS.sub("", text).strip().partition("\n")[0]  # without codes of colors
@@ -213,8 +228,8 @@ class _OwnThreadStdout(io.TextIOBase):
 def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
     """Returns what a task requests: a GPU and a core where any node has a GPU, else cores alone.
 
-    Without GPUs it is as many cores as the smallest node has, so that every node can run a task, and all
-    tasks train on equally many devices.
+    Without GPUs a task requests as many cores as the node with the fewest cores has. So every node can run a
+    task, and all tasks train on equally many devices, a device for each core.
 
     Args:
       nodes: The resources of each node, by Ray's names.
@@ -223,11 +238,11 @@ def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
       InputError: No node has GPUs or cores.
     """
     if any(node.get("GPU", 0) >= 1 for node in nodes):
-        return TaskNeeds({"gpu": 1, "cpu": 1}, 0)
+        return TaskNeeds({"gpu": 1, "cpu": 1}, devices=0)  # all GPUs that Ray lets a worker see
     cores_by_node = []
     for node in nodes:
         if node.get("CPU", 0) >= 1:
             cores_by_node.append(int(node["CPU"]))
     require(cores_by_node, "the Ray cluster has neither GPUs nor cores: start nodes with some")
     smallest = min(cores_by_node)
-    return TaskNeeds({"cpu": smallest}, smallest)
+    return TaskNeeds({"cpu": smallest}, devices=smallest)

@@ -81,9 +81,10 @@ def make_identity(setting: FederatedSetting) -> dict[str, Any]:
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
-    """Returns what is stored of a setting's first runs, whatever its clients are.
+    """Returns the cosines and accuracies that are stored of a setting's first runs.
 
-    None where the cosines of any of these runs are missing.
+    The store is looked up by the setting alone, whatever its clients are. None where the cosines of any of
+    these runs are missing. Accuracies of some runs may be missing.
     """
     store = held.open(make_identity(setting))
     if store is None or store.missing(runs):
@@ -103,7 +104,10 @@ def read_accuracies(store: Store) -> dict[str, float]:
 
 
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already."""
+    """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already.
+
+    The file is read and written in a turn, which no other process can have at the same time.
+    """
     measured = {}
     for run, value in enumerate(values, first):
         measured[str(run)] = float(value)
@@ -120,7 +124,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
       game: The game of the runs.
       store: The store of scores and accuracies.
       runs: The number of runs that should have accuracies.
-      watch: Stores the accuracies when a chunk's models are final.
+      watch: A function that stores the accuracies when a chunk's models are final.
     """
     from audit.storage.checkpoints import Checkpoints
     from audit.training import game as games
@@ -162,7 +166,14 @@ def _train(
 
     A training run gives the scores of all observed settings (`_observed_settings`). First come the runs that
     the first setting's store lacks: they fill all stores. Then each further store gets the runs that it still
-    lacks. After that, lost accuracies are computed again.
+    lacks. Runs of a store whose accuracies are lost are trained again.
+
+    Args:
+      setting: The setting.
+      runs: The number of runs that each store is to have.
+      store: The setting's store. The stores of other observed settings are beside it.
+      federation: The clients and the test set.
+      progress: Called with the number of runs that were trained since the last call.
     """
     from audit.settings import build_federated
     from audit.training import training
@@ -170,10 +181,11 @@ def _train(
     clients = federation.clients
     checksum = store.config()["data_sha256"]
     build_federated.require_clients(clients)
-    participation = build_federated.rounds(setting, clients, None)
+    participation = build_federated.rounds(setting, clients, None)  # None: clients are drawn
     rounds = len(participation.clients)
     measure = build_federated.accuracy(setting, clients, federation.test)
 
+    # The game and the store of each observed setting, the given setting first.
     observations: list[tuple[Game, Store]] = []
     for observed in _observed_settings(setting):
         game = build_federated.build(observed, clients, participation)
@@ -182,6 +194,7 @@ def _train(
             own_store = _make_store(store.path.parent, observed, checksum)
         observations.append((game, own_store))
     for i, (game, own_store) in enumerate(observations):
+        # While a game's runs are trained, the games after it are scored too.
         watch = _make_watch(own_store, observations[i + 1 :], rounds, measure)
         training.train(game, own_store, runs, progress=progress, watch=watch)
         keep_lost_accuracies(game, own_store, runs, _make_watch(own_store, [], rounds, measure))
@@ -193,9 +206,10 @@ def _make_watch(
     rounds: int,
     measure: "Callable[[Array], Array]",
 ) -> "Watch":
-    """Returns a watch that stores the accuracies of final models, and the scores of other settings for them.
+    """Returns a watch: a function that looks at a chunk of runs while they train.
 
-    It is called before the training's own scores are stored.
+    It stores the accuracies of final models, and the scores that other settings give these models. It is
+    called before the trained setting's own scores are stored.
 
     Args:
       store: The store of the setting that is trained, which gets accuracies.
@@ -206,7 +220,7 @@ def _make_watch(
     """
 
     def watch(midway: "Midway") -> None:
-        """Stores what a chunk's models give, if they are final."""
+        """Stores the accuracies and the other settings' scores of a chunk's models, if they are final."""
         from audit.training import game as games
 
         if midway.steps < rounds:

@@ -74,7 +74,9 @@ class Piece(NamedTuple):
 
 
 def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
-    """Finds the size of chunks on a worker's devices, and describes the worker.
+    """Returns the size of chunks on a worker's devices, and a description of the worker.
+
+    It runs on the worker.
 
     Args:
       devices: The number of devices to train on.
@@ -86,7 +88,8 @@ def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: i
     _prepare_jax(devices)
     game = recipe.make(data)
     size = training.chunk_size(game, runs, chunk)
-    return Preparation(size, len(game.schedule.mask), recipe.about(data))
+    steps = len(game.schedule.mask)  # which has an entry for each training step
+    return Preparation(size, steps, recipe.about(data))
 
 
 def describe(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
@@ -130,14 +133,22 @@ def train(
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Does a cell in an empty temporary store, and returns the files' contents.
+    """Does a cell in an empty temporary store, and returns the contents of the files that it wrote.
 
-    They are by their paths below the store's root.
+    It runs on a worker, which need not reach the driver's store.
+
+    Args:
+      devices: The number of devices to train on.
+      cell: The cell.
+      data: The cell's data.
+
+    Returns:
+      The files' contents, by the files' paths below the store's root.
     """
     _prepare_jax(devices)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        cell.do(cell.open(out, data), data, lambda runs: None)
+        cell.do(cell.open(out, data), data, lambda runs: None)  # no progress is shown on a worker
         contents = {}
         for path in sorted(out.rglob("*")):
             # A lease is this process's claim on its own store, which nobody else needs.
@@ -187,16 +198,17 @@ class RunsJob:
         self._waiting: deque[Piece] = deque()
         self._is_prepared = False  # whether the task that prepares has started
         self._is_training = False
-        # Runs that are not stored yet. Until they are counted it is not 0, so that the job is not done.
+        # The number of runs that are not stored yet. 1 until they are counted: at 0 the job would be done.
         self._left = 1
         self._chunk_seconds = math.inf  # of the fastest chunk so far
         self.trained = 0
         self.preparation = Preparation(0, 0, {})  # replaced by that of a worker
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the task that prepares at the first call, and later a task that trains a piece of the runs.
+        """Starts the job's next task, on a node or, for None, on any; returns None where no piece waits.
 
-        A piece has about as many chunks as take _TASK_SECONDS. Returns None where no piece waits.
+        At the first call that is the task that prepares. Pieces of the runs wait as soon as its result is in.
+        From then on each task trains a piece, of about as many chunks as take _TASK_SECONDS.
         """
         if not self._is_prepared:
             self._is_prepared = True
@@ -216,7 +228,7 @@ class RunsJob:
         return not self._left
 
     def _cut(self, preparation: Preparation) -> None:
-        """Makes each range of missing runs a piece, once the preparation has found the size of chunks."""
+        """Keeps the result of the task that prepares, and makes each range of missing runs a piece."""
         missing = self._request.store.missing(self._request.runs)
         self.preparation = preparation
         self._left = shares.count_runs(missing)
@@ -224,9 +236,10 @@ class RunsJob:
             self._waiting.append(Piece(start, stop, preparation.size))
 
     def _take_piece(self) -> Piece:
-        """Takes the next task's piece off the first piece that waits: as many chunks as a task should have.
+        """Returns the piece for the next task, cut off the first piece that waits; what is left waits on.
 
-        The rest goes on waiting.
+        It has as many chunks as take _TASK_SECONDS, by the fastest chunk so far, and at least 1. Before any
+        chunk is timed it has 1.
         """
         piece = self._waiting.popleft()
         chunks = max(1, int(_TASK_SECONDS / self._chunk_seconds))
@@ -243,7 +256,7 @@ class RunsJob:
         if trained is None:
             require(piece.size > 1, "out of memory with one run at a time: lower `batch_size`")
             self._waiting.append(piece._replace(size=piece.size // 2))
-            self._chunk_seconds = math.inf
+            self._chunk_seconds = math.inf  # chunks of another size take another time
             return
         all_scores, seconds = trained
         self._chunk_seconds = min(self._chunk_seconds, seconds)
@@ -259,7 +272,13 @@ class CellJob:
     """The job that does a whole cell in a single task."""
 
     def __init__(self, cluster: Cluster, cell: Cell, place: Workplace) -> None:
-        """Starts nothing yet; `place` is where the cell's files are stored, and has its data."""
+        """Starts nothing yet.
+
+        Args:
+          cluster: The cluster.
+          cell: The cell.
+          place: The root below which the cell's files are stored, and the cell's data.
+        """
         self._cluster = cluster
         self._cell = cell
         self._place = place
@@ -267,7 +286,7 @@ class CellJob:
         self._is_done = False
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the only task at the first call; later returns None."""
+        """Starts the only task at the first call, on a node or, for None, on any; later returns None."""
         if self._has_started:
             return None
         self._has_started = True
@@ -290,7 +309,9 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_jobs(
     cluster: Cluster, jobs: Iterable[AnyJob]
 ) -> Iterator[tuple[AnyJob, InputError | None]]:
-    """Runs jobs side by side, each on a node of its own, which compiles it; at the end idle nodes help.
+    """Runs jobs side by side, each on a node of its own, so that a single node compiles its program.
+
+    At the end, when no further jobs wait, idle nodes help with the jobs of others.
 
     Args:
       cluster: The cluster.
@@ -376,8 +397,9 @@ class _Scheduler(Generic[AnyJob]):
     def _give_task(self, node: Node | None) -> bool:
         """Starts a task on a node, and returns whether there was one to start.
 
-        Jobs whose home is the node come first, then jobs without a home, then jobs that are not yet under
-        way, and last the jobs of other nodes, the latest first.
+        The node then need not compile another program, if possible: jobs whose home is the node come first,
+        then jobs without a home, then jobs that are not yet under way. Last come the jobs of other nodes,
+        beginning with the latest: most of it is likely to be left.
         """
         for home in (node, None):
             for job in list(self.homes):
@@ -422,7 +444,11 @@ class _ClusterTrainer:
         self._about: dict[str, Any] = cluster.call(describe, *self._shared)
 
     def train(self, request: RunsRequest) -> Trained:
-        """Trains the runs that the store lacks, or waits for another driver that holds them."""
+        """Returns the scores of all runs, after training those that the store lacks.
+
+        Where another driver holds the store or the missing runs, it waits until that driver has stored them
+        or gives them back.
+        """
         store = request.store
         begin = time.perf_counter()
         job = RunsJob(self._cluster, self._shared, request)
@@ -433,7 +459,7 @@ class _ClusterTrainer:
                         if error is not None:
                             raise error
                     break
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)  # the claim on the store is given back meanwhile
         seconds = time.perf_counter() - begin
         model_steps = job.trained * job.preparation.steps
         return Trained(
@@ -452,7 +478,13 @@ class _ClusterTrainer:
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
     """Does all that the store lacks of some cells, on a cluster; `work.do_all` does so on this machine.
 
-    Cells that other drivers hold are left for another pass, until the store has them or they can be claimed.
+    Cells that other drivers hold are left for another pass. Passes go on until the store has each cell, or
+    the cell has failed.
+
+    Args:
+      cluster: The cluster.
+      cells: The cells.
+      place: The store's root, and the cells' data.
 
     Returns:
       The names of the cells, by how they ended.
@@ -537,7 +569,11 @@ class _SweepPass:
         self.left: list[Cell] = []
 
     def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
-        """Yields a job for each cell that is not done; a cell is claimed only when its job is taken."""
+        """Yields a job for each cell that is not done and that no other driver holds.
+
+        A cell is claimed only when its job is taken. Cells that fail here are reported, and those of other
+        drivers are noted in `left`.
+        """
         for cell in cells:
             try:
                 if work.is_done(cell, self._place):
@@ -573,6 +609,7 @@ class _SweepPass:
             return None
         if cell.audited is None:
             cell_job = CellJob(self._cluster, cell, self._place)
+            # Its only task has concluded it: nothing is left to be written.
             self._under_way[cell_job] = _CellUnderWay(cell, lambda: None, claim)
             return cell_job
 

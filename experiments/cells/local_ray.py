@@ -24,9 +24,10 @@ _SETTINGS = {
 
 
 def set_up(alone: bool) -> None:
-    """Sets the environment variables that Ray reads when it is imported; those that the user has set stay.
+    """Sets the environment variables that Ray reads when it is imported.
 
-    One is set in any case: that which keeps a cluster of this machine alone on the loopback address.
+    Variables that the user has set stay as they are. The exception is the variable that keeps a cluster of
+    this machine alone on the loopback address.
 
     Args:
       alone: Whether a cluster of this machine alone will be started, which no other machine may reach.
@@ -62,26 +63,27 @@ def _own_folder(temporary: Path) -> Path:
     try:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        status = folder.lstat()
+        status = folder.lstat()  # of the entry itself: a link, which may lead anywhere, is refused
     except OSError as error:
         raise InputError(
             f"{folder}: {error.strerror}: name a folder of yours in RAY_TMPDIR"
         ) from None
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     require(is_own, f"{folder} is another user's: name a folder of yours in RAY_TMPDIR")
-    folder.chmod(0o700)
+    folder.chmod(0o700)  # it may have existed with other permissions
     return folder
 
 
 def start_arguments(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments of `ray start` with this project's defaults in front, after checking them.
 
-    The defaults are a folder, and no monitor of logs: nobody reads the logs, and it takes a twentieth of a
-    core.
+    The defaults are a folder, and no monitor of logs: nobody reads the logs, and the monitor takes a
+    twentieth of a core.
 
     Raises:
       InputError: A port is taken, or nobody answers at the address to be joined.
     """
+    # The ports that are named, and in any case that of a head, must be free.
     flags = _parse_flags(arguments)
     ports = {}
     for name, value in flags.items():
@@ -94,6 +96,8 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
         is_range_end = "worker-port" in name
         if value.isdecimal() and not is_range_end:
             _require_free(name, int(value))
+
+    # A node that joins a cluster must reach the cluster's head.
     if "--head" not in flags and "--address" in flags:
         address = flags["--address"]
         try:
@@ -101,7 +105,8 @@ def start_arguments(arguments: Sequence[str]) -> list[str]:
         except OSError as error:
             message = f"--address={address}: no Ray cluster there ({error}): first start its head"
             raise InputError(message) from None
-    # Without --temp-dir other hosts would take the head's folder.
+
+    # Without --temp-dir a node on another host would take the folder of the head's host.
     folder = os.path.join(os.environ["RAY_TMPDIR"], "ray")
     return ["--include-log-monitor=False", f"--temp-dir={folder}", *arguments]
 
@@ -126,6 +131,7 @@ def _require_free(name: str, port: int) -> None:
     """Raises InputError for a port that this user can't listen on; `name` is its flag."""
     require(port < 2**16, f"{name}={port} is no port: 1 to 65535")
     with socket.socket() as listener:
+        # Otherwise a port that was in use until a minute ago would count as taken.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("", port))
@@ -145,12 +151,16 @@ def check_answer(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+        host_name = host.strip("[]")  # the brackets of an IPv6 address
+        socket.create_connection((host_name, int(port)), _ANSWER_SECONDS).close()
 
 
 @contextlib.contextmanager
 def reap_processes() -> Iterator[None]:
-    """Kills what is left of the cluster that this process started, when the block or the process ends."""
+    """Kills what is left of the cluster that this process started, when the block or the process ends.
+
+    A process of its own, the reaper, does so: it outlives this process, however that ends.
+    """
     if not sys.platform.startswith("linux"):
         yield  # on other systems Ray has a process of its own for this
         return

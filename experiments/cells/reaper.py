@@ -30,14 +30,17 @@ def find_descendants(ancestor: int) -> set[int]:
 
 
 def main() -> None:
-    """Finds the parent's other descendants, prints a line, and kills those that outlive the parent."""
+    """Kills the parent's other descendants, once the parent ends or closes the pipe to this process.
+
+    First it notes which they are, and prints an empty line, which tells the parent so.
+    """
     handles = []
     for process in find_descendants(os.getppid()) - {os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
             # Unlike a process's number, a handle never comes to mean another process.
             handles.append(os.pidfd_open(process))
     print(flush=True)
-    sys.stdin.read()  # returns when the parent ends
+    sys.stdin.read()  # returns when the parent closes the pipe, or ends
     for handle in handles:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, signal.SIGKILL)

@@ -107,6 +107,7 @@ class LocalTrainer:
 
         store = request.store
         chunk = request.chunk
+        # The size of chunks depends on the memory of a step, which is computed only where runs are missing.
         if training.count_missing(store, request.runs):
             chunk = training.chunk_size(self._game, request.most_trained, request.chunk)
         return training.train(self._game, store, request.runs, chunk, progress=request.progress)
@@ -133,6 +134,7 @@ class SweepProgress:
         total = sum(cell.seconds for cell in cells)
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
+        # Of the current cell: the runs that were trained so far, and when their training began.
         self._runs = 0.0
         self._begin = time.perf_counter()
 
@@ -145,7 +147,7 @@ class SweepProgress:
         seconds_per_run = cell.seconds / cell.runs
 
         def progress(runs: float) -> None:
-            """Adds runs that were trained since the last call to the line."""
+            """Shows in the line that `runs` more runs were trained since the last call."""
             if not runs:  # the first call says that all is compiled
                 self._begin = time.perf_counter()
                 return
@@ -154,7 +156,7 @@ class SweepProgress:
             shown_rate = f"{rate:.2g}"
             if rate >= 10:
                 shown_rate = f"{rate:.0f}"
-            self._bar.set_postfix_str(f"{shown_rate} runs/s", False)
+            self._bar.set_postfix_str(f"{shown_rate} runs/s", refresh=False)  # `update` redraws
             # The bar goes no further than the cell's estimate; `end` completes the estimate.
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * seconds_per_run, left_of_cell))
@@ -195,8 +197,12 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
     """Does all that the store lacks of some cells; prints a line for each cell that fails.
 
     Each of the workers that share a store takes cells that no other worker holds. When other workers hold all
-    that are left, a worker helps with cells that can be shared, and waits for the rest. It goes on until all
-    have ended, since a worker that dies gives its cell back.
+    cells that are left, this worker helps with cells that can be shared, and waits for the others. It goes on
+    until all cells have ended, since a worker that dies gives its cell back.
+
+    Args:
+      cells: The cells.
+      place: The store's root, and the cells' data.
 
     Returns:
       The names of the cells, by how they ended.
@@ -248,7 +254,7 @@ def _attempt(
     Returns:
       Whether the cell has ended, by success or by failure.
     """
-    ended = outcome.elsewhere
+    ended = outcome.elsewhere  # unless this worker does the cell, or it fails
     try:
         if not is_done(cell, place):
             store = cell.open(place.out, place.data)
@@ -282,6 +288,6 @@ def _help(
     if not shared:
         time.sleep(_POLL_SECONDS)
         return cells
-    cell = random.choice(shared)
+    cell = random.choice(shared)  # at random, so that helpers spread over the cells
     _attempt(cell, place, progress, outcome, helps=True)
     return [other for other in cells if other is not cell]

@@ -37,15 +37,18 @@ cli.define_out("Folder for the JSON file and the page; they go into its accelera
 def main() -> None:
     """Parses the flags, measures part after part, and prints the paths of the JSON file and the page.
 
-    Raises InputError for flags out of range, and at the end where a part failed or was not reached in time.
+    Parts that were measured whole at an earlier start are not measured again. Raises InputError for flags out
+    of range, and at the end where a part failed or was not reached in time.
     """
     require(0 < FLAGS.scale <= 1, f"--scale={FLAGS.scale}: give more than 0, up to 1")
+    # Up to a day.
     require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
     out = cli.folder() / "accelerator"
     from experiments.engine import device_parts, device_report
 
     chosen = cli.chosen("only", [part.name for part in device_parts.PARTS])
     parts = [part for part in device_parts.PARTS if part.name in chosen]
+    # The files are looked for now, since the parts that read them may come late.
     for flag in ("california_housing", "cifar10"):
         file = FLAGS[flag].value
         require(
@@ -58,6 +61,7 @@ def main() -> None:
     results = device_report.work(out, parts, trial, most_seconds, _print_progress)
     for name in (device_report.JSON, device_report.PAGE):
         print(os.fspath(out / name))
+
     done = [result.name for result in results if not result.failure]
     left = ", ".join(part.name for part in parts if part.name not in done)
     require(

@@ -158,7 +158,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         runs = setting.adversary.usual_runs
     any_time = setting.adversary.any_time
 
-    # Only bounds that hold at any time, those of canaries drawn afresh, allow training to stop early.
+    # Training may stop early only where bounds hold at any number of runs: where canaries are drawn afresh.
     minutes = FLAGS.minutes
     minutes_fit = minutes is None or (any_time and 0 < minutes < math.inf)
     afresh = "with --adversary=sphere, examples or --afresh"
@@ -168,6 +168,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         not (looks and any_time),
         "bounds of canaries that are drawn afresh hold at any number of runs: drop --looks",
     )
+    # Bounds at declared looks exist for a single canary a run.
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)
     validate(setting, runs, task(setting.model).clipping)
@@ -178,6 +179,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
     from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
 
+    # The training runs along which to measure how much steps expand distances; None for no measurement.
     runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
@@ -238,10 +240,10 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 
 
 def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table, after an empty line, of what each run shows by itself; "" where there is none.
+    """Returns a table of what each run shows by itself, after an empty line; "" where there is no such table.
 
-    Only the one-shot adversary, with many canaries a run, has such a table. With all canaries in there is a
-    single run, which the table of bounds shows already.
+    Only the one-shot adversary has such a table: its runs have many canaries each. Where this adversary puts
+    all canaries in, there is a single run, which the table of bounds shows already.
     """
     from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
@@ -260,7 +262,10 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
 
 
 def _summarise(finished: "FinishedAudit") -> str:
-    """Returns a line on the training: models, steps, data, and time and memory for what was trained now."""
+    """Returns a line on the training: models, steps and data, and what training took in this process.
+
+    That is its time and its peak memory. Where the store had all runs already, the line says so instead.
+    """
     setting, dataset, runs, *_ = finished.request
     data = f"{task(setting.model).data.label} ({dataset.source})"
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"

@@ -56,8 +56,8 @@ MOST_N = 5_000
 def main() -> None:
     """Parses the flags, measures the cells that are not stored, prints the summary and writes all files.
 
-    A cell is an estimator on a mechanism, measured over many audits: in `cells` it bounds epsilon, in
-    `claims` it is to refute a claim.
+    A cell is an estimator on a mechanism, measured over many audits. In `cells` the estimator bounds epsilon.
+    In `claims` it is to refute a claim.
     """
     processes = cli.processes()
     folder = cli.folder() / "benchmark"
@@ -67,6 +67,7 @@ def main() -> None:
     cells = _choose_cells(estimators, scale)
     measured_estimators = list(dict.fromkeys(cell.estimator for cell in cells))
     claims = list_claims(measured_estimators, scale, FLAGS.seed)
+
     store = CellStore(folder / "cells")
 
     all_cells: list[Cell] = [*cells, *claims]
@@ -77,6 +78,7 @@ def main() -> None:
 
     from experiments.benchmark import page
 
+    # All cells are in the store by now.
     measured = load_all(cells, store)
     measured_claims = load_all(claims, store)
     paths = page.write_files(folder, measured, measured_claims)

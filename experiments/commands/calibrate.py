@@ -78,12 +78,15 @@ class _Study(NamedTuple):
 
 
 def main() -> None:
-    """Parses the flags, simulates audits, and prints how often each estimator exceeds the truth."""
+    """Parses the flags, simulates audits, and prints how often each estimator exceeds the truth.
+
+    The truth is known, since the scores of an audit are drawn by the law of a known mechanism.
+    """
     processes = cli.processes()
     require(1 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 1 to 10,000,000")
     runs = cli.whole_numbers("runs")
     require(runs, "--runs is empty: give whole numbers, comma-separated")
-    if FLAGS.directions is None:
+    if FLAGS.directions is None:  # audits of directions may have a single run
         for count in runs:
             require_runs(count)
     cli.require_seed()
@@ -154,6 +157,7 @@ def _make_one_run_study() -> _Study:
     """
     for name in _FOR_SEVERAL_RUNS:
         require(FLAGS[name].value is None, f"--one_run and --{name} do not go together: drop one")
+    # The numbers of canaries for which the bounds are computed.
     least = one_run_bounds.LEAST_COINS
     most = one_run_bounds.MOST_COINS
     fits = least <= FLAGS.one_run <= most
@@ -161,7 +165,9 @@ def _make_one_run_study() -> _Study:
 
     settings = []
     for law, mu in itertools.product(laws.ONE_RUN.values(), _checked_mus()):
-        settings.append(_make_setting(law, mu, 1, canaries=FLAGS.one_run))
+        settings.append(_make_setting(law, mu, runs=1, canaries=FLAGS.one_run))
+
+    # Widths are in characters.
     columns = (
         Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
@@ -181,7 +187,8 @@ def _make_direction_study(runs: list[int]) -> _Study:
     """Returns the study of bounds by the exact null law of uniform directions.
 
     Such a bound holds at any number of runs. So each audit is looked at after every number of runs in --runs,
-    by default after 1, 10 and 60. Raises InputError for flags of the other studies.
+    by default after 1, 10 and 60. A setting's runs are the largest of these numbers. There is a setting for
+    each law of directions at each --mu. Raises InputError for flags of the other studies.
     """
     for name in (*_FOR_SEVERAL_RUNS, "one_run"):
         require(
@@ -203,9 +210,10 @@ def _make_direction_study(runs: list[int]) -> _Study:
             stops=stops,
         )
         settings.append(setting)
-    # All settings have the same shape: it is enough to check one. Their mus are checked already.
+    # All settings have the same shape, so that the first stands for all. Their mus are checked already.
     calibration.require_possible(settings[0])
 
+    # Widths are in characters.
     columns = (
         Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
@@ -240,13 +248,13 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
         for name in names:
             require(name in choices, f"--{flag}={name!r}: give some of {', '.join(choices)}")
 
-    settings = []
+    settings = []  # sorted by design, number of runs, tie and mu
     for design, n_runs, tie, mu in itertools.product(designs, runs, ties, _checked_mus()):
         law = laws_of_design[design][tie]
         settings.append(_make_setting(law, mu, n_runs, canaries=FLAGS.canaries))
 
     def name_design(row: Calibration) -> str:
-        """Returns the design of a row, "coins" or "sets"."""
+        """Returns the design of a row, "coins" or "sets", which its law tells."""
         return "coins" if row.setting.law in laws.COINS.values() else "sets"
 
     columns = (
@@ -259,6 +267,7 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
         _exceeding_column(),
         Column(None, _mean_mu_or_epsilon, "mean", _EPSILON_FORMAT, 8),
         Column(None, _true_mu_or_epsilon, "true", _EPSILON_FORMAT, 7),
+        # These have no heads, and so are in JSON alone.
         *map(_column, ("mean_epsilon", "low_epsilon", "high_epsilon", "true_epsilon")),
         *map(_column, ("mean_mu", "true_mu")),
     )
@@ -279,7 +288,7 @@ def _make_one_canary_study(runs: list[int]) -> _Study:
     are_unused = FLAGS["tie"].value is None and FLAGS["design"].value is None
     require(are_unused, "--tie and --design go with --canaries: give it too")
     require(len(runs) == 1, f"--runs={','.join(FLAGS.runs)}: give one number, or --canaries too")
-    n_scores = runs[0]
+    n_scores = runs[0]  # a run has a single score
     mus = _checked_mus()
     if FLAGS.mechanism is None:
         return _make_gaussian_study([_make_setting(laws.GAUSSIAN, mu, n_scores) for mu in mus])
@@ -304,7 +313,7 @@ def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study of Gaussian mechanisms with a single canary a run.
 
     A row says "too often" where the share of audits whose bound exceeds the truth is above `_allowed_share`.
-    A column without a key is in the table alone, and one without a head in JSON alone.
+    A column without a key is in the table alone, and a column without a head in JSON alone.
 
     Args:
       settings: A mechanism for each --mu; all have the same number of scores.
@@ -330,23 +339,25 @@ def _make_gaussian_study(settings: list[KnownMechanism]) -> _Study:
         *map(_column, _UNSEEN),
         _column("true_epsilon"),
     )
+    columns_width = 67  # of the text, with a blank between two columns, and without "too often"
     title = f"""\
 {FLAGS.audits} audits of {FLAGS.runs[0]} scores each; a method that exceeds the truth with
 probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them (but once in 1,000 tables)"""
-    return _Study(settings, columns, title, rule=67)
+    return _Study(settings, columns, title, rule=columns_width)
 
 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
-    """Returns the study in which the test whether a trade-off curve is Gaussian is calibrated, too.
+    """Returns the study that calibrates both bounds and the test of whether a trade-off curve is Gaussian.
 
-    A column without a key is in the table alone, and one without a head in JSON alone.
+    Its columns fired, unsure and missed are about that test. A column without a key is in the table alone,
+    and a column without a head in JSON alone.
 
     Args:
       settings: Mechanisms with a single canary a run; all have the same number of scores.
     """
 
     def name_mechanism(row: Calibration) -> str:
-        """Returns the name of the row's law with its parameter."""
+        """Returns the name of the row's law with its parameter, which the field `mu` holds for every law."""
         return f"{row.setting.law.name} {row.setting.mu:.3g}"
 
     columns = (

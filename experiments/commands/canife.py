@@ -40,6 +40,7 @@ cli.define_out("Folder of the store and its results.")
 
 def main() -> None:
     """Parses the flags, measures the rounds that the store lacks, and prints and writes what all show."""
+    # Fields that no flag gives have the model's own defaults.
     values = cli.values(Attacked)
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
     charge_is_known = FLAGS.charge in ("forward", "backward")
@@ -53,7 +54,8 @@ def main() -> None:
 
     setting, split, store = training.prepare(setting, out, data)
     numbers = setting.measured()
-    with store.claim():  # with the claim, damaged files are set aside; without it, they stay
+    # With the claim, damaged files are set aside; without it, where another process has it, they stay.
+    with store.claim():
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
             total=len(numbers), initial=n_stored, desc="measuring", unit="rounds", file=sys.stderr

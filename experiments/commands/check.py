@@ -27,8 +27,8 @@ flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_E
 def main() -> None:
     """Checks an example, or the user's own step or batches.
 
-    Exits with status 3 where a bug is found, and with 4 where none is, but a check that is needed could not
-    be tried.
+    Exits with status 3 where a check shows a bug. Exits with status 4 where no check does, but a check that
+    is needed could not be tried.
     """
     given = [FLAGS.example, FLAGS.step, FLAGS.batches]
     exactly_one = given.count(None) == 2

@@ -24,7 +24,10 @@ cli.define_out("Folder for results; the table goes into its folder compare.")
 
 
 def main() -> None:
-    """Parses the flags, audits the mechanism by each method, and prints and draws each method's bounds."""
+    """Parses the flags, audits the mechanism by each method, and prints and draws each method's values.
+
+    Values are bounds on epsilon or estimates of it, compared to the accountant's upper bound.
+    """
     from audit.claims.accounting import epsilon_upper_bound
     from audit.storage import files
 

@@ -27,8 +27,10 @@ cli.define_json()
 def main() -> None:
     """Compiles the chosen models' training programs for a TPU, and prints the bytes that each model takes.
 
-    Raises InputError for an unknown model, and where the compiler is not installed.
+    A model that can be trained by DP-SGD and by DP-FedAvg has two programs. Raises InputError for an unknown
+    model, and where the compiler is not installed.
     """
+    # Some models are in both tables; each is a choice once.
     chosen = cli.chosen("models", [*dict.fromkeys([*TASKS, *FEDERATED_TASKS])])
     is_installed = importlib.util.find_spec("libtpu") is not None
     require(is_installed, "libtpu, the TPU's compiler, is not installed: install the extra tpu")

@@ -33,7 +33,7 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
     """Returns a context that starts the engine which the flags name, and yields it.
 
     Raises:
-      InputError: Flags do not go together. At the beginning of the context: the engine can't start.
+      InputError: Flags do not go together. When the context is entered: the engine can't start.
     """
     name = flags.FLAGS.engine
     address = flags.FLAGS.ray_address
@@ -47,12 +47,13 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
 
 @contextlib.contextmanager
 def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
-    """Yields an engine: this process trains, or a Ray cluster does, to which it stays joined in the block.
+    """Yields an engine, by which this process trains or a Ray cluster does.
+
+    This process belongs to the cluster until the end of the block.
 
     Args:
-      name: "local" or "ray".
-      address: The cluster's address, host:port or auto; None for a cluster of this machine alone, which is
-        started.
+      name: "local" for this process, "ray" for a cluster.
+      address: The cluster's address, host:port or auto. None: a cluster of this machine alone is started.
     """
     if name == "ray":
         from experiments.cells import cluster, jobs

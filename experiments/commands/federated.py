@@ -78,6 +78,7 @@ def main() -> None:
     from audit.settings import build_federated
     from audit.storage.store import Store
 
+    # The clients of each round, where a file lists them.
     listed_rounds = None
     if FLAGS.cohorts is not None:
         listed_rounds = build_federated.read_rounds(Path(FLAGS.cohorts))
@@ -89,6 +90,7 @@ def main() -> None:
     participation = build_federated.rounds(setting, clients, listed_rounds)
     game = build_federated.build(setting, clients, participation)
 
+    # The store is named by all that decides its scores, listed cohorts included.
     cohorts_digest = None
     if listed_rounds is not None:
         cohorts_digest = hashlib.sha256(participation.clients.tobytes()).hexdigest()
@@ -112,7 +114,7 @@ def _checked_setting() -> FederatedSetting:
 
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
-    """Trains the runs that the store lacks, and prints and files the conclusion from all runs.
+    """Trains the runs that the store lacks, and prints and stores the conclusion from all runs.
 
     Args:
       audited: What is audited.
@@ -165,6 +167,7 @@ def _conclude(
     level = Level(FLAGS.delta, FLAGS.confidence)
     runs = conclude_each_run(scores, audited.dimension, sees_final_model, level)
     together = bound_runs_together(scores, level)
+    # The accuracies of these runs, where they are not missing; the store may have those of further runs.
     numbers = map(str, range(len(runs)))
     measured = [accuracies[number] for number in numbers if number in accuracies]
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
@@ -220,8 +223,11 @@ class _Watch:
     def __call__(self, midway: "Midway") -> None:
         """Looks at a chunk of runs after a segment of rounds.
 
-        It prints a line, unless the last line is less than _LOOK_SECONDS ago. After the last round it always
-        does, and stores the accuracies.
+        It prints a line on stderr, unless the last line is less than _LOOK_SECONDS ago. After the last round
+        it prints a line in any case, and stores the accuracies.
+
+        Args:
+          midway: The chunk's models and the number of rounds that they have trained.
 
         Raises:
           InputError: A model is no longer finite.
@@ -249,10 +255,11 @@ class _Watch:
         self._next_line = time.monotonic() + _LOOK_SECONDS
 
     def _estimate_epsilon(self, midway: "Midway") -> float:
-        """Returns an estimate of epsilon, which is no bound, from the chunk's first run at this point.
+        """Returns an estimate of epsilon, which is no bound, from the chunk's first run as it is now.
 
-        It is the one-shot paper's (Andrew et al., 2024): normal laws are fitted to the scores of canaries
-        that are out and to those of canaries that are in, and are taken to have equal variance.
+        The estimate is that of the one-shot paper (Andrew et al., 2024). Normal laws are fitted to the scores
+        of canaries that are out, and to those of canaries that are in. Both laws are taken to have the same
+        variance.
         """
         import numpy as np
 
@@ -261,6 +268,7 @@ class _Watch:
 
         setting = self._audited.setting
         dimension = self._audited.dimension
+        # Of the first run alone, which has row 0: the canaries' scores, and which canaries are in.
         scores = np.asarray(midway.scores(), np.float64)[0]
         present = game.presence(np.array([midway.first]), setting.canaries, setting.seed)[0]
         fit_out = one_shot.fit(scores[~present], dimension)

@@ -81,14 +81,14 @@ def main() -> None:
         audits += sweep.audits()
     evidence = points.evidence(held, audits, levels)
     folder = held.root / "figures"
-    if scale != "laptop":
+    if scale != "laptop":  # the usual scale, whose figures are in no folder below
         folder = folder / scale
 
     drawing = _Drawing(files=[], rows=[], incomplete={}, waiting=[])
     for sweep in sweeps:
         _draw_sweep(sweep, evidence, scale, folder, drawing)
-    nothing = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
-    require(drawing.files, f"{nothing}: run {_training_command(FLAGS.name, scale)}")
+    nothing_drawn = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
+    require(drawing.files, f"{nothing_drawn}: run {_training_command(FLAGS.name, scale)}")
 
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
@@ -131,7 +131,14 @@ def _draw_sweep(
 
 
 def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
-    """Returns lines that say which sweeps lack cells, and which command trains these; [] if none do."""
+    """Returns lines that say which sweeps lack cells, and which command trains these cells.
+
+    There are none where no sweep lacks cells.
+
+    Args:
+      drawing: What was drawn and what is missing.
+      scale: The name of the sweeps' scale.
+    """
     lines = []
     for name, missing in drawing.incomplete.items():
         verb = "is" if missing == 1 else "are"
@@ -139,6 +146,7 @@ def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
     if drawing.waiting:
         lines += textwrap.wrap(f"not drawn, for want of cells: {', '.join(drawing.waiting)}", 80)
     if lines:
+        # The command is for figures that are drawn but incomplete, or else for those that are not drawn.
         names = list(drawing.incomplete) or drawing.waiting
         lines.append(f"to train them: {_training_command(names, scale)}")
     return lines
@@ -150,10 +158,17 @@ def _training_command(names: Sequence[str], scale: str) -> str:
 
 
 def _largest_scale(held: Holdings) -> str:
-    """Returns the largest scale with a finished cell that no smaller scale shares, by default laptop."""
+    """Returns the largest scale that was trained at; laptop where none was.
+
+    A scale was trained at where the store has a finished cell of the sweeps in --name that no smaller scale
+    has too.
+    """
 
     def is_finished(cell: Cell) -> bool:
-        """Returns whether the store has a cell's results; an audit's on any data, as none are loaded here."""
+        """Returns whether the store has all of a cell's results.
+
+        No data are loaded here. So an audit's results count whatever data they are of.
+        """
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))
         store = held.open(identity(cell.audited.setting))

@@ -16,10 +16,10 @@ _PAPER_TITLE = "\nThe hidden-state paper's adversary in its network, 68 paramete
 
 
 def main() -> None:
-    """Does two audits, and prints the one below the other.
+    """Does two audits, and prints the second below the first.
 
-    The first stops as soon as an epsilon of 18.5 is proven, of the 24 that accounting allows: after some 60
-    of at most 400 runs.
+    The first stops as soon as it proves an epsilon of 18.5. The accountant allows 24, and some 60 of at most
+    400 runs suffice. The second audit is the command `audit` with the flags of this command.
     """
     from experiments.cells.auditing import until_epsilon  # loads SciPy
 

@@ -76,7 +76,7 @@ def _require_no_flags_of_single_audits() -> None:
 
 
 def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Returns the values of each varied field, by the field's flag, each value once.
+    """Returns the values of each varied field, each value once, by the name of the field's flag.
 
     Args:
       texts: the values of --vary, each such as "k=1,5,25".
@@ -171,7 +171,8 @@ def _show(results: "Sequence[GridResult]", heat_map: tuple[str, str] | None) -> 
 
     table = grid.make_table(results)
     names = "_".join(results[0].values)
-    # The files' name has the varied fields and a hash of the audits' folders: the same grid, the same files.
+    # The files' name has the varied fields and a hash of the audits' folders. So the same grid is written to
+    # the same files, and other grids are not.
     identity = json.dumps([str(result.folder) for result in results])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
     stem = cli.folder() / "grids" / f"{names}-{digest}"

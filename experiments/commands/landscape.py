@@ -44,7 +44,11 @@ LEAST_DELTA = 1e-100
 
 
 def main() -> None:
-    """Parses the flags, solves and simulates the landscapes, and draws and prints what they leak."""
+    """Parses the flags, solves and simulates the landscapes, and draws and prints what they leak.
+
+    Three crafted landscapes are studied: the hidden-state paper's, whose audits are simulated too, a convex
+    landscape, and the latch, whose last model hides nothing of the earlier models.
+    """
     study = _checked_study()
     out = cli.folder()
     if landscape_solve.simulates(landscape.holdings(out), study):
@@ -54,6 +58,7 @@ def main() -> None:
         landscape_solve.keep_laws(out, study, bar.update)
     results = landscape.results(landscape.holdings(out), study)
 
+    # The paper's landscape. The first line of each CSV says at which delta and clipping norm it is.
     folder = out / "landscape"
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
     exact = _exact_table(results.cells)
@@ -68,6 +73,7 @@ def main() -> None:
     for name, figure in figures.landscape_figures(results, FLAGS.runs, FLAGS.clipping_norm):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
 
+    # The convex landscape and the latch, which are studied at settings of their own.
     from experiments.hidden_state import convex_landscape, latch
 
     audit_flags = (FLAGS.runs, FLAGS.seed, FLAGS.delta, FLAGS.confidence)
@@ -103,7 +109,7 @@ def _checked_study() -> Study:
     threshold = 0.5  # of C
     if FLAGS.threshold is not None:
         threshold = FLAGS.threshold / norm
-    most = MOST_THRESHOLD * norm
+    most = MOST_THRESHOLD * norm  # in the unit of --threshold, for the message
     require(
         abs(threshold) <= MOST_THRESHOLD,
         f"--threshold={FLAGS.threshold}: give {-most:g} to {most:g}",

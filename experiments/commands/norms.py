@@ -36,7 +36,10 @@ cli.define_out("Folder for results; the figure goes into its folder norms.")
 
 
 def main() -> None:
-    """Parses the flags, trains the runs that the store lacks, and draws and prints the canary's norms."""
+    """Parses the flags, and draws and prints the norms of the canary's gradient over training, by model.
+
+    The runs of a model are trained unless the store has the norms of all of them.
+    """
     require(FLAGS.models, "--models is empty: name models, comma-separated")
     for model in FLAGS.models:
         require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
@@ -59,6 +62,7 @@ def main() -> None:
     figure = files.write_whole(folder / "norms.png", picture)
     print(f"{'model':<16}{'first step':>12}{'last step':>12}{'least':>10}{'below C':>10}")
     for model, model_norms in norms.items():  # (runs, steps)
+        # Means over runs at two steps; of all norms, the least, and the share that clipping leaves alone.
         first = model_norms[:, 0].mean()
         last = model_norms[:, -1].mean()
         least = model_norms.min()
@@ -68,7 +72,7 @@ def main() -> None:
 
 
 def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
-    """Returns the norms (runs, steps) of the canary's gradient; trains the runs that the store lacks.
+    """Returns the norms (runs, steps) of the canary's gradient; trains the runs unless all are stored.
 
     Args:
       setting: The setting, which names the model.
@@ -91,10 +95,11 @@ def _norms_table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
     for model, values in norms.items():
         mean = values.mean(0)
         deviation = values.std(0, ddof=1)
+        # A row is a step's number, from 0, which is its place in these arrays.
         columns.append(Column(f"{model}_mean", mean.__getitem__))
         columns.append(Column(f"{model}_sd", deviation.__getitem__))
         lengths.append(len(mean))
-    return Table(columns, range(min(lengths)))
+    return Table(columns, range(min(lengths)))  # the steps that all models have
 
 
 if __name__ == "__main__":

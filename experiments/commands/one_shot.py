@@ -61,7 +61,10 @@ _POINTS = (
 
 
 def main() -> None:
-    """Parses the flags, simulates Table 1 and the floors, and prints and draws them."""
+    """Parses the flags, simulates the one-shot paper's Table 1, and prints and draws it.
+
+    It also prints the floors: what every estimate of epsilon shows where nothing leaks.
+    """
     require(FLAGS.report != "", "--report=: name an HTML file")
     sigmas = _parse_sigmas()
     dimensions = _parse_whole_numbers("dimensions", 100, 10**8)
@@ -132,11 +135,12 @@ def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCel
 def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
     """Simulates an audit for each panel of the figure: the cosines of sqrt(d) canaries in R^d, d = 10^6.
 
-    Panels share their canaries and differ in sigma. Each of the first _MOST_PANELS sigmas has a panel.
+    Panels share their canaries and differ in the noise multiplier sigma. Each of the first _MOST_PANELS
+    sigmas has a panel.
     """
     from experiments.one_shot.figures import Panel
 
-    rng = np.random.default_rng([FLAGS.seed, 1])
+    rng = np.random.default_rng([FLAGS.seed, 1])  # other draws than those of Table 1
     canaries = int(np.sqrt(_FIGURE_DIMENSION))
     rows = cosine_law.draw_canaries(rng, canaries, _FIGURE_DIMENSION)
     panels = []

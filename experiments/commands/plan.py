@@ -66,7 +66,7 @@ cli.define_json()
 def main() -> None:
     """Parses the flags, times the training, simulates audits, and prints what to expect of an audit.
 
-    With --bug it prints only how soon the claim would be refuted.
+    With --bug it only prints after how many runs audits would refute the claim.
     """
     setting = cli.setting(FIELDS, adversary="gc_r")
     upper_bound, truth = _checked_epsilons()
@@ -80,6 +80,8 @@ def main() -> None:
 
     build.validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
+
+    # What the model's training takes, and what its adversary is expected to see.
     probe, workers = _time_training(setting, dataset)
     if FLAGS.ray_address is not None:
         cli.prepare_jax()  # not before Ray has started its processes
@@ -87,6 +89,7 @@ def main() -> None:
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
     last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
 
+    # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
     mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     mechanism = calibration.KnownMechanism(
         laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
@@ -129,6 +132,7 @@ def _print_bugs(setting: "Setting") -> None:
       setting: The setting, which has the number of canaries a run.
     """
     mu = accounting.mu_upper_bound(FLAGS.noise_multiplier, FLAGS.insertions)
+    # Fresh directions are many in each run: where the setting has a single canary, _CANARIES stand in.
     canaries = setting.canaries if setting.canaries > 1 else _CANARIES
     rows = []
     for text in FLAGS.bug:
@@ -146,6 +150,7 @@ def _print_bugs(setting: "Setting") -> None:
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
     )
+    # After how many runs half of the audits, and 9 of 10, refuted the claim; _MANY where they did not.
     columns = (
         Column(None, lambda row: f"{row.noise:g}", "noise / stated", width=14, left=True),
         Column(None, lambda row: row.median, "half of audits", "{:,}".format, 15, none=_MANY),

@@ -26,7 +26,7 @@ cli.define_json()
 
 def main() -> None:
     """Parses the flags, and measures and prints how far gradients are off at each precision."""
-    # A setting needs some adversary; none is used, since no canary is inserted.
+    # A setting needs some adversary, and 2 runs at least. Neither is used, since nothing is audited.
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
     from audit.settings import build

@@ -35,10 +35,11 @@ cli.define_out("Folder for the figure and its numbers; they go into its folder p
 
 
 def main() -> None:
-    """Parses the flags, audits in each way against the clock, and prints and draws what is proven when."""
+    """Parses the flags, audits a model in several ways, and prints and draws what each proves over time."""
     from audit.storage import files
 
     require(FLAGS.model in _MODELS, f"--model={FLAGS.model}: choose of {', '.join(_MODELS)}")
+    # Up to a day.
     require(0.01 <= FLAGS.minutes <= 1440, f"--minutes={FLAGS.minutes}: give 0.01 to 1,440")
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")
     require(0 < FLAGS.seconds < 3600, f"--seconds={FLAGS.seconds}: give more than 0, up to an hour")

@@ -22,6 +22,7 @@ flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.
 
 def main() -> None:
     """Writes the page on the settings or on the sweep that the flags name, from what the store holds."""
+    # Without --sweep the page is on settings, and only a sweep has a scale.
     if FLAGS.sweep is None:
         scale_alone = FLAGS["scale"].present
         require(

@@ -38,7 +38,10 @@ for name in file_names():
 
 
 def main() -> None:
-    """Trains the cells of the chosen sweeps that the store lacks; with --list only lists the sweeps."""
+    """Trains the cells of the chosen sweeps that the store lacks; with --list only lists the sweeps.
+
+    Sweeps may share cells, which are trained once. Raises InputError at the end if cells failed.
+    """
     names = FLAGS.name
     if FLAGS.list and not names:
         names = ["all"]
@@ -49,6 +52,7 @@ def main() -> None:
         print(_list_sweeps(sweeps, place))
         return
 
+    # This worker's cells, and those of them that the store lacks.
     title = ", ".join(sweep.name for sweep in sweeps)
     cells: list[Cell] = []
     for sweep in sweeps:
@@ -59,6 +63,8 @@ def main() -> None:
     for cell in cells:
         if not cell.is_done(held, data):
             missing.append(cell)
+
+    # The output ends with the command that draws the figures.
     command = f"./run.sh figures --name={','.join(FLAGS.name)} --scale={FLAGS.scale}"
     closing = f"{command} --out={shlex.quote(FLAGS.out)} draws them"
     if not missing:
@@ -69,9 +75,10 @@ def main() -> None:
         return
 
     with engine_flags.engine() as engine:
-        data.require_files()
+        data.require_files()  # a mistake in a file ends the command before anything is trained
         begin = time.perf_counter()
         outcome = engine.do_all(missing, place)
+
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix what is reported above, and start again")
     duration = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
@@ -82,9 +89,10 @@ def main() -> None:
 
 
 def _dealt_out(cells: list[Cell]) -> list[Cell]:
-    """Returns this worker's cells: every n-th from the i-th on, where --worker is i/n.
+    """Returns this worker's cells: every n-th cell from the i-th on, where --worker is i/n.
 
-    Without the flag these are all cells. Raises InputError where the flag is not of this form.
+    So n workers with i = 1, ..., n share all cells. Without the flag these are all cells. Raises InputError
+    where the flag is not of this form.
     """
     if FLAGS.worker is None:
         return cells
@@ -99,7 +107,9 @@ def _dealt_out(cells: list[Cell]) -> list[Cell]:
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
-    """Returns a table with a line for each sweep: its cells, how many are done, and the minutes of them all.
+    """Returns a table with a line for each sweep: how many cells it has, and how many of them are done.
+
+    The line also has an estimate of the minutes that all its cells take, done or not.
 
     Args:
       sweeps: The sweeps.

@@ -48,7 +48,7 @@ cli.define_json()
 def main() -> None:
     """Parses the flags, times the engines that can train each model, and prints their rates."""
     for model in FLAGS.models or ():
-        require_timed(model)
+        require_timed(model)  # its message says why the model is not timed
     models = cli.chosen("models", list(TIMED))
     engines = cli.chosen("engines", ENGINES)
     require(1 <= FLAGS.rounds <= 1000, f"--rounds={FLAGS.rounds}: give 1 to 1,000")

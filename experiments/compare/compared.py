@@ -82,7 +82,7 @@ class Compared:
 
 
 def validate(compared: Compared) -> None:
-    """Raises InputError for a field out of range, or a model that is not on all of Fashion-MNIST."""
+    """Raises InputError for a field out of range, or a model that does not train on all of Fashion-MNIST."""
     why = "is unknown"
     if compared.model in TASKS:
         why = "is not on all of Fashion-MNIST, as the methods are"
@@ -144,6 +144,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     from audit.methods.exact_null import EXACT_NULL
     from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
+    # All settings share the fields of the mechanism, and differ in their adversary and its canaries.
     shared = {name: getattr(compared, name) for name in _SHARED_FIELDS}
     setting = partial(setting_of, compared.model, **shared)
     one_run = partial(setting, adversary="one_shot", canaries=compared.one_run_canaries)
@@ -176,6 +177,6 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
             runs=compared.lidp_runs,
             shown=("lidp_wilson_2", "lidp_bernstein_2"),
         ),
-        TrainedMethod("one-shot, final", FINAL, one_run(observe="final"), 1),
-        TrainedMethod("one-shot, all", ALL, one_run(observe="all"), 1),
+        TrainedMethod("one-shot, final", FINAL, one_run(observe="final"), runs=1),
+        TrainedMethod("one-shot, all", ALL, one_run(observe="all"), runs=1),
     ]

@@ -38,7 +38,7 @@ _REFUTED = "REFUTED: these scores refute a Gaussian curve: such rows do not hold
 def comparison_table(
     compared: Compared, rows: Sequence[ComparedRow], upper: float
 ) -> Table[ComparedRow]:
-    """Returns the comparison's table: a row for each value, and the accountant's epsilon below.
+    """Returns the comparison's table: a row for each value, and the accountant's epsilon below the rows.
 
     Args:
       compared: The mechanism, delta and confidence.
@@ -57,6 +57,7 @@ def comparison_table(
         Column("assumes", attrgetter("assumes"), "assumes", left=True),
         Column("upper_bound", lambda row: upper),
     ]
+    # A line in the form of a row; its blank fills the columns of runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
         confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
@@ -108,14 +109,15 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
     highest = max([upper, *(row.epsilon for row in rows)])
     edge = min(1.6 * upper, highest) * 1.05
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7, 0.24 * len(rows) + 1.3))
+        height = 0.24 * len(rows) + 1.3  # inches: the rows, and what is above and below them
+        figure, axis = plt.subplots(figsize=(7, height))
         for place, row in enumerate(rows):
             _draw_value(axis, place, row, edge)
         key = list(_KEY)
         if _any_refuted(rows):
             key.append(_REFUTED_KEY)
         for color, filled, label in key:
-            axis.plot([], [], "o", color=color, mfc=filled, label=label)
+            axis.plot([], [], "o", color=color, mfc=filled, label=label)  # for the legend alone
         axis.axvline(upper, color=BLACK, ls=(0, (1, 1)), lw=1.6, label="upper bound (accounting)")
 
         names = []
@@ -126,6 +128,7 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
         axis.set(yticks=range(len(rows)), xlim=(0, edge), xlabel=f"epsilon at delta {delta:g}")
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
+        # Rows of the same view follow each other; a line is drawn where the view changes.
         for place, (above, below) in enumerate(pairwise(rows), 1):
             if above.sees != below.sees:
                 _draw_border(axis, place, above, below)
@@ -139,7 +142,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
 def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     """Draws a row's epsilon as a dot, filled for a bound and hollow for an estimate or a refuted bound.
 
-    An epsilon beyond `edge` becomes an arrow there, with its value as text.
+    The colour of a bound says whether it assumes something of the trade-off curve. An epsilon beyond `edge`
+    becomes an arrow there, with its value as text.
 
     Args:
       axis: The axes, with epsilon to the right and rows downwards.
@@ -160,7 +164,7 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     axis.plot(edge, place, ">", color=color, mfc=filled, clip_on=False)
     value = f"{row.epsilon:.1f}"
     if row.is_bound:
-        value = at_least(row.epsilon, 1)
+        value = at_least(row.epsilon, 1)  # rounded down, so that it remains a bound
     axis.text(0.98 * edge, place, value, ha="right", va="center", fontsize=8)
 
 
@@ -179,6 +183,7 @@ def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow)
         "color": "0.35",
         "transform": axis.get_yaxis_transform(),
     }
+    # Rows point downwards: a smaller place is higher up, and the line is halfway between both rows.
     axis.axhline(place - 0.5, color="0.7", lw=0.8)
     axis.text(0.99, place - 0.6, _describe_view(above), va="bottom", **look)
     axis.text(0.99, place - 0.4, _describe_view(below), va="top", **look)

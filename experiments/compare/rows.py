@@ -75,9 +75,9 @@ class ComparedRow(NamedTuple):
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """Trains what the store lacks and returns all methods' rows, those that see the final model alone first.
+    """Trains what the store lacks, and returns the rows of all methods.
 
-    Each method's name is printed on stderr when it begins.
+    Methods that see the final model alone come first. Each method's name is printed on stderr when it begins.
 
     Args:
       compared: The mechanism, and how much each method may spend.
@@ -123,7 +123,10 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
 def _many_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> list[ComparedRow]:
-    """Returns a row for each shown bound of a method of many runs; those that the scores refute come last.
+    """Returns a row for each shown bound of a method of many runs.
+
+    A bound that assumes a Gaussian trade-off curve is marked as refuted where the scores refute this. Such
+    rows come last.
 
     Args:
       compared: Gives delta and confidence.
@@ -157,7 +160,7 @@ def _many_run_rows(
 def _one_run_rows(
     compared: Compared, method: TrainedMethod, place: Workplace
 ) -> Iterator[ComparedRow]:
-    """Yields the rows of a single run of many canaries: the paper's two estimates, then bounds.
+    """Yields the rows of a single run of many canaries: the one-shot paper's two estimates, then bounds.
 
     Args:
       compared: Gives the model, delta and confidence.
@@ -172,7 +175,15 @@ def _one_run_rows(
 
     def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
         """Returns a row of this method, whose scores are of 1 run."""
-        return ComparedRow(method.method, value, method.sees, 1, seconds, epsilon, assumes)
+        return ComparedRow(
+            method.method,
+            value,
+            sees=method.sees,
+            runs=1,
+            seconds=seconds,
+            epsilon=epsilon,
+            assumes=assumes,
+        )
 
     for estimate in conclusion.estimates:
         if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
@@ -195,13 +206,14 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
     attacked = Attacked(
         rounds=compared.steps,
+        # Rounds 1, 1 + every, ... are measured: no more than `measured_rounds` of them.
         every=math.ceil(compared.steps / compared.measured_rounds),
         cohort=compared.batch_size,
         **shared,
     )
     attacked, split, store = canife_training.prepare(attacked, place.out, place.data)
     numbers = attacked.measured()
-    seconds = None
+    seconds = None  # where the store has all rounds
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
 
@@ -212,6 +224,7 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     counts = rounds.forward(numbers, attacked.rounds)
     published = _compose_published(attacked, round_values, counts)
     exact = _compose_exact(attacked, round_values, counts)
+    # Both are of a single training run, and neither is a bound.
     yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
     yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
 
@@ -219,7 +232,9 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
 def _compose_published(
     attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
 ) -> float:
-    """Returns epsilon of all rounds by the paper's estimates, composed by Renyi DP without amplification.
+    """Returns epsilon of all rounds by the CANIFE paper's estimates, composed by Renyi DP.
+
+    The adversary knows the mini-batches, so that sampling amplifies no privacy: the sampling rate is 1.
 
     Args:
       attacked: CANIFE's setting; the result is at its delta.
@@ -240,8 +255,9 @@ def _compose_exact(
 ) -> float:
     """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
 
-    The exact epsilon of each measured round becomes the mu of a Gaussian curve. The squares of all rounds'
-    mu add up.
+    The exact epsilon of each measured round becomes the mu of a Gaussian curve with this epsilon. A round
+    that is not measured has the mu of the measured round that represents it. The composition's mu is the root
+    of the sum of the squares of all rounds' mu.
 
     Args:
       attacked: CANIFE's setting; the result is at its delta.
