@@ -156,9 +156,8 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
         """Returns the parameters (p,) after the round: theta minus the mean of the clipped updates."""
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
-        key = jax.random.key(
-            0
-        )  # of shuffles, which change nothing where a batch holds all examples
+        # Any key: it decides shuffles, which change nothing where a mini-batch holds all examples.
+        key = jax.random.key(0)
         sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
         return theta - sums.updates / setting.cohort
 
