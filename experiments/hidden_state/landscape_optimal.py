@@ -97,7 +97,8 @@ def optimal(process: Process, delta: float) -> Thresholds:
     The threshold at a step is where the likelihood ratio of the worlds with and without the canary crosses
     e^epsilon. The epsilon that these thresholds leak must equal the epsilon that they are computed from,
     which is solved for as a root. Where B / sigma is at least 9, the first step's crossing is the threshold
-    of all steps, as no iterate recrosses it. The module's docstring has the proof that no other thresholds leak more.
+    of all steps, as no iterate recrosses it. The module's docstring has the proof that no other thresholds
+    leak more.
 
     Args:
       process: the process.

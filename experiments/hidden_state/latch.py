@@ -88,8 +88,8 @@ def compute_rates(latch: Latch) -> Rates:
     """Returns the probabilities that the last iterate exceeds the threshold c, with and without the target.
 
     The last iterate exceeds c if theta did after any step. Until then, every step sets theta to noise of
-    deviation sigma. The step of the target's batch, of which there is one in each epoch, adds a height h: 2
-    with the target, 1 without it, in units of C. In E epochs of b batches the probability is
+    deviation sigma. The step of the target's batch, which comes once in each epoch, adds a height h: 2 with
+    the target, 1 without it, in units of C. In E epochs of b batches the probability is
     1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
     function.
     """
