@@ -102,7 +102,7 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     (cell,) = point.cells
     (conclusion,) = point.conclusions
     canaries = cell.setting.canaries
-    if conclusion.law_is_known:  # of fresh directions, which have a single method
+    if conclusion.law_is_known:  # of fresh directions
         (bound,) = conclusion.bounds
         path = conclusion.path  # the bound after each run
         runs = tuple(range(1, len(path) + 1))
