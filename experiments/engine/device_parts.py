@@ -447,7 +447,7 @@ def _count_operations(setting: Setting, dataset: Dataset) -> int:
     from experiments.engine import peers_jax
 
     model = build.trainee(setting.model, dataset).model
-    layers = peers_jax.layers_of(model, dataset.features[0])
+    layers = peers_jax.layers_of(model, dataset.features[0])  # any example: its shape counts
     return peers_jax.flops(layers.uses, setting.mechanism.batch_size)
 
 

@@ -197,7 +197,8 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
       model: The network.
       example: The features of a single example; only their shape is read.
     """
-    # The parameters as Flax nests them, but with indices in theta in place of values.
+    # The parameters as Flax nests them, but with indices in theta in place of values. They are float32, as
+    # parameters are, which holds indices below 2^24 exactly.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     layout = []
     uses = []
@@ -230,7 +231,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         path = context.module.path
         outputs.setdefault(path, 0)  # its path comes before those of the layers that it calls
         result = call(*arguments, **keywords)
-        if context.method_name == "__call__":
+        if context.method_name == "__call__":  # not `setup`, which Flax intercepts too
             computed = math.prod(result.shape)
             if isinstance(context.module, PooledConvolution):
                 computed *= 4  # it computes all four of a 2x2 window, and returns the largest
@@ -426,7 +427,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
         return run
 
-    counts = [models]
+    counts = [models]  # a given number is not compared with others
     if not models:
         counts = [devices * count for count in problem.models_to_try(_find_platform())]
     models, run = engines.find_fastest(build_run, counts)

@@ -323,6 +323,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     step(stepped, first_batch, rate=1.0, sigma=0.0)
     distance = _measure_distance(problem, [theta[0] for theta in stepped])
 
+    # A given number is not compared with others.
     counts = [models] if models else problem.models_to_try(_find_platform())
     models, run = find_fastest(build_run, counts)
     return _make_engine(run, models, distance)

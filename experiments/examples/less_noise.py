@@ -51,6 +51,7 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     claim = DpSgd(*setting.composition)
     honest = build.build(setting, dataset)
     sigma = noise * honest.hyper.noise_multiplier
+    # Runs whose noise is sigma, while the claim is for the stated noise.
     planted = honest._replace(hyper=honest.hyper._replace(noise_multiplier=sigma))
 
     chunks = []

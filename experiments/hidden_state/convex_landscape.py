@@ -68,7 +68,7 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
       InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
         the schedule.
     """
-    largest = float(np.max(lipschitz, initial=0.0))
+    largest = float(np.max(lipschitz, initial=0.0))  # 0 for no steps
     require(
         largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
     )

@@ -83,6 +83,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not stored_points:
         return Drawn(figures=[], missing=missing, rows=[])
 
+    # Functions that are given all points leave out those without a conclusion.
     own_table = None
     rows = []
     match sweep.name:
@@ -201,7 +202,7 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
       runs: The number of simulated runs.
     """
     rows = []
-    for cell, _, exact, simulated in cells:
+    for cell, _, at_threshold, simulated in cells:
         series = f"B = {cell.batch_size}"
         epsilons = {}
         for bound in simulated.last:
@@ -215,8 +216,8 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
             seeds=Seeds(runs, stored=1, missing=0),
             epsilons=epsilons,
             interval=None,
-            predicted=exact.epsilon_exact[-1],
-            upper_bound=exact.epsilon_upper,
+            predicted=at_threshold.epsilon_exact[-1],
+            upper_bound=at_threshold.epsilon_upper,
             claim=table.claim(CLAIMS, name, series, cell.batch_size),
         )
         rows.append(row)

@@ -330,7 +330,7 @@ def _compute_closed_form(
     # Both parts end in a cut, at threshold + drift and at threshold - drift. The points are placed so that
     # each cut lies halfway between two of them.
     points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
-    points = points[np.abs(points - threshold) <= reach]
+    points = points[np.abs(points - threshold) <= reach]  # symmetric about the threshold
 
     worlds = []
     for mean in (0.0, 1.0):

@@ -276,6 +276,7 @@ def _proven() -> tuple[FigurePlace, ...]:
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))
     places = []
     for (panel, model, k), series in itertools.product(panels, (FRESH, GC_R)):
+        # Of the place, x = k is not drawn: lines go over the number of runs.
         places.append(FigurePlace(panel, series, k, model, {"periodicity": k}))
     return tuple(places)
 
