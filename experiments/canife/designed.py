@@ -284,8 +284,9 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
       budget: The bytes of memory that a block may take.
 
     Raises:
-      InputError: A single update does not fit.
+      InputError: The pool is empty, or a single update does not fit.
     """
+    require(pool >= 1, "no clients whose updates design the canary: raise `pool`")
     most = budget // (_BYTES_A_NUMBER * parameters)
     require(
         most >= 1,

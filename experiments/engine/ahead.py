@@ -63,9 +63,9 @@ class CompiledRow(NamedTuple):
 
 
 def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a model's training program for a TPU v5e, in a process of its own, and returns the result.
+    """Compiles a model's training program for a TPU v5e, and returns its memory or why it does not compile.
 
-    A compiler may end its process. That too is returned as a failure, and does not end the caller.
+    It is compiled in a process of its own, since a compiler may crash. A crash is returned as a failure too.
 
     Args:
       mechanism: "DP-SGD" or "DP-FedAvg".
@@ -78,7 +78,7 @@ def compile_for_tpu(mechanism: str, model: str) -> CompiledRow:
 
 
 def _compile_here(mechanism: str, model: str) -> CompiledRow:
-    """Compiles a model's training program for a TPU v5e in this process, and returns the result.
+    """Compiles a training program for a TPU v5e in this process: its memory, or why it does not compile.
 
     No TPU is needed: a description of the chip suffices for the compiler, and JAX itself runs on the CPU. JAX
     must not have been used in this process before, since the platform can't be changed afterwards.
@@ -94,14 +94,13 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 
     from audit.mechanism.memory import Hardware
 
-    # A program that is compiled for a chip can be read from the cache on that chip alone.
+    # Without the cache of compiled programs: only a process on the chip could read this program from it.
     jax.config.update("jax_enable_compilation_cache", False)
     hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
-    one_run = 1
     try:
         chips = get_topology_desc("v5e:1x1", "tpu", chips_per_host_bounds=(1, 1, 1)).devices
-        memory = measure_memory(build(model, hardware), one_run, chips)
+        memory = measure_memory(build(model, hardware), chunk=1, devices=chips)
     except Exception as error:  # a compiler may raise anything, which is then the result
         lines = str(error).splitlines() or [""]
         failure = f"{type(error).__name__}: {lines[0]}"
@@ -171,7 +170,8 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
 
     setting = setting_of(name, adversary="gc_r")
     number, shape, kind = TASKS[name].data.examples
-    dataset = Dataset(np.zeros((number, *shape), kind), np.zeros(number, "<i4"), "", "")
+    features = np.zeros((number, *shape), kind)
+    dataset = Dataset(features, np.zeros(number, "<i4"), source="", checksum="")
     model = build.trainee(name, dataset).model
     # `build.build` takes this process's own hardware: only the mechanism depends on it.
     mechanism = dpsgd.mechanism(build.choices(setting, model, hardware))
@@ -193,17 +193,18 @@ def _build_federated(name: str, hardware: "Hardware") -> "Game":
     setting = FederatedSetting(name, clients=_CLIENTS)
     row = FEDERATED_TASKS[name]
     number, shape, kind = row.examples
+    # An image has a single label; a text, whose labels may be padding, has a label for each position.
     label_shape = (number,) if row.padding is None else (number, *shape)
     counts = np.full(_CLIENTS, number // _CLIENTS, np.int32)
     clients = Clients(
         features=np.zeros((number, *shape), kind),
         labels=np.zeros(label_shape, "<i4"),
-        starts=np.cumsum(counts) - counts,
+        starts=np.cumsum(counts) - counts,  # each client's first example
         counts=counts,
         source="",
         checksum="",
     )
-    rounds = build_federated.rounds(setting, clients, None)
+    rounds = build_federated.rounds(setting, clients, listed=None)  # cohorts are drawn
     # `build_federated.build` takes this process's own hardware: only the mechanism depends on it.
     mechanism = fedavg.mechanism(build_federated.choices(setting, clients, hardware))
     return build_federated.build(setting, clients, rounds)._replace(mechanism=mechanism)

@@ -72,7 +72,10 @@ class Trial(NamedTuple):
         return max(round(math.sqrt(self.scale) * whole), least)
 
     def dataset(self, model: str) -> Dataset:
-        """Returns a model's data, or random numbers in their place; the result's `source` says which."""
+        """Returns a model's data: from the trial's file, or the cache, or else random numbers in their place.
+
+        The result's `source` says which. Nothing is downloaded.
+        """
         data = task(model).data
         files = {"california_housing": self.california_housing, "cifar10": self.cifar10}
         file = files[data.file]
@@ -195,16 +198,18 @@ def _time_gemm(precision: str, size: int, seconds: float = 1.0) -> float:
 
 
 def _tell_golden(trial: Trial) -> Rows:
-    """Yields how far recorded scores are from the same scores computed here, for each precision and setting.
+    """Yields how far recorded ("golden") scores are from those of the same runs on this device.
 
-    `distance` is the largest absolute difference of two scores. `tolerance` is that of the coarser of the two
-    precisions: the one in which the scores were recorded, and the one in which they are computed here.
+    There is a row for each precision and recorded setting. `distance` is the largest absolute difference
+    between a recorded score and its counterpart. `tolerance` is that of the coarser of two precisions: the
+    precision in which the scores were recorded, and the precision in which this device computes them.
     """
     recorded = json.loads(RECORDED.read_text())["settings"]
     for precision in PRECISIONS:
         for name, golden in recorded.items():
             recorded_in = golden["fields"]["precision"]
             fields = {**golden["fields"], "precision": precision}
+            # Recorded in hexadecimal, which keeps every bit.
             expected = np.array([float.fromhex(score) for score in golden["scores"]])
             scores = scored_again(fields, len(expected))
             distance = float(np.max(np.abs(scores - expected)))
@@ -235,8 +240,8 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
     usual = Usual(*(given[name] for name in Usual._fields))
     setting = make_setting(model, usual, given)
     played = build.build(setting, _make_up_recorded(model))
-    (chunk,) = game.play(played, [(0, runs)], runs)
-    return chunk.scores[:, 0]
+    (chunk,) = game.play(played, [(0, runs)], chunk=runs)  # all runs in a single chunk
+    return chunk.scores[:, 0]  # of the single canary
 
 
 def _make_up_recorded(model: str) -> Dataset:
@@ -262,9 +267,12 @@ def _tell_fcnn(trial: Trial) -> Rows:
 
 
 def _tell_chunks(trial: Trial) -> Rows:
-    """Yields a row for each size of chunk: how fast it trains ConvNets, and the memory that it takes."""
+    """Yields a row for each size of chunk: how fast it trains ConvNets, and the memory that it takes.
+
+    A chunk is the runs that are trained at once. Small trials have smaller chunks and fewer steps.
+    """
     setting = setting_of("convnet", adversary="gc_r", steps=trial.length(50))
-    sizes = {trial.models(chunk, least=16) for chunk in _CHUNKS}
+    sizes = {trial.models(chunk, least=16) for chunk in _CHUNKS}  # a set: scaled sizes may coincide
     for size in sorted(sizes):  # the smallest first: a process's peak memory only rises
         row, _ = _train(setting, trial, size, size)
         yield row
@@ -383,7 +391,7 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     seconds = marks[-1] - marks[0]
     steps = setting.schedule.steps
     rate = trained * steps / seconds
-    gemm = _time_gemm("float32", trial.length(_SMALL_GEMM, _LEAST_GEMM), 0.5)
+    gemm = _time_gemm("float32", trial.length(_SMALL_GEMM, _LEAST_GEMM), seconds=0.5)
     row: Row = {
         "model": setting.model,
         "precision": setting.mechanism.precision,
@@ -399,6 +407,7 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
         "peak_bytes": ensemble.peak_memory(),
         "foretold_bytes": foretold,
     }
+    # The first chunk's record, with the scores of all chunks.
     scores = np.concatenate([part.scores for part in chunks])
     presence = np.concatenate([part.presence for part in chunks])
     return row, chunks[0]._replace(scores=scores, presence=presence)
@@ -425,8 +434,8 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
         marks.append(time.perf_counter())
 
     chunks = []
-    for part in game.play(played, [(0, runs)], size, mark):
-        chunks.append(part)
+    for chunk in game.play(played, [(0, runs)], size, mark):  # of runs 0 to runs - 1
+        chunks.append(chunk)
         if marks[-1] - marks[0] > _LONGEST_TRAINING:
             break
     return chunks, marks
@@ -438,7 +447,7 @@ def _count_operations(setting: Setting, dataset: Dataset) -> int:
     from experiments.engine import peers_jax
 
     model = build.trainee(setting.model, dataset).model
-    layers = peers_jax.layers_of(model, dataset.features[0])
+    layers = peers_jax.layers_of(model, dataset.features[0])  # any example: its shape counts
     return peers_jax.flops(layers.uses, setting.mechanism.batch_size)
 
 

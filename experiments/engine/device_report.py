@@ -49,7 +49,8 @@ def work(
     """Runs the parts that have no result in the folder, then those that failed earlier, until time is up.
 
     Each part runs in a process of its own, which is killed after `longest` seconds; the rows that it yielded
-    until then are stored. Where a part fails again, the result with more rows is kept.
+    until then are stored. Where a part fails again, the result with more rows is kept, or the later of two
+    results with equally many rows.
 
     Args:
       folder: The folder with the JSON file and the page.
@@ -120,9 +121,10 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
 def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
     """Reads the results that earlier calls stored, by the parts' names.
 
-    Empty where the JSON file is missing or damaged, or was written for another trial.
+    The result is empty where the JSON file is missing or damaged, or was written for another trial.
     """
     try:
+        # A missing file is read as None. Its content {} has no trial, so that it counts as another trial's.
         content = json.loads(files.read(folder / JSON) or b"{}")
         results = {}
         for fields in content.get("parts", []):
@@ -131,7 +133,7 @@ def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
         if content.get("trial") != trial._asdict():
             return {}
         return results
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError):  # no JSON, or JSON of another form
         return {}
 
 
@@ -153,6 +155,7 @@ def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
       trial: The size of the parts.
       results: The parts' results, in the order of the sections.
     """
+    # The description of the device, from the first part that has it: a part that failed at once has none.
     about: Row = next((result.about for result in results if result.about), {})
     title = f"The first hour on {about.get('device', 'an accelerator')}"
     facts = {}
@@ -176,7 +179,8 @@ def as_page(trial: Trial, results: Sequence[PartResult]) -> bytes:
 def _make_section(result: PartResult) -> page.Html:
     """Returns a part's section of the page.
 
-    Fields with the same value in all of several rows are listed once, above a table of the other fields.
+    Fields that have the same value in every row are listed once, above a table of the other fields. A single
+    row stands in the table with all of its fields.
     """
     columns = {}
     for name in _list_names(result.rows):
@@ -189,7 +193,7 @@ def _make_section(result: PartResult) -> page.Html:
         else:
             common[_spell_out(name)] = cells[0]
 
-    parts = [
+    content = [
         page.element("h2", result.name),
         page.element("p", result.measures),
         page.terms({**common, "seconds in all": f"{result.seconds:.0f}"}),
@@ -197,8 +201,8 @@ def _make_section(result: PartResult) -> page.Html:
     if varied:
         header = [_spell_out(name) for name in varied]
         rows = zip(*varied.values(), strict=True)
-        parts.append(page.table(result.name, header, rows))
-    return page.element("section", *parts)
+        content.append(page.table(result.name, header, rows))
+    return page.element("section", *content)
 
 
 def _list_names(rows: Sequence[Row]) -> list[str]:

@@ -149,10 +149,10 @@ def rate(run: Run, seconds: float) -> float:
 
 
 def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, Run]:
-    """Finds the number of models at once with which an engine does the most model-steps a second.
+    """Finds how many models an engine trains at once to do the most model-steps a second.
 
     Args:
-      build: (models at once) -> the function that trains so many.
+      build: (models at once) -> the function that trains so many models, which is timed for each number.
       counts: The numbers of models to try.
 
     Returns:
@@ -289,7 +289,7 @@ def require_timed(model: str) -> None:
 def missing_line(missing: Sequence[Kind]) -> str:
     """Returns a line that names the engines whose library is missing, and the command that installs it."""
     names = ", ".join(kind.name for kind in missing)
-    libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))
+    libraries = ", ".join(dict.fromkeys(kind.needs for kind in missing))  # each library once
     return (
         f"left out: {names} ({libraries} not installed; "
         f"{sys.executable} -m pip install -c requirements.lock -e '.[bench]' brings it)"

@@ -96,10 +96,11 @@ class Expected(NamedTuple):
     why: str = ""
 
     def rows(self, delta: float) -> list[ExpectedLeak]:
-        """Returns a row each for the worst coordinate, the average over all coordinates, and the best.
+        """Returns three rows: the worst coordinate's leak, the average over all coordinates, the best's leak.
 
-        The average epsilon is the mean of the coordinates' epsilons, not the epsilon of the mean mu. Returns
-        [] where linear response is left out.
+        The worst coordinate has the smallest mu, so that a canary along it leaks least. The average row's
+        epsilon is the mean of the coordinates' epsilons, not the epsilon of the mean mu. There are no rows
+        where linear response is left out.
 
         Args:
           delta: The delta of the rows' epsilon.
@@ -173,14 +174,15 @@ class Forecast(NamedTuple):
         that of the worker with the most chunks.
         """
         chunks = math.ceil(runs / self.probe.chunk)
-        workers = max(self.workers or 1, 1)
-        rounds = math.ceil(chunks / workers)
-        runs_in_turn = min(runs, rounds * self.probe.chunk)
+        workers = max(self.workers or 1, 1)  # `workers` is None where this machine trains alone
+        most_chunks = math.ceil(chunks / workers)
+        runs_in_turn = min(runs, most_chunks * self.probe.chunk)  # a last chunk may not be full
         return self.probe.compilation + runs_in_turn * self.probe.model_step * self.steps
 
 
 def as_text(forecast: Forecast) -> str:
     """Returns the forecast as text, 80 columns wide: bounds, time, and whatever else the forecast holds."""
+    # All rows of bounds are of the same simulated audits, so that the first has their setting and truth.
     audits = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
@@ -222,7 +224,7 @@ def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
 
 def _describe_time(forecast: Forecast) -> list[str]:
     """Returns lines that say how many runs are needed, and how long the planned and the needed runs take."""
-    runs = forecast.bounds[0].setting.runs
+    runs = forecast.bounds[0].setting.runs  # the same in all rows
     needed = forecast.runs_needed
     probed = forecast.probe
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
@@ -248,14 +250,17 @@ def _describe_place(workers: int | None) -> str:
 
 
 def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
-    """Returns lines on runs with several canaries: their bounds, and how many runs are needed."""
-    setting = many.bounds[0].setting
+    """Returns lines on runs with several canaries: their bounds, and how many such runs are needed.
+
+    They follow the lines on runs with a single canary, whose table has the same columns.
+    """
+    setting = many.bounds[0].setting  # the same in all rows
     need = f"over {MOST_RUNS:,} runs"
     if many.runs_needed is not None:
         seconds = forecast.seconds(many.runs_needed)
         need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
     table = _make_table(many.bounds, forecast.bounds[0].true_epsilon)
-    rows = table.text().splitlines()[2:]  # without a head: these stand under the table above
+    rows = table.text().splitlines()[2:]  # without the head and its rule, which the first table has
     return [
         f"{setting.runs} runs with {setting.canaries} canaries each, if these leave each other alone:",
         *rows,
@@ -264,18 +269,22 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
 
 
 def _describe_last_model(last: LastModelForecast) -> list[str]:
-    """Returns lines on the upper bounds for the last model alone, and on what an audit of it can reach."""
+    """Returns lines on the upper bounds for the last model alone, and on what an audit of it can reach.
+
+    The bounds are composition, which holds for all models together, and the hidden-state bound. Where there
+    is no hidden-state bound, its line says why.
+    """
     lines = [
         f"the last model alone, a canary in one of {last.k} steps, leaks at most",
         f"  {at_most(last.composition)} by composition, as if all models were seen",
     ]
-    if isinstance(last.state, str):
+    if isinstance(last.state, str):  # the reason why there is no hidden-state bound
         lines += textwrap.wrap(f"  no less is known: {last.state}", 80, subsequent_indent="  ")
     else:
         epsilon = at_most(last.state.bound.epsilon)
         bound = f"  {epsilon} as a hidden state: {last.state.reason}"
         lines += textwrap.wrap(bound, 80, subsequent_indent="  ")
-        if last.state.runs:
+        if last.state.runs:  # measured, not proven: what larger constants would give
             margins = [last.state.describe_margin(factor) for factor in last.state.margins]
             lines.append(f"  ({', '.join(margins)})")
     if last.reach is not None:
@@ -295,7 +304,7 @@ def _describe_expected(expected: Expected, delta: float) -> list[str]:
         Column("mu", lambda row: row.mu, "mu", number(".3f"), 8),
         Column("epsilon", lambda row: row.epsilon, "epsilon", number(".3f"), 8),
     )
-    best = rows[-1]
+    best = rows[-1]  # after "worst" and "average"
     return [
         "linear response expects of a canary along a coordinate (an estimate, no bound):",
         "",
@@ -314,7 +323,7 @@ def _show_coordinate(row: ExpectedLeak) -> str:
 
 def as_json(forecast: Forecast) -> str:
     """Returns the forecast as a JSON object; the upper bound is null where it is infinite."""
-    first = forecast.bounds[0]
+    first = forecast.bounds[0]  # its setting and its truth are those of all rows
     needed = forecast.runs_needed
     upper_bound = forecast.upper_bound if math.isfinite(forecast.upper_bound) else None
     content: dict[str, Any] = {
@@ -340,7 +349,11 @@ def as_json(forecast: Forecast) -> str:
 
 
 def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
-    """Returns the most that the last model alone can leak, for JSON; the bound has an audit's fields."""
+    """Returns the most that the last model alone can leak, for JSON.
+
+    The hidden-state bound has the same fields as in an audit's results. Where there is no such bound, the
+    reason takes their place.
+    """
     content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
     if isinstance(last.state, str):
         return {**content, "why_not": last.state}
@@ -429,14 +442,15 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     marks: list[float] = []  # when all was compiled, then when each segment of steps ended
 
     def mark(runs: int, steps: int) -> None:
+        """Notes the time; `game.play` calls it, with numbers that are not needed here."""
         marks.append(time.perf_counter())
 
     begin = time.perf_counter()
     chunks = game.play(played, [(0, _ENDLESS)], chunk, mark)
     runs = 0
-    while not runs or marks[-1] - marks[0] < seconds:
+    while runs == 0 or marks[-1] - marks[0] < seconds:  # at least one chunk
         runs += len(next(chunks).scores)
-    model_steps = runs * len(played.schedule.mask)
+    model_steps = runs * len(played.schedule.mask)  # the mask has an entry for each step
     seconds_per_step = (marks[-1] - marks[0]) / model_steps
     return Probe(seconds_per_step, chunk, compilation=marks[0] - begin)
 
@@ -495,8 +509,14 @@ def _find_state(
 
     The bound needs Lipschitz constants of the training steps. Where none are proven, as for a smooth network,
     they are measured along two training runs. If that would take more than a minute, the text says so.
+
+    Args:
+      setting: The audit's setting.
+      dataset: The audit's data.
+      probed: How fast this machine trains.
+      delta: The delta of the bound's epsilon.
     """
-    if rehearsals.count_rehearsals(setting) is None:
+    if rehearsals.count_rehearsals(setting) is None:  # nothing is to be measured
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK
     # For each run: its own steps, and the time of its measurements, counted in steps.

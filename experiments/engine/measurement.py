@@ -125,6 +125,7 @@ def measure(
     Raises:
       InputError: The data can't be had, an engine fails, or its step differs from ours.
     """
+    # The bar counts the problem, and for each engine its start and its rounds.
     bar = tqdm(total=1 + len(kinds) * (1 + rounds), desc=f"{model}: data", leave=False)
     with tempfile.TemporaryDirectory() as folder, bar:
         problem = Path(folder, "problem.pickle")
@@ -141,6 +142,7 @@ def measure(
         gemm: list[float] = []
         for _ in range(rounds):
             products_per_second = product.rate(min(seconds, _GEMM_SECONDS))
+            # A product of n x n matrices has n^3 multiplications and as many additions.
             gemm.append(2.0 * GEMM_SIZE**3 * products_per_second)
             for team, team_rates in zip(teams, rates, strict=True):
                 bar.set_description(f"{model}: {team.name}")
@@ -237,7 +239,7 @@ class Worker:
         self.name = kind.name
         self._here, there = processes.pipe()
         self._process = processes.begin(_serve, there, kind.load, problem, *models)
-        there.close()
+        there.close()  # the process has its own copy; without this one, its death ends the connection
 
     def about(self, tolerance: float) -> About:
         """Waits until the engine is ready, and returns what it reports about itself.
@@ -311,7 +313,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
         return
     connection.send(engine.about)
     with contextlib.suppress(EOFError):  # where the parent has ended
-        while seconds := connection.recv():
+        while seconds := connection.recv():  # until None
             connection.send(rate(engine.run, seconds))
         find_peak = engine.device_peak or _peak_memory
         connection.send(Memory(find_peak(), imports))
@@ -320,14 +322,14 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
 def _peak_memory() -> int:
     """Returns the peak of this process's resident memory, in bytes.
 
-    On Linux it is VmHWM. ru_maxrss, which other systems have too, begins not at 0 but at the peak of the
-    process that forked this one.
+    On Linux it is VmHWM ("high water mark") in /proc. The usual ru_maxrss, which is the fallback, may be too
+    large: it begins not at 0 but at the peak of the process that forked this one.
     """
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         line = next(line for line in lines if line.startswith("VmHWM:"))
         kibibytes = int(line.split()[1])
-        return kibibytes << 10
+        return kibibytes << 10  # in bytes
     except (OSError, StopIteration):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         if sys.platform == "darwin":  # whose ru_maxrss is in bytes, not in kibibytes

@@ -111,7 +111,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     def take_step(theta: Array, data: Data) -> Array:
         """Returns the parameters (p,) after the noiseless step."""
         state = mechanism.start(theta)
-        key = jax.random.key(0)
+        key = jax.random.key(0)  # any: the noise that it draws is multiplied by 0
         stepped = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
         return stepped.theta
 
@@ -129,7 +129,7 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
 
 
 def federated_problem_of(setting: FederatedSetting, clients: Clients) -> FederatedProblem:
-    """Returns the problem that a setting of DP-FedAvg gives the engines; its cohorts have a fixed size.
+    """Returns the problem that a setting of DP-FedAvg gives the engines, with the clients' data.
 
     `FederatedProblem.stepped` is computed here: the parameters after our engine's round with the first
     cohort, without noise, at server learning rate 1. Each client takes CHECKED_STEPS steps on all of its
@@ -156,6 +156,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
         """Returns the parameters (p,) after the round: theta minus the mean of the clipped updates."""
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
+        # Any key: it decides shuffles, which change nothing where a mini-batch holds all examples.
         key = jax.random.key(0)
         sums = fedavg.cohort_sums(choices, federated, theta, norm, data, cohort, key)
         return theta - sums.updates / setting.cohort
@@ -188,13 +189,16 @@ class Layers(NamedTuple):
 
 
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
-    """Returns where each layer's parameters are in theta, and how many multiplications each layer takes.
+    """Returns where each layer's parameters are in the vector theta, and how often its weights are used.
+
+    The uses are counted for layers with a kernel, in a forward pass of a single example.
 
     Args:
       model: The network.
       example: The features of a single example; only their shape is read.
     """
-    # The parameters as Flax nests them, but with indices in theta in place of values.
+    # The parameters as Flax nests them, but with indices in theta in place of values. They are float32, as
+    # parameters are, which holds indices below 2^24 exactly.
     tree = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
     layout = []
     uses = []
@@ -207,7 +211,7 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
         if indices:
             layout.append(tuple(indices))
         if "kernel" in layer:
-            kernel = layer["kernel"]
+            kernel = layer["kernel"]  # the last axis is that of the outputs
             weights_per_output = kernel.size // kernel.shape[-1]
             uses.append(outputs * weights_per_output)
     return Layers(layout, uses)
@@ -227,7 +231,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         path = context.module.path
         outputs.setdefault(path, 0)  # its path comes before those of the layers that it calls
         result = call(*arguments, **keywords)
-        if context.method_name == "__call__":
+        if context.method_name == "__call__":  # not `setup`, which Flax intercepts too
             computed = math.prod(result.shape)
             if isinstance(context.module, PooledConvolution):
                 computed *= 4  # it computes all four of a 2x2 window, and returns the largest
@@ -271,17 +275,17 @@ def ours(problem: Problem) -> Engine:
 
     A chunk has as many runs as in an audit of 5,000 runs.
     """
-    dataset = Dataset(problem.features, problem.labels, "", "")
+    dataset = Dataset(problem.features, problem.labels, source="", checksum="")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
-    chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
+    chunks = game.play(played, [(0, _ENDLESS)], chunk_size)  # more runs than there is time for
 
     def run() -> int:
         """Trains a chunk; returns its number of model-steps."""
         trained = next(chunks)
         return len(trained.scores) * problem.setting.schedule.steps
 
-    return _make_engine(run, chunk_size, 0.0)
+    return _make_engine(run, chunk_size, distance=0.0)  # it is our own step
 
 
 def ours_federated(problem: FederatedProblem) -> Engine:
@@ -294,10 +298,10 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         problem.labels,
         problem.starts,
         problem.counts,
-        "",
-        "",
+        source="",
+        checksum="",
     )
-    rounds = build_federated.rounds(problem.setting, clients, None)
+    rounds = build_federated.rounds(problem.setting, clients, listed=None)  # cohorts are drawn
     played = build_federated.build(problem.setting, clients, rounds)
     mechanism = played.mechanism
     placement = ensemble.Placement.spread(1)
@@ -328,7 +332,7 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         jax.block_until_ready(train_runs(starts, keys, *shared))
         return int(problem.cohorts.size)
 
-    return _make_engine(run, 1, 0.0)
+    return _make_engine(run, models=1, distance=0.0)  # it is our own step
 
 
 class OrdinaryConvNet(nn.Module):
@@ -389,6 +393,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
     data = placement.everywhere((problem.features, problem.labels))
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
+    # The step by which engines are compared: the first mini-batch, without noise, at learning rate 1.
     key = jax.random.key(0)
     first_batch = batches[:1]
     stepped = jax.jit(train)(theta_0, key, first_batch, data, rate=1.0, sigma=0.0)
@@ -422,7 +427,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
         return run
 
-    counts = [models]
+    counts = [models]  # a given number is not compared with others
     if not models:
         counts = [devices * count for count in problem.models_to_try(_find_platform())]
     models, run = engines.find_fastest(build_run, counts)
@@ -490,7 +495,8 @@ def _draw_keys(placement: ensemble.Placement, models: int) -> Iterator[Any]:
 def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
     """Yields blocks of mini-batches, each (steps of the block, B), over and over.
 
-    All blocks have the same length: mini-batches at the end that fill no block are left out.
+    A block is the mini-batches that a single call of a compiled program steps through. All blocks have the
+    same length: mini-batches at the end that fill no block are left out.
 
     Args:
       batches: (steps, B) the indices of each mini-batch's examples.
@@ -517,7 +523,7 @@ def gemm(_: Problem | FederatedProblem) -> Engine:
         jax.block_until_ready(multiply(left, right))
         return 1
 
-    return _make_engine(run, 1, 0.0)
+    return _make_engine(run, models=1, distance=0.0)  # there is no step to compare
 
 
 def _make_engine(run: Run, models: int, distance: float) -> Engine:
@@ -532,7 +538,7 @@ def _make_engine(run: Run, models: int, distance: float) -> Engine:
     device = jax.local_devices()[0]
     about = engines.About(models, _find_platform(), device.device_kind, distance)
     if about.platform == "cpu":
-        return Engine(about, run)
+        return Engine(about, run)  # its memory is that of the process
 
     def find_peak() -> int:
         """Returns the most bytes of the device's memory in use so far; 0 where the device does not tell."""

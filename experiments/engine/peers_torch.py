@@ -64,7 +64,7 @@ def _make_convolutional(channels: int, flat: int) -> nn.Module:
 
 
 def _make_fcnn() -> nn.Module:
-    """Returns `models.dense.FCNN` in PyTorch: 8 -> 6 -> 2 with ReLU."""
+    """Returns `models.dense.FCNN` in PyTorch: 8 inputs, 6 hidden values with ReLU, 2 outputs."""
     return nn.Sequential(
         nn.Linear(8, 6),
         nn.ReLU(),
@@ -114,7 +114,7 @@ def _make_normed(
     """
     padding = (window - 1) // 2
     convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
-    return convolution, nn.GroupNorm(32, features, eps=1e-6)  # Flax's epsilon
+    return convolution, nn.GroupNorm(32, features, eps=1e-6)  # as Flax's GroupNorm by default
 
 
 def _make_resnet18() -> nn.Module:
@@ -122,7 +122,7 @@ def _make_resnet18() -> nn.Module:
     blocks = []
     channels = 64
     for features in (64, 128, 256, 512):
-        stride = 1 if features == 64 else 2
+        stride = 1 if features == 64 else 2  # each stage after the first halves the sides
         blocks.append(_Block(channels, features, stride))
         blocks.append(_Block(features, features, 1))
         channels = features
@@ -146,11 +146,12 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int64]]:
-    """Returns an index array for each of the network's parameters, in PyTorch's order and shapes.
+    """Returns where the entries of each of the network's parameters are in the vector theta.
 
-    It says where in theta each entry of the parameter is. Flax's kernels are (in, out) in dense layers and
-    (height, width, in, out) in convolutions; PyTorch's are (out, in) and (out, in, height, width). The
-    networks of both frameworks flatten images channels first, so that nothing else differs.
+    There is an index array for each parameter, in PyTorch's order and of PyTorch's shape. Flax's kernels are
+    (in, out) in dense layers and (height, width, in, out) in convolutions; PyTorch's are (out, in) and
+    (out, in, height, width). The networks of both frameworks flatten images channels first, so that nothing
+    else differs.
     """
     positions = []
     for kernel, *bias in problem.layout:  # a normalisation's scale (out,) stands for its kernel
@@ -246,6 +247,7 @@ def opacus(problem: Problem) -> Engine:
 
         return module, step
 
+    # The step by which engines are compared: the first mini-batch, without noise, at learning rate 1.
     module, noiseless_step = prepare(rate=1.0, sigma=0.0)
     first_batch = next(_cycle_batches(problem))
     noiseless_step(first_batch)
@@ -264,9 +266,9 @@ def opacus(problem: Problem) -> Engine:
 
 
 def torch_func(problem: Problem, models: int = 0) -> Engine:
-    """Builds the engine of torch.func: DP-SGD of several models at once, by its per-example gradients.
+    """Builds the engine of torch.func: DP-SGD of several models at once, by per-example gradients.
 
-    It uses all cores, or the GPU.
+    It uses all cores, or the GPU. All models take the same mini-batches, with noise of their own.
 
     Args:
       problem: The problem of DP-SGD.
@@ -276,7 +278,7 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
     theta_0 = list(network.parameters())
     fields = problem.setting.mechanism
     clipped_sum = _make_clipped_sum(network, fields.clipping_norm)
-    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))
+    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))  # parameters are each model's own
 
     def step(thetas: list[Tensor], batch: Batch, rate: float, sigma: float) -> None:
         """Takes a step with all models, in place.
@@ -315,11 +317,13 @@ def torch_func(problem: Problem, models: int = 0) -> Engine:
 
         return run
 
+    # The step by which engines are compared: the first mini-batch, without noise, at learning rate 1.
     stepped = start(1)
     first_batch = next(_cycle_batches(problem))
     step(stepped, first_batch, rate=1.0, sigma=0.0)
     distance = _measure_distance(problem, [theta[0] for theta in stepped])
 
+    # A given number is not compared with others.
     counts = [models] if models else problem.models_to_try(_find_platform())
     models, run = find_fastest(build_run, counts)
     return _make_engine(run, models, distance)
@@ -329,7 +333,7 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     """Makes the function that sums the clipped gradients of a mini-batch.
 
     Args:
-      network: The network.
+      network: The network, whose own parameters are not used.
       norm: C, the largest norm of an example's gradient after clipping.
 
     Returns:
@@ -338,7 +342,7 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     names = [name for name, _ in network.named_parameters()]
 
     def loss(theta: tuple[Tensor, ...], features: Tensor, label: Tensor) -> Tensor:
-        """Returns the loss on a single example."""
+        """Returns the loss on a single example, of which a mini-batch is made for the network."""
         parameters = dict(zip(names, theta, strict=True))
         logits = torch.func.functional_call(network, parameters, (features[None],))
         return cross_entropy(logits, label[None])
@@ -349,8 +353,9 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
         """Returns the sum of the examples' gradients, each scaled to norm C where its norm is larger."""
         gradients = per_example_gradients(theta, features, labels)
+        # (B,), over all parameters together.
         squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
-        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
+        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)  # 1 also for a norm of 0
         return [torch.tensordot(factors, part, 1) for part in gradients]
 
     return clipped_sum
@@ -371,7 +376,9 @@ class _ClientLoop:
     def mean_update(
         self, cohort: NDArray[np.int32], batch_size: int, epochs: int, deviation: float
     ) -> list[Tensor]:
-        """Returns the sum of the clients' clipped updates plus noise, divided by the number of clients.
+        """Returns the sum of a cohort's clipped updates plus noise, divided by the number of clients.
+
+        An update is the server's model minus the client's trained model, so that the server subtracts it.
 
         Args:
           cohort: (W,) the clients' indices.
@@ -402,9 +409,9 @@ class _ClientLoop:
             for before, after in pairs:
                 update.append(before - after)
             norm = torch.sqrt(sum(part.square().sum() for part in update))
-            factor = (self._problem.setting.clipping_norm / norm).clamp(max=1.0)
+            factor = (self._problem.setting.clipping_norm / norm).clamp(max=1.0)  # 1 for norm 0
             for total, part in zip(sums, update, strict=True):
-                total.addcmul_(part, factor)
+                total.addcmul_(part, factor)  # total += part * factor
 
     def _train_client(self, client: int, batch_size: int, epochs: int) -> nn.Module:
         """Returns a copy of the server's model, trained by SGD on the client's examples.
@@ -432,14 +439,18 @@ class _ClientLoop:
 
 
 def torch_loop(problem: FederatedProblem) -> Engine:
-    """Builds the engine that trains by DP-FedAvg in a loop over clients: one model, in one thread."""
+    """Builds the engine that trains by DP-FedAvg in a loop over clients: a single model, in one thread.
+
+    Args:
+      problem: The problem of DP-FedAvg.
+    """
     torch.set_num_threads(1)
     setting = problem.setting
     loop = _ClientLoop(problem)
     parameters = list(loop.network.parameters())
 
-    # The round by which engines are compared. A mini-batch holds all of a client's examples, so that an epoch
-    # is a single step.
+    # The round by which engines are compared: the first cohort, without noise, at server learning rate 1. A
+    # mini-batch holds all of a client's examples, so that an epoch is a single step.
     most_examples = int(problem.counts.max())
     noiseless = loop.mean_update(problem.cohorts[0], most_examples, CHECKED_STEPS, deviation=0.0)
     stepped = []
@@ -456,7 +467,7 @@ def torch_loop(problem: FederatedProblem) -> Engine:
         cohort = next(cohorts)
         update = loop.mean_update(cohort, setting.batch_size, epochs=1, deviation=deviation)
         for parameter, part in zip(parameters, update, strict=True):
-            parameter.grad = part
+            parameter.grad = part  # the server's SGD takes the mean update for a gradient
         server.step()
         _synchronize()
         return len(cohort)

@@ -77,7 +77,9 @@ class _Strategy(NamedTuple):
 
 
 def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list[Effect]]:
-    """Measures the effect of each precision on gradients, for the initial model and for a trained model.
+    """Measures how each precision rounds gradients, compared with float64.
+
+    Gradients are measured at the initial model, and at a model that the setting trains from there.
 
     Args:
       setting: The setting that trains the model, in its own precision, and that says how gradients are
@@ -118,10 +120,14 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
 
 
 def _compile_strategy(clipped_sum: ClippedSum) -> _Strategy:
-    """Compiles a clipping strategy twice: for each example alone, and for the sum over all examples."""
+    """Compiles a clipping strategy twice: for each example alone, and for the sum over all examples.
+
+    Args:
+      clipped_sum: (theta, batch, C) -> the sum (p,) of the batch's clipped gradients.
+    """
 
     def clip_alone(theta: Array, features: Array, label: Array, clipping_norm: Array) -> Array:
-        """Returns the clipped gradient (p,) of an example, as the sum over a mini-batch of it alone."""
+        """Returns the clipped gradient (p,) of an example: the sum over a mini-batch that has it alone."""
         return clipped_sum(theta, (features[None], label[None]), clipping_norm)
 
     clip_each = jax.vmap(clip_alone, (None, 0, 0, None))
@@ -151,7 +157,7 @@ def _measure_effect(
     divisors = np.where(reference.norms > 0, reference.norms, 1.0)  # no division by 0
     errors = np.abs(unclipped_norms - reference.norms) / divisors
 
-    # Above 0 where rounding leaves a clipped gradient longer than C.
+    # By how much the longest clipped gradient exceeds C, as a share of C: above 0 by rounding alone.
     clipped_norms = _compute_norms(strategy, theta, batch, clipping_norm)
     excess = float(clipped_norms.max() / clipping_norm - 1)
 
@@ -196,16 +202,16 @@ def _compute_reference(
 
     norms = []
     total = np.zeros(model.n_parameters)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True):  # JAX would compute in float32
         params = jax.tree.map(_to_float64, model.unravel(theta))
         by_example = jax.vmap(jax.grad(loss), (None, 0, 0))
         compute_gradients = jax.jit(by_example)
         for features, labels in _split_batch(batch):
             tree = compute_gradients(params, features, labels)
-            leaves = []
+            flattened = []  # for each of the network's parameters (examples, entries)
             for leaf in jax.tree.leaves(tree):
-                leaves.append(np.asarray(leaf).reshape(len(labels), -1))
-            gradients = np.concatenate(leaves, axis=1)  # (examples, p)
+                flattened.append(np.asarray(leaf).reshape(len(labels), -1))
+            gradients = np.concatenate(flattened, axis=1)  # (examples, p)
             block_norms = np.linalg.norm(gradients, axis=1)
             # 1e-300 avoids a division by 0; a gradient of norm 0 has the factor 1.
             factors = np.minimum(1, clipping_norm / np.maximum(block_norms, 1e-300))
@@ -228,7 +234,7 @@ def _compute_norms(
     the norms before clipping.
     """
     norms = []
-    for features, labels in _split_batch(batch):
+    for features, labels in _split_batch(batch):  # a few examples at once, to save memory
         clipped = strategy.clip_each(theta, features, labels, np.float32(clipping_norm))
         gradients = np.asarray(clipped).astype(np.float64)
         norms.append(np.linalg.norm(gradients, axis=1))
@@ -257,7 +263,9 @@ def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
 
 
 def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:
-    """Returns a table for each moment, 80 columns wide, and a note that explains the last two columns.
+    """Returns a table for each moment of training, 80 columns wide, and a note on the last two columns.
+
+    The last two columns are the excess of clipped norms over C, and the noise multiplier that it leaves.
 
     Args:
       effects_by_moment: The effects of all precisions, by the moment of training, as `measure` returns them.
@@ -265,14 +273,14 @@ def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
       examples: The number of examples whose gradients were measured.
     """
     sigma = setting.mechanism.noise_multiplier
-    parts = []
+    tables = []
     for moment, effects in effects_by_moment.items():
-        parts.append(_make_table(moment.replace("_", " "), effects, sigma) + "\n")
+        tables.append(_make_table(moment.replace("_", " "), effects, sigma) + "\n")
     note = (
         f"excess: the largest ||clipped|| / C - 1 of {examples} examples; others may exceed it.\n"
         f"sigma {sigma:g} is: the noise multiplier sigma / (1 + excess) to account with."
     )
-    return "\n".join([*parts, note])
+    return "\n".join([*tables, note])
 
 
 def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
@@ -281,9 +289,9 @@ def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
     Args:
       moment: The moment, in words.
       effects: The effects of all precisions.
-      sigma: The noise multiplier that is stated.
+      sigma: The stated noise multiplier. The last column shows what remains of it.
     """
-    share = effects[0].clipped_share
+    share = effects[0].clipped_share  # by the norms in float64, and so the same for all precisions
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
     columns = (
         Column(None, lambda effect: effect.precision, "precision", width=10, left=True),

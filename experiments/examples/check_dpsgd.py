@@ -39,9 +39,14 @@ hyper = base.Hyperparameters(0.5, 1.5, 1.1)  # learning rate, clipping norm, noi
 
 @jax.jit
 def step(params: Any, batch: Any, seed: int) -> Any:
-    """Returns the parameters after a step on the fixed mini-batch `data`, with canaries beside it.
+    """Returns the parameters after a step of DP-SGD on the mini-batch `data` and the examples of `batch`.
 
-    The examples of `batch` are the canaries.
+    The mini-batch is the same in all steps. The examples of `batch` are added to it as canaries.
+
+    Args:
+      params: (9,) the parameters theta.
+      batch: Features (count, 8) and labels (count,) of the examples to add; there may be none.
+      seed: The seed of the noise.
     """
     count = len(batch[1])
     canaries = base.no_canaries()

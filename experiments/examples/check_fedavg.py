@@ -53,7 +53,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     labels = append_zeros(batch[1])
     starts = 5 * jnp.arange(clients + 1)
     sizes = jnp.full(clients + 1, 5)
-    data = features.reshape(-1, 8), labels.ravel(), starts, sizes  # one client after the other
+    data = features.reshape(-1, 8), labels.ravel(), starts, sizes  # client after client
     cohort = jnp.append(jnp.arange(clients), -1)  # -1: no client
     schedule = base.Schedule(cohort[None], jnp.ones(1))  # a single round
     state = mechanism.start(params)

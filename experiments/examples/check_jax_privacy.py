@@ -46,6 +46,11 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step, with noise for the sensitivity that jax_privacy states.
 
     The noise multiplier is 1.1, the learning rate 0.5.
+
+    Args:
+      params: The layers' parameters, by name.
+      batch: Features (n, 8) and labels (n,).
+      seed: The seed of the noise.
     """
     gradients = clipped(params, *batch)  # the sum of clipped gradients, divided by the batch size
     deviation = 1.1 * clipped.sensitivity()

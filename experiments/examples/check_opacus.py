@@ -41,6 +41,8 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of Opacus' own optimizer.
 
     The step starts from `params` and takes `batch` in place of the batch that the Poisson sampler would draw.
+    `seed` decides the noise. Opacus computes the gradients in parts of at most 10 examples, and moves the
+    model after the last part.
     """
     model.load_state_dict(params)
     torch.manual_seed(seed)

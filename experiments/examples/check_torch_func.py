@@ -31,10 +31,15 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD, which clips each example's gradient over all layers.
 
     The clipping norm is 1.5, the noise multiplier 1.1, the expected batch size 32, the learning rate 0.5.
+
+    Args:
+      params: The layers' parameters, by name.
+      batch: The examples' features and labels.
+      seed: The seed of the noise.
     """
 
     def loss(params: Any, x: Any, y: Any) -> Any:
-        """Returns the cross entropy of a single example."""
+        """Returns the cross entropy of a single example, which the network takes as a batch."""
         return cross_entropy(functional_call(network, params, x[None]), y[None])
 
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)

@@ -39,7 +39,11 @@ schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
 
 
 def train_epoch(batches: Any) -> None:
-    """Trains on each batch of a loader, in parts of at most 10 examples, which need less memory at once."""
+    """Trains on each batch of a loader.
+
+    Opacus computes gradients in parts of at most 10 examples, which need less memory at once. Only after the
+    last part of a batch does its optimizer move the model.
+    """
     manager = BatchMemoryManager(
         data_loader=batches,
         max_physical_batch_size=10,

@@ -32,6 +32,8 @@ LEARNING_RATE = 0.1
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
     """Trains a model by Opacus: with a run's canaries and noise, or without both, as a rehearsal.
 
+    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+
     Args:
       run: The run's number, which decides its directions together with SEED.
       present: Whether there are canaries and noise.
@@ -43,7 +45,8 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
     torch.manual_seed(0)  # the same initial model in all runs
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # another seed in every run
+    # torch.seed() draws another seed in every run. It has 64 bits; 63 fit a signed integer.
+    noise_seed = torch.seed() % 2**63
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER if present else 0.0,
@@ -62,7 +65,10 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+
+    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+    """
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     warnings.filterwarnings("ignore", "Full backward hook")  # PyTorch warns of Opacus' own hooks
     examples = STEPS * BATCH_SIZE

@@ -63,6 +63,8 @@ def train(
 ) -> Tensor:
     """Trains a model by DP-SGD, and returns its last parameters minus its first, (dimension,).
 
+    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+
     Args:
       features: (N, 64), the examples' features, in the order of the mini-batches.
       labels: (N,), the examples' labels.
@@ -89,7 +91,10 @@ def train(
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+
+    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+    """
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     examples = STEPS * BATCH_SIZE
     features = torch.randn(examples, 64)
@@ -99,7 +104,7 @@ def main(*page: str) -> None:
 
     cosines = []
     for run in range(RUNS):
-        # DIRECTIONS: once a run
+        # DIRECTIONS: once a run, the sum of its canaries
         total = directions.inserted(SEED, run, CANARIES, dimension, CLIPPING_NORM)
         movement = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
         observation = (drift - movement).numpy()  # DIRECTIONS: steps subtract gradients

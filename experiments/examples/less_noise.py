@@ -51,15 +51,16 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     claim = DpSgd(*setting.composition)
     honest = build.build(setting, dataset)
     sigma = noise * honest.hyper.noise_multiplier
+    # Runs whose noise is sigma, while the claim is for the stated noise.
     planted = honest._replace(hyper=honest.hyper._replace(noise_multiplier=sigma))
 
-    parts = []
-    for part in game.play(planted, [(0, RUNS)], RUNS_AT_ONCE):  # of runs 0 to RUNS - 1
-        parts.append(part)
-        # All runs so far, as one record.
-        scores = parts[0]._replace(
-            scores=np.concatenate([part.scores for part in parts]),
-            presence=np.concatenate([part.presence for part in parts]),
+    chunks = []
+    for trained in game.play(planted, [(0, RUNS)], RUNS_AT_ONCE):  # runs 0 to RUNS - 1, in chunks
+        chunks.append(trained)
+        # All runs so far, as a single record.
+        scores = chunks[0]._replace(
+            scores=np.concatenate([chunk.scores for chunk in chunks]),
+            presence=np.concatenate([chunk.presence for chunk in chunks]),
         )
         counted = exact_null.count_exceedances(scores.directions())
         test = claimed_curve.examine_claim(counted, claim.power, CONFIDENCE)

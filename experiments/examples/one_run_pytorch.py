@@ -51,7 +51,11 @@ def compute_update(
 
 
 def main(path: str) -> None:
-    """Trains one run, and writes the canaries' scores (1, canaries) and presence (1, canaries) to a file."""
+    """Trains a single run, and writes its canaries' scores and presence, both (1, CANARIES), to a file.
+
+    It is DP-FedAvg, in which a canary is a client. Lines marked "ONE RUN" are needed for an audit of a
+    training loop of your own.
+    """
     torch.manual_seed(0)
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     model = nn.Linear(100, 10)
@@ -78,7 +82,7 @@ def main(path: str) -> None:
 
     movement = (weights - start).numpy()  # ONE RUN: final minus start
     scores = one_run.cosines(movement, SEED, CANARIES)
-    np.savez(path, scores=scores[None], presence=takes_part[None])
+    np.savez(path, scores=scores[None], presence=takes_part[None])  # with a leading axis of runs
     print(f"{path}: ./run.sh bound --scores={path} --dimension={dimension}")
 
 

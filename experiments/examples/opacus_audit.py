@@ -30,6 +30,8 @@ LEARNING_RATE = 0.1
 def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
     """Trains a model by Opacus, and returns its score; a higher score means that the canary is in.
 
+    Lines marked CANARY are needed for an audit of a training loop of your own.
+
     Args:
       features: (N, 20), the examples' features, in the order of the mini-batches.
       labels: (N,), the examples' labels.
@@ -42,7 +44,8 @@ def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
         nn.Linear(16, 2),
     )
     model = GradSampleModule(network)
-    noise_seed = torch.seed() % 2**63  # another seed in every run
+    # torch.seed() draws another seed in every run. It has 64 bits; 63 fit a signed integer.
+    noise_seed = torch.seed() % 2**63
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         noise_multiplier=NOISE_MULTIPLIER,

@@ -33,7 +33,10 @@ class NoisyClassifier:
         self._rng = rng
 
     def fit(self, features: Array, labels: Labels) -> Self:
-        """Fits the weights to features (n, FEATURES) and labels (n,) by gradient descent, and adds noise."""
+        """Fits the weights to features (n, FEATURES) and labels (n,), adds noise to them, and returns itself.
+
+        The fit is 100 steps of gradient descent from 0, at learning rate 1.
+        """
         targets = np.eye(CLASSES)[labels]
         self._weights = np.zeros((features.shape[1], CLASSES))
         for _ in range(100):
@@ -57,21 +60,29 @@ def draw_examples(rng: np.random.Generator, number: int) -> tuple[Array, Labels]
 def score(classifier: NoisyClassifier, features: Array, labels: Labels) -> Array:
     """Returns the log odds (n,) that the classifier gives each example's label."""
     probabilities = classifier.predict_proba(features)
-    of_labels = probabilities[np.arange(len(labels)), labels]
+    label_probabilities = probabilities[np.arange(len(labels)), labels]
     tiny = 1e-300  # against the logarithm of 0
-    return np.log(of_labels + tiny) - np.log(1 - of_labels + tiny)
+    return np.log(label_probabilities + tiny) - np.log(1 - label_probabilities + tiny)
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+
+    A canary's score is ranked among those of fresh examples, with which no model was trained. Lines marked
+    RANKS are needed for an audit of a training loop of your own.
+    """
     rng = np.random.default_rng(0)
     features, labels = draw_examples(rng, EXAMPLES)
-    scores, fresh = [], []
+    scores = []
+    fresh = []
     for _ in range(RUNS):
-        canaries = draw_examples(rng, CANARIES)  # RANKS: others in every run
-        rows = np.concatenate([features, canaries[0]])
-        classifier = NoisyClassifier(rng).fit(rows, np.concatenate([labels, canaries[1]]))
-        scores.append(score(classifier, *canaries))
+        # RANKS: other canaries in every run
+        canary_features, canary_labels = draw_examples(rng, CANARIES)
+        classifier = NoisyClassifier(rng).fit(
+            np.concatenate([features, canary_features]),
+            np.concatenate([labels, canary_labels]),
+        )
+        scores.append(score(classifier, canary_features, canary_labels))
         fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: drawn after the run
     result = audit.bounds(audit.ranks(scores, fresh, in_order=True), name="a black box")
     print(result)

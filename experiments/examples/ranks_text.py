@@ -71,7 +71,7 @@ def train(texts: Tensor) -> nn.Module:
     """
 
     def loss(weights: dict[str, Tensor], text: Tensor) -> Tensor:
-        """Returns the sum of the next-token losses of a single text (LENGTH,)."""
+        """Returns the sum of the next-token losses of a text (LENGTH,), which the model takes as a batch."""
         logits = functional_call(model, weights, (text[None, :-1],))[0]
         return cross_entropy(logits, text[1:], reduction="sum")
 
@@ -80,7 +80,8 @@ def train(texts: Tensor) -> nn.Module:
         weights = {name: value.detach() for name, value in model.named_parameters()}
         gradients = vmap(grad(loss), (None, 0))(weights, texts)
         flat = torch.cat([gradient.flatten(1) for gradient in gradients.values()], dim=1)  # (n, p)
-        total = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0) @ flat
+        factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)  # (n,)
+        total = factors @ flat
         noise = NOISE_MULTIPLIER * CLIPPING_NORM * torch.randn(len(total))
         moved = nn.utils.parameters_to_vector(model.parameters()) - LEARNING_RATE * (total + noise)
         vector_to_parameters(moved.detach(), model.parameters())
@@ -88,13 +89,18 @@ def train(texts: Tensor) -> nn.Module:
 
 
 def main(*page: str) -> None:
-    """Trains and scores the runs, prints the bounds, and writes a page if its path is given."""
+    """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
+
+    A canary's score is ranked among those of fresh digit strings, with which no model was trained. Lines
+    marked RANKS are needed for an audit of a training loop of your own.
+    """
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     # Every text counts upwards from its first digit: 0123..., 1234..., and so on.
     texts = (torch.arange(LENGTH) + torch.arange(TEXTS)[:, None]) % 10
-    scores, fresh = [], []
+    scores = []
+    fresh = []
     for _ in range(RUNS):
-        canaries = draw_digits(CANARIES)  # RANKS: others in every run
+        canaries = draw_digits(CANARIES)  # RANKS: other canaries in every run
         model = train(torch.cat([texts, canaries]))
         scores.append(score(model, canaries).numpy())
         fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: drawn after the run

@@ -130,10 +130,11 @@ def draw_steps(axes: Axes) -> None:
     batch = features, labels
     for place, checked_step in enumerate(STEPS.values()):
         report = audit.check_step(checked_step, np.zeros(FEATURES + 1), batch, **STATED)
-        movement = max(report.pictures["movements"].values())  # over all tried examples
-        noise = np.mean(list(report.pictures["layers"].values()))  # the deviation in each layer
+        # In units of C, over all tried examples; then in units of sigma C, in each layer.
+        movement = max(report.pictures["movements"].values())
+        noise = np.mean(list(report.pictures["layers"].values()))
         ratio = movement / noise
-        digits = 2 if ratio < 3 else 0
+        digits = 2 if ratio < 3 else 0  # after the point
         color = style.GREEN if report.passed else style.VERMILION
         axes.barh(place, ratio, color=color)
         axes.text(ratio, place, f" {ratio:.{digits}f}", va="center", fontsize=8)
@@ -146,9 +147,10 @@ def draw_steps(axes: Axes) -> None:
 
 
 def draw_proof(axes: Axes, runs: int) -> None:
-    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when a false claim falls.
+    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when false claims fall.
 
-    A cross stands where an audit of training with less noise than stated has refuted the claim.
+    Each false claim is for training with less noise than stated. A cross stands at the number of runs after
+    which an audit of that training refutes it.
     """
     result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
     curves = {
@@ -158,12 +160,12 @@ def draw_proof(axes: Axes, runs: int) -> None:
     for label, (method, color) in curves.items():
         path = result.conclusion.bound(method).path
         axes.step(range(1, len(path) + 1), path, where="post", color=color, label=label)
-    upper_bound = result.upper_bound or 0
+    upper_bound = result.upper_bound or 0  # never None here: the mechanism is known
     axes.axhline(upper_bound, color=style.UPPER, ls=":", label="claimed (accounting)")
 
     for noise in PLANTED_NOISE:
         needed = count_runs_until_refuted(noise, min(runs, MOST_PLANTED_RUNS))
-        if needed is None:
+        if needed is None:  # so many runs do not refute it
             continue
         axes.plot(needed, upper_bound, "x", color=style.VERMILION, ms=8, mew=2, clip_on=False)
         axes.text(needed, upper_bound + 1, f"noise of {noise:g}\nrefuted", ha="left", fontsize=8)
@@ -200,14 +202,18 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
 
 
 def train_bracket(scale: str, network: str) -> list[BracketRow]:
-    """Returns the rows of a panel of the sweep `bracket`: what a network's last model leaks, for each k.
+    """Returns what a network's last model leaks: a row for each k, where every k-th step inserts a canary.
 
-    A canary is inserted in every k-th step. What the folder `results` lacks of the panel's cells is trained
-    and measured first, and kept there. Raises InputError where a cell fails.
+    The rows are those of a panel of the sweep `bracket`. A cell of the sweep is an audit, or a measurement of
+    how much steps stretch distances. Cells of the panel that the folder `results` lacks are computed first,
+    and stored there.
 
     Args:
       scale: The scale of the sweep.
       network: The network's label in the catalogue.
+
+    Raises:
+      InputError: A cell fails.
     """
     audits = []
     cells = []
@@ -216,7 +222,7 @@ def train_bracket(scale: str, network: str) -> list[BracketRow]:
             audits.append(cell.audited)
             cells.append(cell)
         elif isinstance(cell.request, Setting) and task(cell.request.model).label == network:
-            cells.append(cell)  # a measurement of steps
+            cells.append(cell)  # a measurement, whose request is the setting
 
     place = Workplace(RESULTS, DataSets({}))
     missing = [cell for cell in cells if not is_done(cell, place)]
@@ -259,7 +265,7 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
     lower_and_upper = np.array(intervals).T
     middles = lower_and_upper.mean(axis=0)
-    reaches = np.abs(lower_and_upper - middles)
+    reaches = np.abs(lower_and_upper - middles)  # as `errorbar` takes them
     label = "best audit's interval, if Gaussian"
     axes.errorbar(audited_k, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")

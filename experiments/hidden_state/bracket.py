@@ -69,15 +69,15 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
 def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
     """Draws the bounds and the audits of a panel, whose models have the same weight decay.
 
-    An audit along coordinates and one with fresh directions stand at the same x. Their upper bounds are the
-    same, so that either gives them.
+    Two audits stand at the same x, along coordinates and with fresh directions. They have the same upper
+    bounds, so that either audit gives them.
 
     Args:
       axis: The panel.
       panel_points: The audits; each has a conclusion.
       delta: The delta at which the predicted epsilon is drawn.
     """
-    point_at = {point.x: point for point in panel_points}
+    point_at = {point.x: point for point in panel_points}  # either of two audits
     xs = sorted(point_at)
     composition = [point_at[x].upper_bound() for x in xs]
     hidden = [_hidden_state_epsilon(point_at[x]) for x in xs]
@@ -95,6 +95,7 @@ def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None
             *zip(*sorted(predicted), strict=True), label=label, color=PREDICTED, lw=5, alpha=0.4
         )
 
+    # A point has a single conclusion. The law of its scores is known with fresh directions alone.
     for point in panel_points:
         if point.conclusions[0].law_is_known:
             epsilon = point.conclusions[0].epsilon
@@ -156,11 +157,11 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
     coordinates = []  # the audits along coordinates, each of which is a row
     proven_epsilons = {}
     for point in every:
-        conclusion = point.conclusions[0]
-        if not conclusion.law_is_known:
-            coordinates.append(point)
-        else:
+        conclusion = point.conclusions[0]  # the only one
+        if conclusion.law_is_known:  # of fresh directions
             proven_epsilons[point.panel, point.x] = conclusion.epsilon
+        else:
+            coordinates.append(point)
 
     def proven(point: Point) -> float | None:
         """Returns the epsilon that fresh directions prove at the same panel and x."""

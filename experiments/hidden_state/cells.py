@@ -62,6 +62,9 @@ def landscape_cell(grid: Grid) -> Cell:
     """Returns the cell of work that computes all results of a grid of the crafted landscape.
 
     These are the exact laws, the simulated audits, and the searches by the hidden-state paper's Algorithm 6.
+
+    Args:
+      grid: The noise multipliers, batch sizes, number of steps and number of runs.
     """
     study = landscape.study(grid, *Level())
     # Names a store that holds no result, and by which a process claims the cell. Each result has a store of
@@ -80,7 +83,7 @@ def landscape_cell(grid: Grid) -> Cell:
         """Simulates and solves the grid's results that the store lacks."""
         from experiments.hidden_state import landscape_solve
 
-        # Progress is counted in runs: the grid's are spread evenly over its laws.
+        # Progress is counted in runs, but `keep` reports laws: each counts for an equal share of the runs.
         laws = len(study.all_laws())
         # The root: the store lies CELLS and a folder below it.
         out = store.path.parents[len(landscape.CELLS.parts)]
@@ -119,7 +122,8 @@ def kept_norms(
     norms = _read(store, runs)
     if norms is None:
         with store.claim():
-            _read(store, runs)  # sets a damaged file aside
+            # Once more, since a damaged file is set aside only while its store is claimed.
+            _read(store, runs)
             norms = _train(setting, dataset, runs, progress)
             store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})
     return norms
@@ -170,11 +174,10 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
         theta_0 = played.init(theta_key)
         knowledge = played.adversary.init(canary_key, theta_0, jnp.asarray(hyper.clipping_norm))
-        canaries = played.insertion().bind(knowledge, jnp.ones(1))
+        canaries = played.insertion().bind(knowledge, jnp.ones(1))  # the single canary is present
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
             """Takes one step; returns the state after it, and the norm of the canary at the state before."""
-            # A run has a single canary.
             norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
             this_step = Schedule(now.batches[None], now.mask[None])
             segment = played.mechanism.segment

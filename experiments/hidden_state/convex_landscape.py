@@ -68,7 +68,7 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
       InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
         the schedule.
     """
-    largest = float(np.max(lipschitz, initial=0.0))
+    largest = float(np.max(lipschitz, initial=0.0))  # 0 for no steps
     require(
         largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
     )
@@ -78,11 +78,12 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """Returns mu of the last iterate: the distance of the two worlds' means over their common deviation.
+    """Returns mu of the last iterate, which is Gaussian in both worlds, with and without the canary.
 
-    What a step inserts, and its noise, reach the last iterate multiplied by the slopes of all later steps.
+    mu is the distance of the two worlds' means over their common deviation. What a step inserts, and its
+    noise, reach the last iterate multiplied by the slopes of all later steps.
     """
-    # For each step but the last, the product of the slopes after it.
+    # For each step but the last, the product of the slopes after it: cumulated from the last step backwards.
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
     remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
     signal = remaining @ landscape.shifts
@@ -131,7 +132,7 @@ class ConvexSchedule(NamedTuple):
     lipschitz: float
 
     def landscape(self) -> ConvexLandscape:
-        """Returns the convex landscape that attains this schedule's bound, in units of C."""
+        """Returns the convex landscape that attains this schedule's hidden-state bound, in units of C."""
         steps = np.arange(INSERTIONS * self.k)
         # Counted from 0, while `insert_step` counts a period's steps from 1.
         place_in_period = insert_step(self.insert, self.k) - 1
@@ -193,7 +194,7 @@ def audited(
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
     rng = np.random.default_rng([seed, schedules().index(schedule)])
-    present = np.arange(runs) % 2 == 1
+    present = np.arange(runs) % 2 == 1  # every second run
     scores = simulate(landscape, present, rng)
     design = canaries.make_sets(scores[present], scores[~present])
     conclusion = conclude(design, level=Level(delta, confidence))
@@ -288,10 +289,13 @@ def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) ->
 
 
 def _draw_slopes(axis: Axes) -> None:
-    """Draws the slopes of the last steps of two schedules with k = 5."""
+    """Draws the slopes of the last steps of two schedules with k = 5, which insert first or last in a period.
+
+    These slopes attain the hidden-state bound.
+    """
     for color, insert in ((OUT, LAST), (BOUND, FIRST)):
         slopes = ConvexSchedule(5, insert, 0.99).landscape().slopes[-_DRAWN_STEPS:]
-        steps = np.arange(-len(slopes) + 1, 1)
+        steps = np.arange(-len(slopes) + 1, 1)  # ..., -1, 0: the last step is 0
         axis.plot(
             steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, insert {insert}"
         )

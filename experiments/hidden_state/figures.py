@@ -83,6 +83,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     if not stored_points:
         return Drawn(figures=[], missing=missing, rows=[])
 
+    # Functions that are given all points leave out those without a conclusion.
     own_table = None
     rows = []
     match sweep.name:
@@ -111,10 +112,10 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     norms = {}
     for cell in sweep.cells:
         assert isinstance(cell.request, Setting)
-        values = own_cells.read_norms(evidence.held, cell.request, cell.runs)
-        if values is not None:
-            norms[task(cell.request.model).label] = values
-            clipping_norm = cell.request.mechanism.clipping_norm
+        stored_norms = own_cells.read_norms(evidence.held, cell.request, cell.runs)
+        if stored_norms is not None:
+            norms[task(cell.request.model).label] = stored_norms
+            clipping_norm = cell.request.mechanism.clipping_norm  # the same for all
     missing = len(sweep.cells) - len(norms)
     if not norms:
         return Drawn(figures=[], missing=missing, rows=[])
@@ -130,16 +131,17 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(6, 3.6))
-        for (model, values), (color, dash) in zip(norms.items(), _LINE_LOOKS, strict=False):
-            steps = np.arange(values.shape[1])
-            mean = values.mean(0)
-            spread = 2 * values.std(0, ddof=1)
-            low = np.maximum(mean - spread, 0)
+        for (model, run_norms), (color, dash) in zip(norms.items(), _LINE_LOOKS, strict=False):
+            steps = np.arange(run_norms.shape[1])
+            mean = run_norms.mean(0)  # over the runs
+            spread = 2 * run_norms.std(0, ddof=1)
+            low = np.maximum(mean - spread, 0)  # no norm is below 0
             high = mean + spread
-            axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(values)} runs)")
+            axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(run_norms)} runs)")
             axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
 
         axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1)
+        # C is written at the right end of its line: x as a share of the axis, y in units of the norms.
         beside_axis: dict[str, Any] = {
             "xycoords": ("axes fraction", "data"),
             "textcoords": "offset points",
@@ -174,7 +176,7 @@ def landscape_figures(
     cells = results.cells
     if cells:
         sigmas = sorted({result.cell.noise_multiplier for result in cells})
-        # The index of 4 among the usual noise multipliers 1, 2, ..., 8.
+        # Figure 6b is drawn at a single sigma: 4 among the usual noise multipliers 1, 2, ..., 8.
         below_middle = max(len(sigmas) // 2 - 1, 0)
         with plt.rc_context(STYLE):
             yield "figure_3a", _draw_over_time(cells, [sigmas[0], sigmas[-1]], runs)
@@ -200,7 +202,7 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
       runs: The number of simulated runs.
     """
     rows = []
-    for cell, _, exact, simulated in cells:
+    for cell, _, at_threshold, simulated in cells:
         series = f"B = {cell.batch_size}"
         epsilons = {}
         for bound in simulated.last:
@@ -214,8 +216,8 @@ def landscape_rows(name: str, cells: Sequence[CellResults], runs: int) -> list[R
             seeds=Seeds(runs, stored=1, missing=0),
             epsilons=epsilons,
             interval=None,
-            predicted=exact.epsilon_exact[-1],
-            upper_bound=exact.epsilon_upper,
+            predicted=at_threshold.epsilon_exact[-1],
+            upper_bound=at_threshold.epsilon_upper,
             claim=table.claim(CLAIMS, name, series, cell.batch_size),
         )
         rows.append(row)
@@ -291,6 +293,7 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
     axis.plot(steps, exact.epsilon_exact, color=OUT, lw=1.2, label="exact epsilon")
     label = "constant gradient (Example 1)"
     axis.plot(steps, constant_gradient, color=PURPLE, ls="-.", lw=1, label=label)
+    # Panels of a row share their axis: it is only extended, to show this panel's highest estimate too.
     axis.set_ylim(bottom=0, top=max(axis.get_ylim()[1], 1.06 * max(in_sample)))
 
 
@@ -401,7 +404,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     agrees with them at a single point, the test at the threshold C / 2.
     """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
-    pair = law.last_law(process, constant(process, 0.5))
+    pair = law.last_law(process, constant(process, 0.5))  # C / 2, in units of C
     mu = float(densities.mu_at(pair, 0.5))
     # The canary is inserted in the first step alone: all iterates together leak one Gaussian step.
     mu_upper = 1 / cell.noise_multiplier
@@ -410,7 +413,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     upper_rates = conversions.gaussian_trade_off(mu_upper, rates.false_positive)
     exact_excess = rates.false_negative - upper_rates
     axis.plot(rates.false_positive, exact_excess, color=OUT, label="exact")
-    grid = np.linspace(0, 1, 401)
+    grid = np.linspace(0, 1, 401)  # of false-positive rates
     gaussian_rates = conversions.gaussian_trade_off(mu, grid)
     gaussian_excess = gaussian_rates - conversions.gaussian_trade_off(mu_upper, grid)
     axis.plot(grid, gaussian_excess, color=IN, ls="--", label="Gaussian, same mu")

@@ -211,7 +211,10 @@ class Study(NamedTuple):
     simulation: Simulation
 
     def laws(self, cell: LandscapeCell) -> list[ExactLaw]:
-        """Returns the requests for a cell's exact laws: every adversary's, and the simulated threshold's."""
+        """Returns the requests for a cell's exact laws: every adversary's, and that of the simulated audit.
+
+        The audit's threshold may be that of an adversary, whose law is then requested only once.
+        """
         laws = [ExactLaw(cell, adversary) for adversary in ADVERSARIES]
         simulated = ExactLaw(cell, self.simulated_thresholds())
         if simulated not in laws:
@@ -329,8 +332,9 @@ def with_cells(held: Holdings) -> Holdings:
 def results(held: Holdings, study: Study) -> StudyResults:
     """Reads the stored results of a study.
 
-    A cell counts if all of its results are stored. The searches of Algorithm 6 are shown side by side in one
-    figure, so that they count only if all of them are complete.
+    A cell is returned if all of its results are stored. The searches of Algorithm 6 are shown side by side in
+    a single figure, so that they are returned only if all of them are complete. What is not returned counts
+    as missing.
 
     Args:
       held: The folders under the store's root.
@@ -379,7 +383,7 @@ def is_stored(held: Holdings, request: Request) -> bool:
 def must_compute(held: Holdings, request: Request) -> bool:
     """Returns whether a request's result has to be computed: it is not stored, or damaged.
 
-    A damaged result is reported on stderr and set aside, for which the store is claimed.
+    A damaged result is reported on stderr. It is set aside too if this process can claim the store.
 
     Args:
       held: The folders under the store's root.
@@ -458,7 +462,9 @@ def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
     """
     result = kind(**parsed_answer(content, unsigned=True))
     for field in dataclasses.fields(kind):
+        # Of a type such as list[float] only `list` is checked.
         expected = get_origin(field.type) or field.type
         assert isinstance(expected, type)
+        # `require` raises InputError, which is a ValueError.
         require(isinstance(getattr(result, field.name), expected), field.name)
     return result

@@ -61,9 +61,11 @@ class Stepper:
         """
         self.process = process
         sigma = process.noise_multiplier
-        deviation = process.step_deviation
+        deviation = process.step_deviation  # of the noise of a step after the first
         drift = float(process.steps - 1)  # the furthest that later steps can move theta, 1 each
+        # Resolves the noise of a step, and the place where the likelihood ratio crosses e^epsilon.
         self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
+        # theta's mean lies within drift + 1 of the middle, 1/2. The root is the deviation of all its noise.
         reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
@@ -71,6 +73,7 @@ class Stepper:
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
         # The kernel of a step upwards: the density of N(1, deviation^2), cut off _BAND deviations from 1.
+        # Places are counted in cells, the distances of neighbouring points.
         reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
         centre = round(1 / self.spacing)
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)
@@ -85,21 +88,28 @@ class Stepper:
         return np.stack([out, within])
 
     def advance(self, pair: Array, threshold: float) -> Array:
-        """Returns the densities (2, n) after a step: up by 1 above the threshold, else down."""
-        share_up = _compute_share_above(self.points, self.spacing, threshold)
-        up = self._move_up(pair * share_up)
+        """Returns the densities (2, n) after a step, which moves theta by 1 and adds noise.
+
+        Above the threshold a step moves theta up, elsewhere down.
+
+        Args:
+          pair: (2, n) the densities before the step, without and with the canary.
+          threshold: the step's threshold, in units of the clipping norm C.
+        """
+        weights_above = _compute_weights_above(self.points, self.spacing, threshold)
+        up = self._move_up(pair * weights_above)
         # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
-        mirrored = (pair * (1 - share_up))[:, ::-1]
+        mirrored = (pair * (1 - weights_above))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
-        # At a single point the weight of the cut is 13/12, so that the other part's weight is negative there.
+        # At a point with weight 13/12 the part below has weight -1/12, which could leave a density below 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
-        """Shifts densities (2, n) by +1 and convolves them with the step's noise.
+        """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n).
 
-        With the kernel's values taps[d] at the offsets d, the result is out[i] = sum_d taps[d] in[i - d].
-        _BLOCK outputs are computed at once, as the product of a window of inputs with the banded matrix of
-        the taps.
+        It is a convolution with the kernel of a step: out[i] = sum_d taps[d] in[i - d], where taps[d] is the
+        kernel's value at the offset d. _BLOCK outputs are computed at once, as the product of a window of
+        inputs with the banded matrix of the taps.
         """
         count = pair.shape[1]
         blocks = -(-count // _BLOCK)  # rounded up
@@ -185,31 +195,34 @@ def _make_toeplitz(taps: Array) -> Array:
     return np.where(has_tap, taps[nearest_tap], 0.0)
 
 
-def _compute_share_above(
+def _compute_weights_above(
     points: NDArray[Any],
     spacing: float,
     threshold: float,
 ) -> Array:
     """Returns quadrature weights (n,) for the integral of a function from the threshold upwards.
 
-    spacing * sum(weights * values) is the integral, to third order in the spacing. The part of the cell from
+    spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
+    negligible at the grid's ends. The threshold lies in a cell, between two points. The part of the cell from
     the threshold to the next point is integrated by linear interpolation, the rest by Gregory's rule. So
-    weights are 0 below that cell, and 1 from the third point above the threshold on. For a threshold off the
-    grid or in its last cells, weights are simply 1 above it and 0 elsewhere.
+    weights are 0 below that cell, and 1 from the third point above the threshold on: the upper end of the
+    integral needs no correction. For a threshold off the grid or in its last cells, weights are simply 1
+    above it and 0 elsewhere.
 
     Args:
       points: the grid (n,).
       spacing: the distance of neighbouring points.
       threshold: the place where the integral begins.
     """
-    position = (threshold - points[0]) / spacing
+    position = (threshold - points[0]) / spacing  # of the threshold, counted in cells
     if not 0 <= position < len(points) - 3:
         return (points > threshold).astype(np.float64)
     cell = int(position)
     share = position - cell  # of the cell, below the threshold
     weights = np.zeros(len(points))
+    # The linear interpolation, from the threshold to the end of the cell, weighs both ends of the cell. 5/12
+    # and 13/12 are the end weights of Gregory's rule, which begins at the end of the cell.
     weights[cell] = (1 - share) ** 2 / 2
-    # 5/12 and 13/12 are the end weights of Gregory's rule.
     weights[cell + 1] = 5 / 12 + (1 - share**2) / 2
     weights[cell + 2] = 13 / 12
     weights[cell + 3 :] = 1.0
@@ -300,7 +313,7 @@ def _compute_closed_form(
     Args:
       process: the process.
       thresholds: (T - 1,) thresholds that are all the same.
-      per_deviation: a fiftieth of the number of grid points in each sigma.
+      per_deviation: a fiftieth of the number of grid points in each sigma, the first step's deviation.
     """
     sigma = process.noise_multiplier
     if process.steps == 1:
@@ -317,7 +330,7 @@ def _compute_closed_form(
     # Both parts end in a cut, at threshold + drift and at threshold - drift. The points are placed so that
     # each cut lies halfway between two of them.
     points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
-    points = points[np.abs(points - threshold) <= reach]
+    points = points[np.abs(points - threshold) <= reach]  # symmetric about the threshold
 
     worlds = []
     for mean in (0.0, 1.0):

@@ -46,7 +46,7 @@ class Thresholds(NamedTuple):
 
 
 def half(process: Process, delta: float) -> Thresholds:
-    """Returns the paper's adversary, the threshold C / 2 at every step, and its epsilon.
+    """Returns the hidden-state paper's adversary: the threshold C / 2 at every step, and its epsilon.
 
     It is not the best constant threshold (Errata H13).
 
@@ -95,9 +95,10 @@ def optimal(process: Process, delta: float) -> Thresholds:
     """Returns the adversary whose thresholds, which may differ from step to step, leak the largest epsilon.
 
     The threshold at a step is where the likelihood ratio of the worlds with and without the canary crosses
-    e^epsilon. These thresholds leak the same epsilon that they are computed from, which is solved for as a
-    root. Where B / sigma is at least 9, the first step's crossing is the threshold of all steps, as no
-    iterate recrosses it. The module's docstring has the proof that no other thresholds leak more.
+    e^epsilon. The epsilon that these thresholds leak must equal the epsilon that they are computed from,
+    which is solved for as a root. Where B / sigma is at least 9, the first step's crossing is the threshold
+    of all steps, as no iterate recrosses it. The module's docstring has the proof that no other thresholds
+    leak more.
 
     Args:
       process: the process.
@@ -115,7 +116,7 @@ def optimal(process: Process, delta: float) -> Thresholds:
 
     fine = law.make_stepper(process, PER_DEVIATION)
     coarse = law.make_stepper(process, _COARSE)
-    epsilon = 0.0  # where not even epsilon = 0 leaves more than delta
+    epsilon = 0.0  # where the adversary reaches a delta of at most `delta` even at epsilon 0
     if _compute_excess(0.0, fine, delta) > 0:
         low, high = _bracket_root(fine, coarse, delta, limit)
         root = scipy.optimize.brentq(_compute_excess, low, high, (fine, delta), xtol=1e-6 * limit)
@@ -231,7 +232,7 @@ def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
       pair: the densities p (without the canary) and q (with it) at the points, (2, n).
       epsilon: the level that log(q / p) crosses.
     """
-    tiny = 1e-290
+    tiny = 1e-290  # well above 2e-308, below which float64 loses digits
     visible = np.flatnonzero((pair[0] > tiny) & (pair[1] > tiny))
     points = points[visible]
     log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])

@@ -138,6 +138,7 @@ def solve(request: ExactLaw) -> Exact:
     gaussian = []
     for pair, threshold in zip(pairs, [*thresholds, last_threshold], strict=True):
         mu = float(densities.mu_at(pair, threshold))
+        # The canary only raises theta, so that mu is at least 0. Quadrature may give slightly less.
         gaussian.append(conversions.epsilon_from_mu(max(mu, 0.0), delta))
     return Exact([float(threshold) for threshold in thresholds], exact, gaussian, upper)
 
@@ -163,7 +164,7 @@ def simulate(
             for scores in scores_by_step:
                 in_sample.append(_in_sample_epsilon(scores, present, delta, confidence))
             bounds = []
-            for scores in scores_by_step[[0, -1]]:
+            for scores in scores_by_step[[0, -1]]:  # steps 1 and T
                 findings = estimate.findings(scores[present], scores[~present], delta, confidence)
                 bounds.append([finding_fields(finding) for finding in findings])
             first, last = bounds
@@ -186,7 +187,7 @@ def search(request: landscape.ThresholdSearch) -> landscape.Search:
     audits = [SimulatedAudit(cell, threshold, simulation) for threshold in request.thresholds()]
     claimed = []
     for batch in _split_into_batches(audits):
-        for scores in _simulate_thetas(batch)[:, -1]:
+        for scores in _simulate_thetas(batch)[:, -1]:  # theta_T
             claimed.append(_in_sample_epsilon(scores, present, cell.delta, simulation.confidence))
     return landscape.Search(claimed)
 
@@ -207,11 +208,14 @@ def _solve_all(requests: Sequence[ExactLaw]) -> Iterator[tuple[ExactLaw, Exact]]
 def _split_into_batches(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[Sequence[SimulatedAudit]]:
-    """Yields the requests, all of equal length, in batches that simulate _LARGEST_BATCH thetas at most."""
+    """Yields the requests in batches that simulate at most _LARGEST_BATCH thetas.
+
+    All requests have the same number of steps and of runs.
+    """
     if not requests:
         return
     thetas_per_request = requests[0].cell.steps * requests[0].simulation.runs
-    size = max(1, _LARGEST_BATCH // thetas_per_request)
+    size = max(1, _LARGEST_BATCH // thetas_per_request)  # a larger request is a batch of its own
     for start in range(0, len(requests), size):
         yield requests[start : start + size]
 
@@ -241,6 +245,7 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     keys = []
     for cell in cells:
         name = f"landscape {cell.noise_multiplier} {cell.batch_size}"  # without the threshold
+        # The checksum is the same in every process, unlike Python's hash.
         keys.append(game.root(simulation.seed, f"{zlib.crc32(name.encode())}"))
     thresholds = jnp.array([request.threshold for request in requests], jnp.float32)
     at_every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))

@@ -85,16 +85,18 @@ TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # si
 
 
 def compute_rates(latch: Latch) -> Rates:
-    """Returns the probabilities that the last iterate exceeds the threshold c, in closed form.
+    """Returns the probabilities that the last iterate exceeds the threshold c, with and without the target.
 
-    The last iterate exceeds c if theta did after any step. Each step starts from 0 until then, and adds noise
-    of deviation sigma, and the height h where its batch is the target's: 2 with the target, 1 without. In E
-    epochs of b batches the probability is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E.
+    The last iterate exceeds c if theta did after any step. Until then, every step sets theta to noise of
+    deviation sigma. The step of the target's batch, which comes once in each epoch, adds a height h: 2 with
+    the target, 1 without it, in units of C. In E epochs of b batches the probability is
+    1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
+    function.
     """
     sigma, batches, epochs, threshold = latch
 
     def compute_rate(height: float) -> float:
-        """Returns the probability for the height h of the target's batch."""
+        """Returns the probability that the last iterate exceeds c, for the height of the target's batch."""
         # The log probability that theta does not exceed c in an epoch.
         log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
         log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
@@ -106,8 +108,9 @@ def compute_rates(latch: Latch) -> Rates:
 def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator) -> Array:
     """Returns the last iterates theta (R,) of simulated runs, in units of the clipping norm C.
 
-    A step cancels theta, or pushes it on where theta exceeds the threshold. It adds noise of deviation sigma.
-    In the target's batch it also adds the height: 2 with the target, 1 where the target is replaced.
+    A step takes theta back to 0, or, where theta exceeds the threshold, pushes it further up. The step then
+    adds noise of deviation sigma. The step of the target's batch also adds the height: 2 with the target, 1
+    where the target is replaced.
 
     Args:
       latch: The latch.
@@ -128,7 +131,13 @@ def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator
 
 
 def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
-    """Returns how often the last iterate exceeds the threshold in simulated runs, half with the target."""
+    """Returns how often the last iterate exceeds the threshold in simulated runs.
+
+    Args:
+      latch: The latch, which has the threshold.
+      runs: The number of runs, half of them with the target.
+      seed: The seed of shuffles and noise.
+    """
     rng = np.random.default_rng(seed)
     rates = []
     for has_target in (True, False):
@@ -138,9 +147,16 @@ def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
 
 
 def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the largest epsilon at delta that the last iterate proves over the thresholds c.
+    """Returns the largest epsilon at delta that the last iterate proves with any of the tried thresholds c.
 
-    Thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise.
+    The thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise. 2 C is the
+    most that a step adds besides noise.
+
+    Args:
+      noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
+      batches: The number of batches in an epoch.
+      epochs: The number of epochs.
+      delta: The delta of epsilon.
     """
     epsilons = []
     for threshold in np.arange(0.0, 2 + 8 * noise_multiplier, 0.01):
@@ -150,10 +166,15 @@ def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: floa
 
 
 def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> float:
-    """Returns the threshold, a multiple of 0.01 C, that about one in 60 runs without the target exceeds.
+    """Returns the threshold, a multiple of 0.01 C, that about 1 in 60 runs without the target exceeds.
 
-    Simulated runs can show a rate of 1/60. At the threshold that proves most, one run in 10,000 exceeds it at
-    most, which is too rare for them.
+    A rate of 1/60 is frequent enough to be estimated from simulated runs. The threshold that proves most is
+    not: fewer than 1 in 10,000 runs exceed it.
+
+    Args:
+      noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
+      batches: The number of batches in an epoch.
+      epochs: The number of epochs.
     """
     thresholds = np.arange(0.0, 2 + 8 * noise_multiplier, 0.01)
     rates = []
@@ -166,7 +187,8 @@ def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> 
 def _compute_epsilon(rates: Rates, delta: float) -> float:
     """Returns the epsilon that error rates prove at delta: log((true positives - delta) / false positives).
 
-    It is 0 where that is negative or has no value.
+    It is 0 where the logarithm is negative. It is also 0 where the fraction is not positive or would divide
+    by 0.
     """
     excess = rates.true_positive - delta
     if excess <= 0 or rates.false_positive <= 0:
@@ -185,7 +207,7 @@ def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
     rows = []
     for sigma, batches, epochs in TRAININGS:
         latch = Latch(sigma, batches, epochs, find_usual_threshold(sigma, batches, epochs))
-        claimed = Composition(sigma, batches * epochs, 1 / batches)
+        claimed = Composition(sigma, batches * epochs, 1 / batches)  # by Poisson sampling
         rows.append(
             LatchRow(
                 latch,

@@ -115,6 +115,7 @@ def make_rows(
         if isinstance(cell.request, Setting):
             measured[_describe_training(cell.request)] = cell.request
 
+    # The audits at each place, by series: with fresh directions, and along a coordinate.
     places: dict[tuple[str, float], dict[str, Point]] = {}
     for point in points:
         if point.conclusions:
@@ -124,8 +125,8 @@ def make_rows(
         fresh = by_series.get(networks.FRESH)
         coordinate = by_series.get(networks.COORDINATE)
         any_point = next(iter(by_series.values()))
-        setting = any_point.cells[0].setting
-        setting = measured.get(_describe_training(setting), setting)
+        audited = any_point.cells[0].setting
+        setting = measured.get(_describe_training(audited), audited)
         composition = any_point.upper_bound()
 
         proven = None
@@ -179,7 +180,7 @@ def _bound_regardless_of_kinks(
     setting: Setting, steps: lipschitz.Steps, delta: float
 ) -> HiddenState:
     """Returns the bound from the steps' measured derivatives, which is an estimate where steps have kinks."""
-    # With a kink, `hidden_state` would return the reason why there is no bound, in words.
+    # For steps with a kink, `hidden_state` would return a text that says why there is no bound.
     state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
     assert isinstance(state, HiddenState)
     return state
@@ -234,7 +235,14 @@ def _draw_panel(axis: Axes, rows: Sequence[BracketRow], confidence: float) -> No
 
 
 def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
-    """Draws the upper bounds on the last model as a line, and a band up to their margins."""
+    """Draws the upper bounds on the last model as a line, and a band up to their margins.
+
+    A margin is what the bound would be if steps expanded ten times as much.
+
+    Args:
+      axis: The panel.
+      rows: The panel's rows, in the order of x; those without an upper bound are left out.
+    """
     bounded = [(row.x, row.upper) for row in rows if row.upper is not None]
     if not bounded:
         return

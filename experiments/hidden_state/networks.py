@@ -146,9 +146,10 @@ def _shrink(amount: Amount) -> Amount:
 
 
 def _grow(amount: Amount) -> Amount:
-    """Returns a larger amount, with audits at every periodicity k.
+    """Returns an amount with more runs, and with audits at every periodicity k.
 
-    Each audit along coordinates has 5,000 runs, as in the paper, and each with fresh directions at least 60.
+    Each audit along coordinates has 5,000 runs, as in the hidden-state paper. Each audit with fresh
+    directions has at least 60 runs.
     """
     coordinates = amount.coordinates._replace(runs=_PAPER_RUNS)
     fresh_runs = {}
@@ -171,11 +172,13 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     for model, amount in amounts.items():
         for k in amount.periodicities:
             over_k.append(BracketPlace(task(model).label, k, model, {"periodicity": k}))
+
     over_rates = []
+    rates = _SMOKE_RATES if scale == "smoke" else _RATES
     for k in (5, 25):
-        if k not in amounts["tanh_fcnn"].periodicities:
+        if k not in amounts["tanh_fcnn"].periodicities:  # not at every scale
             continue
-        for rate in _SMOKE_RATES if scale == "smoke" else _RATES:
+        for rate in rates:
             fields = {"periodicity": k, "learning_rate": rate}
             over_rates.append(BracketPlace(f"tanh FCNN, k = {k}", rate, "tanh_fcnn", fields))
     return {

@@ -103,12 +103,13 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     (conclusion,) = point.conclusions
     canaries = cell.setting.canaries
     if conclusion.law_is_known:  # of fresh directions
-        (bound,) = conclusion.bounds
-        path = conclusion.path
+        bound = conclusion.assumption_free
+        path = bound.path  # the bound after each run
         runs = tuple(range(1, len(path) + 1))
         yield ProvenLine(point.panel, method_of(bound), canaries, runs, path, bound.holds)
         return
 
+    # By the number of runs from which they are drawn.
     conclusions: dict[int, Conclusion] = {cell.runs: conclusion}
     for number_of_runs in _SHOWN_RUNS:
         if number_of_runs >= cell.runs:
@@ -153,7 +154,10 @@ def proven_figure(
 
 
 def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
-    """Draws the accountant's epsilon, and the first predicted epsilon among a panel's points."""
+    """Draws a panel's limits: the accountant's epsilon, and the predicted epsilon if any point has it.
+
+    The points of a panel differ in their adversary, so that any of them gives the accountant's epsilon.
+    """
     for point in panel_points:
         predicted = point.predicted(delta)
         if predicted is not None:
@@ -193,7 +197,7 @@ def _make_table(
     upper_bounds = {point.panel: point.upper_bound() for point in every}
     rows = []
     for line in lines:
-        shown_runs = (1, 3, *_SHOWN_RUNS, line.runs[-1])
+        shown_runs = (1, 3, *_SHOWN_RUNS, line.runs[-1])  # 1 and 3: of fresh directions
         for runs, epsilon in zip(line.runs, line.epsilons, strict=True):
             if runs in shown_runs:
                 rows.append(_Row(line, runs, epsilon))

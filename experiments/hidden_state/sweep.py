@@ -234,7 +234,13 @@ def _vary(
 
 
 def _on_fcnn(*all_series: Series) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series on the FCNN, with a panel for each of the paper's learning rates."""
+    """Returns the places of some series on the FCNN, with a panel for each of two learning rates.
+
+    The learning rates are those of the hidden-state paper.
+
+    Args:
+      *all_series: The series, which are in both panels.
+    """
     places = []
     for rate, series in itertools.product((0.1, 0.01), all_series):
         panel = f"learning rate {rate:g}"
@@ -270,6 +276,7 @@ def _proven() -> tuple[FigurePlace, ...]:
         panels.append((f"{task('convnet').label}, k = {k}", "convnet", k))
     places = []
     for (panel, model, k), series in itertools.product(panels, (FRESH, GC_R)):
+        # Of the place, x = k is not drawn: lines go over the number of runs.
         places.append(FigurePlace(panel, series, k, model, {"periodicity": k}))
     return tuple(places)
 
@@ -392,7 +399,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # Figure 8 has no audits: it draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # The audit with the first seed gives the setting and the number of runs; the panel is not used.
+        # An audit of L with the first seed gives the setting and the number of runs. Of the place, panel and
+        # x are not used.
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     figure_8 = dataclasses.replace(sweeps_by_name["figure_8"], cells=tuple(norms))

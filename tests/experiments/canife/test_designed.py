@@ -131,6 +131,8 @@ def test_samples_stay_where_they_are_projected_and_bad_designs_are_said(
         run(made, theta, first * jnp.nan, updates, 2)
     with pytest.raises(InputError, match="memory=100"):
         designed.in_blocks(10, 1000, 100)
+    with pytest.raises(InputError, match="raise `pool`"):
+        designed.in_blocks(0, 1000, 10**6)
     loss = soft.soft_label(model, CLASSES)
 
     def sample_loss(theta, sample, key):
