@@ -160,7 +160,9 @@ def unfolded_dots(
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
-    """Returns how many bytes the stored inputs and gradients of one model's block of examples should take.
+    """Returns how many bytes the stored inputs and gradients of a single model's block of examples may take.
+
+    A CPU's blocks are small, since they are to stay in its cache.
 
     Args:
       hardware: the devices that compute; by default this process's.
@@ -172,7 +174,7 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 def _plan_blocks(
     module: nn.Module, params: Any, batch: Batch, block_bytes: int
 ) -> tuple[_Shapes, int]:
-    """Returns (the shape of each layer's output as a matrix, by its path; the most examples of a block).
+    """Returns (each layer's path -> the shape of its output as a matrix, the most examples of a block).
 
     Args:
       module: the network.
@@ -186,6 +188,7 @@ def _plan_blocks(
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
     shapes = {path: call.shape for path, call in calls.items()}
     budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
+    # A block has at least an example, even if that exceeds the budget.
     return shapes, max(1, budget // _count_bytes(calls))
 
 
@@ -310,7 +313,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
 
 def _parameters_by_module(params: Any) -> dict[str, list[str]]:
-    """Returns the names of each module's own parameters, by the module's path."""
+    """Returns a map from each module's path to the names of the parameters that it holds itself."""
     names: dict[str, list[str]] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         names.setdefault(_module_of(path), []).append(path[-1].key)
