@@ -368,7 +368,7 @@ def make_inserter(
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns what `insert` would: for a mask () a multiple of `total`, for a mask (K,) a sum of its own."""
+        """Returns the same sum as `insert`: for a mask () a multiple of `total`, else a sum of its own."""
         if jnp.ndim(mask):
             return insert(step, theta, mask)
         return mask * total
