@@ -200,7 +200,7 @@ def _find_stretches(rows: Places) -> _Stretches:
 def _find_repeated_window(
     stretches: _Stretches, evidence: Array, least: float
 ) -> RepeatedBlock | None:
-    """Returns the repeated block with the most evidence that is searched for; None if it is below `least`.
+    """Returns the repeated block with the most evidence that a search meets; None if that is below `least`.
 
     Windows of 1, 2, 4, ... stretches are numbered by their content, the same for equal windows (Karp, Miller
     and Rosenberg, 1972), and windows that occur once are dropped. The longest windows that are left show by

@@ -75,6 +75,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         """Estimates the memory of a single run's step: the clipped sum's results, and a few vectors (p,)."""
+        # Only the types of a mini-batch matter.
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )

@@ -101,6 +101,7 @@ class Placement(NamedTuple):
         number = len(devices)
         divisors = [n for n in range(1, number + 1) if number % n == 0]
         rows = max(n for n in divisors if n <= max(runs, 1))
+        # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
 

@@ -247,7 +247,7 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
     """Returns v -> H v and w -> H'w, where H is the Jacobian of `descend` at theta.
 
     H'w is the vector-Jacobian product. It is linear in w, so that its own vector-Jacobian product is H v.
-    (`jax.jvp` would be simpler, but layers with a backward pass of their own have none.)
+    (`jax.jvp` would be simpler, but layers with a backward pass of their own have no forward derivative.)
     """
     _, pull = jax.vjp(lambda model: descend(scale, model, batch), theta)
 

@@ -178,6 +178,11 @@ def step(
 ) -> base.State:
     """Takes the server's part of a round: adds noise, takes the optimizer's step, adapts the clipping norm.
 
+    theta becomes optimizer(theta, (S + Z) / n), with the sum S of clipped updates, Z ~ N(0, (sigma C_t)^2 I),
+    and the denominator n, the mean number of clients a round. The clipping norm C_t is then multiplied by
+    exp(-eta (b - q)), with the noisy share b of unclipped updates, the target quantile q and the quantile
+    rate eta (Andrew et al., 2021).
+
     Args:
       choices: what is compiled in.
       hyper: the hyperparameters; `own` is a Federated.

@@ -127,6 +127,7 @@ def _count_held(jaxpr: Jaxpr) -> int:
         for result in equation.outvars:
             live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + held_inside)
+        # A result that is never used is dropped at once.
         live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
     return most
 

@@ -49,6 +49,7 @@ class Response(NamedTuple):
         (`audit.adversaries.biased`) score in this way, with canaries along a single coordinate.
         """
         variances = jnp.einsum("dp,pq,dq->d", canaries, self.covariance, canaries)
+        # The score falls by what theta_T is shifted along the canary.
         return -jnp.sum(canaries * self.shifts, axis=1) / jnp.sqrt(variances)
 
 

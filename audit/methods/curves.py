@@ -390,6 +390,7 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
         first_step, step_law = _compute_poisson_law(mean, log_factorials)
         law = _convolve(law, step_law)
         first += first_step
+        # Cut to the counts from `fewest` to `largest`.
         law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
         first = max(first, fewest)
     # No further points lie beyond the last limit, with probability exp(-means[-1]). Given n points in all: a
@@ -406,6 +407,7 @@ def _choose_ranks(trials: int) -> Ranks:
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
+    # From the quantile of the first rank to the median; the other half is mirrored.
     end = special.ndtri(0.5 / trials)
     shares = special.ndtr(np.linspace(end, 0, _MOST_RANKS // 2))
     below_median = np.unique(np.ceil(trials * shares).astype(np.int64))

@@ -106,10 +106,10 @@ def find_least_departure(
       None where not even a tenth of the stated noise would be refuted.
     """
     log_capital_needed = -np.log1p(-confidence)
-    # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
+    # Far thresholds are left out where scores do not reach them: bets on them would gain nothing.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
-    # Computed once: that of a privacy loss distribution takes a while.
+    # The claim's power is computed once: that of a privacy loss distribution takes a while.
     allowed = power(np.exp(log_rates))
 
     def get_allowed(rates: Array) -> Array:

@@ -145,7 +145,7 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
 def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
     """Returns how many scores in all, if they are like these, would give the test `examine` a power of 95%.
 
-    Multiples of the numbers of scores are tried, from 1.5 to 20. None where not even 20 times as many suffice,
+    Multiples of the numbers of scores from 1.5 to 20 are tried. None where not even 20 times as many suffice,
     or where nothing can be tested.
     """
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
@@ -344,6 +344,7 @@ def has_overlap(table: Array) -> bool:
 
     It is finite if each world has scores in a higher cell than some of the other world's scores.
     """
+    # The cells that hold scores of each world, in ascending order.
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
     return bool(cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0])
@@ -354,7 +355,7 @@ def approximate_fit(table: Array) -> Fit:
 
     At each cut between cells, mu is the distance of both worlds' normal quantiles; the fit takes the average
     over cuts, weighted by inverse variance. Each cut is then placed where the mixture of both normal laws has
-    the pooled share of scores below it.
+    the pooled share of scores below it. World out comes first in tables.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -394,7 +395,8 @@ def _compute_edges(fit: Fit) -> Array:
 def _compute_normal_mass(edges: Array) -> Array:
     """Returns the standard normal law's mass (..., cells) between neighbouring edges (..., cells + 1).
 
-    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise.
+    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise. The
+    mass is kept above 0, since it divides.
     """
     low = edges[..., :-1]
     high = edges[..., 1:]
@@ -462,6 +464,7 @@ def fit_tables(table: Array, near: Fit) -> Fit:
         shares = _compute_normal_mass(edges)
         jacobian = _compute_jacobian(edges)
         information = _compute_information(jacobian, sizes / shares)
+        # w: world, c: cell, p: parameter.
         gradient = np.einsum("...wcp,...wc->...p", jacobian, table / shares)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)

@@ -41,8 +41,8 @@ def book_keeping(
       criterion: criterion(logits, label) is the loss of a single example.
 
     Raises:
-      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function of more
-        than one entry makes examples mix (both are checked on a probe when the function is traced): use
+      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function that is
+        not elementwise mixes examples (both are checked on random data when the function is traced): use
         `per_example` there.
     """
 

@@ -217,7 +217,10 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x, from that at the product (..., O, L)."""
+        """Returns the gradients at the kernel and at x, from that at the product (..., O, L).
+
+        The gradient at the columns is None: x has it already.
+        """
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None

@@ -87,7 +87,7 @@ def unfolded_book_keeping(
             added: Array = total + summed.reshape(total.shape)
             return added
 
-        def only_factored(summed: Any) -> layers.Factors | None:
+        def keep_factors(summed: Any) -> layers.Factors | None:
             """Returns a parameter's sum over a block if it is Factors, else None."""
             return summed if _is_factored(summed) else None
 
@@ -95,7 +95,7 @@ def unfolded_book_keeping(
             """Adds a block's sums to the total, and returns the factors that are left out of it."""
             sums = _block_sum(module, params, criterion, shapes, block, clipping_norm)
             total = jax.tree.map(add_unless_factored, total, sums)
-            return total, jax.tree.map(only_factored, sums, is_leaf=_is_factored)
+            return total, jax.tree.map(keep_factors, sums, is_leaf=_is_factored)
 
         def complete(total: Array, factors: layers.Factors | None) -> Array:
             """Returns a parameter's sum: its total, or the product of the factors of all blocks."""
@@ -249,7 +249,7 @@ def _block_sum(
     taps = {path: jnp.zeros((count, *shape)) for path, shape in shapes.items()}
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
 
-    # An example's squared norm is the sum over all parameters of all layers.
+    # The squared norm of an example's gradient is the sum over all parameters of all layers.
     names = _parameters_by_module(params)
     measures = {}
     for path in shapes:
@@ -260,7 +260,7 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     def contract(path: Any, _: Array) -> Array | layers.Factors:
-        """Returns the clipped sum of the parameter at this path."""
+        """Returns the clipped sum of the parameter at this path, whose last entry is the parameter's name."""
         return measures[_module_of(path)][path[-1].key].contract(scales)
 
     return jax.tree_util.tree_map_with_path(contract, params)
