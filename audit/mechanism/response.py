@@ -156,6 +156,7 @@ def respond(
         differences = (moved_ahead - moved_behind) / (2 * distance)
 
         rotation, factor = jnp.linalg.qr(jnp.concatenate([differences, noise]))
+        # A step that inserts adds `inserted` (p, D): canaries in standard deviations of the step's noise.
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 

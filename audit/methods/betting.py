@@ -177,6 +177,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
     pairs = _choose_pairs(family, predicted_out, predicted_in, target)
+    # The log growth (stakes, levels) in the counted runs.
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 

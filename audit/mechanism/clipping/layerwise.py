@@ -135,7 +135,11 @@ def unfolded_dots(
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         def dots_of_block(block: _Block) -> Array:
-            """Returns the dot products (b,) of a block's examples, as derivatives at their weights."""
+            """Returns the dot products (b,) of a block's clipped gradients with v.
+
+            If example i has the weight w_i in the block's clipped sum, the derivative of the sum's dot product
+            with v at w_i is the dot product of example i.
+            """
 
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
                 """Returns the dot product of a single parameter's clipped sum with its part of v."""
