@@ -613,8 +613,8 @@ class _Growth:
     def _compute_expected(self, rises: Array, largest_means: Array) -> Array:
         """Returns the log of the most that each ramp's mean can be, log(1 + sum_t b_t min(m(t), 1)), (V,).
 
-        A ramp is 1 plus the rise b_t for each threshold t below a cosine. The mean share of cosines above t is
-        at most m(t) under (epsilon, delta)-DP, and no share is above 1.
+        A ramp is 1 plus the rise b_t for each threshold t below a cosine. The mean share of cosines above t
+        is at most m(t) under (epsilon, delta)-DP, and no share is above 1.
 
         Args:
           rises: b_t, (V, T).

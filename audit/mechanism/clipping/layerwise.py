@@ -137,8 +137,8 @@ def unfolded_dots(
         def dots_of_block(block: _Block) -> Array:
             """Returns the dot products (b,) of a block's clipped gradients with v.
 
-            If example i has the weight w_i in the block's clipped sum, the derivative of the sum's dot product
-            with v at w_i is the dot product of example i.
+            If example i has the weight w_i in the block's clipped sum, the derivative of the sum's dot
+            product with v at w_i is the dot product of example i.
             """
 
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
