@@ -141,8 +141,7 @@ def lower_bound(
 
     if compute_excess(0.0) > 0:
         return 0.0, find_deciding_audit(0.0)
-    # p-values rise with the parameter: doubling finds parameters at which the audits reject and do not
-    # reject.
+    # p-values rise with the parameter. Doubling gives an interval in which the audits cease to reject.
     bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
     root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
     # The search may end just above the root: go down until the audits do reject.

@@ -362,7 +362,7 @@ def _choose_assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs.
 
     If the design was given by a user, that includes how canaries were drawn and, for several runs, the order
-    of rows if they are said to be in order.
+    of rows if they are declared to be in order.
     """
     if design.draws:
         if not design.given:
