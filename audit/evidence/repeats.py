@@ -71,10 +71,14 @@ class RepeatedBlock(NamedTuple):
 
 
 def require_no_copies(design: Design | Fresh) -> None:
-    """Raises InputError if rows of scores repeat more than chance explains; the message names the rows."""
+    """Raises InputError if rows of scores repeat more than chance explains, as rows pasted twice do.
+
+    The message names the rows that repeat, or says how often every row of the file occurs.
+    """
     for table in tables_of(design):
-        if len(table.rows) < 2:
+        if len(table.rows) < 2:  # nothing can repeat
             continue
+        # A repeated row of several scores may prove a copy by itself; else only a block of rows can.
         block = _find_row(table) or find_block(table.rows)
         if block is not None:
             raise InputError(_describe_block(table, block))
@@ -89,18 +93,17 @@ def require_no_copies(design: Design | Fresh) -> None:
 def describe_repeats(design: Design | Fresh) -> list[str]:
     """Returns a sentence for each world in which many rows repeat an earlier row, as rounded scores do.
 
-    Many are at least 10 rows and at least a twentieth of all. A world in which less than a quarter of the
-    rows are different gets no sentence, since its rows repeat by nature.
+    Many are at least 10 rows and at least a twentieth of all. A world whose distinct rows are less than a
+    quarter of all rows gets no sentence, since its rows repeat by nature.
     """
     lines = []
     for table in tables_of(design):
         total = len(table.rows)
-        different = len(np.unique(table.rows))
-        repeated = total - different
-        if (
-            repeated < max(_LEAST_SHOWN, _SHARE_SHOWN * total)
-            or different < _LEAST_DIFFERENT * total
-        ):
+        distinct = len(np.unique(table.rows))
+        repeated = total - distinct
+        has_few_repeats = repeated < max(_LEAST_SHOWN, _SHARE_SHOWN * total)
+        repeats_by_nature = distinct < _LEAST_DIFFERENT * total
+        if has_few_repeats or repeats_by_nature:
             continue
         lines.append(
             f"{repeated:,} of {total:,} {_plural(table.row)} of {table.name} equal an earlier {table.row}, "
@@ -112,7 +115,7 @@ def describe_repeats(design: Design | Fresh) -> list[str]:
 def tables_of(design: Design | Fresh) -> list[RowTable]:
     """Returns the rows of an audit's scores, numbered so that equal rows have the same number.
 
-    There is one table, or one for each world if the worlds are different runs.
+    There is a single table, or one for each world if the worlds are different runs.
     """
     tables = []
     for rows in design.rows():
@@ -120,6 +123,7 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
         if rows.presence is None:
             numbers = _row_numbers(scores)
         else:
+            # Rows are equal only if they also agree in which of their canaries are in.
             numbers = _row_numbers(np.concatenate([scores, rows.presence], axis=1))
         tables.append(RowTable(rows.name, rows.row, scores, numbers))
     return tables
@@ -128,9 +132,9 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
 def find_block(rows: Places) -> RepeatedBlock | None:
     """Returns a block of rows that comes again later; None where repetition may be chance.
 
-    A block is returned only if independent rows would repeat one like it with a probability below
-    REFUSED_BELOW. A block's evidence is -log of its probability: the sum of -log(share of all rows) over its
-    rows. Of a stretch of equal rows only the first counts, since sorting makes long stretches.
+    A block is returned only if independent rows would repeat such a block with a probability below
+    REFUSED_BELOW. A block's evidence is -log of its probability. A row adds -log of the share of rows that
+    equal it. Of a stretch of equal rows only the first counts, since sorting makes long stretches.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
@@ -138,8 +142,8 @@ def find_block(rows: Places) -> RepeatedBlock | None:
     stretches = _find_stretches(rows)
     shares = np.bincount(rows) / len(rows)  # of each number among the rows
     evidence = -np.log(shares[rows[stretches.starts]])  # of each stretch
-    least = _least_evidence(len(rows))
-    if evidence.sum() < least:
+    least = _compute_least_evidence(len(rows))
+    if evidence.sum() < least:  # no block has more evidence than all stretches together
         return None
     return _find_repeated_window(stretches, evidence, least)
 
@@ -147,9 +151,9 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 def count_copies(rows: Places) -> int:
     """Returns how many copies of a file were pasted together: every row occurs a multiple of that many times.
 
-    It is 1 if no number above 1 divides the counts of all different rows, or if such a number may be chance.
-    Among n independent rows with J different values, there is such a number with a probability of at most
-    3 sqrt(n) 2^-J (derived in the module docstring). It may be chance if that is REFUSED_BELOW or more.
+    It is the greatest common divisor of how often each distinct row occurs. It is 1 where a divisor above 1
+    may be chance: among n independent rows with J distinct values, there is such a divisor with a probability
+    of at most 3 sqrt(n) 2^-J (derived in the module docstring), and that is not below REFUSED_BELOW.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
@@ -196,7 +200,7 @@ def _find_stretches(rows: Places) -> _Stretches:
 def _find_repeated_window(
     stretches: _Stretches, evidence: Array, least: float
 ) -> RepeatedBlock | None:
-    """Returns the repeated sequence of stretches with most evidence; None if it is below `least`.
+    """Returns the repeated block with the most evidence that a search meets; None if that is below `least`.
 
     Windows of 1, 2, 4, ... stretches are numbered by their content, the same for equal windows (Karp, Miller
     and Rosenberg, 1972), and windows that occur once are dropped. The longest windows that are left show by
@@ -209,7 +213,7 @@ def _find_repeated_window(
     """
     total = np.concatenate([[0.0], np.cumsum(evidence)])  # the evidence before each stretch
     symbols = stretches.symbols
-    size = len(symbols)
+    size = len(symbols)  # the number of stretches
 
     # Invariant: numbers[i] is the number of the window of `length` stretches that starts at places[i].
     numbers = symbols.copy()
@@ -235,16 +239,16 @@ def _find_repeated_window(
 
     best = None
     most = least
-    for shift in _common_shifts(shifts):
-        low, high = _most_evidence(symbols, total, shift)
+    for shift in _find_common_shifts(shifts):
+        low, high = _find_best_match(symbols, total, shift)
         reached = total[high] - total[low]
         if reached < most:
             continue
         most = reached
         # A file that was pasted three times matches beyond its first copy: the block ends there.
         end = min(high, low + shift)
-        rows = int(stretches.lengths[low:end].sum())
-        best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), rows)
+        n_rows = int(stretches.lengths[low:end].sum())
+        best = RepeatedBlock(int(stretches.starts[low]), int(stretches.starts[low + shift]), n_rows)
     return best
 
 
@@ -269,22 +273,26 @@ def _find_shifts(places: Places, numbers: Places) -> Places:
     return np.asarray(distances[is_equal])
 
 
-def _common_shifts(shifts: Places) -> list[int]:
+def _find_common_shifts(shifts: Places) -> list[int]:
     """Returns the most frequent shifts, at most 20, the most frequent first."""
     different, counts = np.unique(shifts, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:_MOST_SHIFTS]
     return [int(shift) for shift in different[order]]
 
 
-def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]:
-    """Returns (low, high) such that symbols[low:high] comes again `shift` places later, with most evidence.
+def _find_best_match(symbols: Places, total: Array, shift: int) -> tuple[int, int]:
+    """Returns the sequence of stretches with most evidence among those that come again `shift` places later.
 
     Args:
       symbols: (s,), a number for each stretch, the same for equal stretches.
       total: (s + 1,), the evidence of all stretches before each, and of all stretches.
       shift: distance in stretches at which at least one stretch comes again.
+
+    Returns:
+      (low, high): the sequence is symbols[low:high].
     """
-    # Maximal sequences of matches begin at `lows` and end before `highs`.
+    # Maximal sequences of matches begin at `lows` and end before `highs`. Those at either end of `symbols`
+    # get their edge from the False that is added there.
     equal = np.concatenate([[False], symbols[:-shift] == symbols[shift:], [False]])
     edges = np.flatnonzero(np.diff(equal.astype(np.int8)))
     lows = edges[0::2]
@@ -294,10 +302,11 @@ def _most_evidence(symbols: Places, total: Array, shift: int) -> tuple[int, int]
 
 
 def _find_row(table: RowTable) -> RepeatedBlock | None:
-    """Returns a block that comes again: the first repeated row of several scores, and equal rows after it.
+    """Returns a block that comes again, begun by the first row whose repetition is no chance.
 
-    None where rows are single scores, and where the repetition of every row may be chance: where independent
-    rows would repeat a row like it with a probability above REFUSED_BELOW.
+    The block goes on with the rows after it, as long as they are repeated too. The repetition of a row may be
+    chance if independent rows would repeat a row like it with a probability of REFUSED_BELOW or more. None
+    where that holds for every repeated row, and where a row has a single score, which proves too little.
     """
     scores = table.scores
     rows = table.rows
@@ -306,17 +315,17 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
 
     # A value's evidence is -log of its share of all scores. A row's evidence is the sum over its
     # different values: canaries of a run may be tied, so that equal values of a row count once.
-    first, counts = np.unique(rows, return_index=True, return_counts=True)[1:]
+    _, first_places, counts = np.unique(rows, return_index=True, return_counts=True)
     values, times = np.unique(scores, return_counts=True)
     evidence_of_value = -np.log(times / scores.size)
-    least = _least_evidence(len(rows))
+    least = _compute_least_evidence(len(rows))
 
-    for row in np.sort(first[counts > 1]):
-        different = np.searchsorted(values, np.unique(scores[row]))
-        if evidence_of_value[different].sum() < least:
+    for row in np.sort(first_places[counts > 1]):
+        values_of_row = np.searchsorted(values, np.unique(scores[row]))
+        if evidence_of_value[values_of_row].sum() < least:
             continue
         occurrences = np.flatnonzero(rows == rows[row])
-        again = int(occurrences[1])
+        again = int(occurrences[1])  # [0] is the row itself
         # The block goes on while the rows after the first equal those after its copy.
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
@@ -326,11 +335,14 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     return None
 
 
-def _least_evidence(rows: int) -> float:
+def _compute_least_evidence(rows: int) -> float:
     """Returns the least evidence, -log of a block's probability, at which its repetition is no chance.
 
-    With n rows there are fewer than n^2 / 2 pairs of places for a block and its copy. The probabilities of
-    all pairs together are to be REFUSED_BELOW at most.
+    With n rows there are fewer than n^2 / 2 pairs of places for a block and its copy. So a block of
+    probability q repeats somewhere with a probability below n^2 q / 2, which is to be REFUSED_BELOW at most.
+
+    Args:
+      rows: n, the number of rows.
     """
     return float(2 * np.log(rows) - np.log(2) - np.log(REFUSED_BELOW))
 
@@ -343,7 +355,7 @@ def _row_numbers(scores: Array) -> Places:
 
 
 def _describe_block(table: RowTable, block: RepeatedBlock) -> str:
-    """Returns the message on a block of rows that comes again; it counts rows from 1."""
+    """Returns the message on a block of rows that comes again, with rows counted from 1."""
     where = f"of {table.name}, "
     if block.length == 1:
         rows = f"{where}{table.row} {block.first + 1:,} comes again as {block.again + 1:,}"

@@ -40,7 +40,8 @@ def find_largest_refuted(
       is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
       low: the least parameter, which is returned where not even that is refuted.
       first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
-      halvings: how often the interval between the last two is halved.
+      halvings: how often the interval is halved that doubling leaves: from the last parameter that is
+        refuted to the first that is not.
     """
     if not is_refuted(low):
         return low
@@ -49,7 +50,9 @@ def find_largest_refuted(
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
-    """Returns the largest parameter at which a condition holds, rounded down by the last interval's length.
+    """Returns the largest parameter at which a condition holds, rounded down to one at which it does hold.
+
+    The error is at most the length of the interval after the last halving.
 
     Args:
       holds: whether the condition holds at a parameter.
@@ -69,13 +72,16 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
 def bisect_all(
     hold: Callable[[Array], NDArray[np.bool_]], low: ArrayLike, high: ArrayLike, halvings: int
 ) -> tuple[Array, Array]:
-    """Bisects many intervals at once, and returns both ends (low, high) of what is left of each.
+    """Bisects many intervals at once, each for the parameter at which a condition of its own ceases to hold.
 
     Args:
-      hold: Maps parameters, an array, to whether the condition of each entry holds there.
+      hold: Maps an array of parameters to whether the condition of each entry holds there.
       low: Parameters at which it holds, an array of the same shape.
       high: Larger parameters, at which it does not hold.
       halvings: The number of times that the intervals are halved.
+
+    Returns:
+      (low, high), the ends of the intervals that are left: conditions hold at low and not at high.
     """
     low = np.asarray(low, np.float64)
     high = np.asarray(high, np.float64)

@@ -39,6 +39,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu < _SMALL_MU and np.all(eps >= 0):
+        # Both terms are too near each other to be subtracted.
         return _log_delta_from_small_mu(mu, eps)
 
     log_first = special.log_ndtr(-eps / mu + mu / 2)
@@ -47,6 +48,7 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
         # The log of the share of the first term that is left after the second is subtracted. The second
         # is never the larger, but rounding may make it so.
         log_share = np.log(-np.expm1(np.minimum(log_second - log_first, 0.0)))
+        # Where both terms are 0, the difference of their logs is NaN.
         return np.where(np.isneginf(log_first), -np.inf, log_first + log_share)
 
 
@@ -60,7 +62,7 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
         x = epsilon / mu
         mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
         log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2
-        # The log of 1 - x Phi(-x) / phi(x), which is 1 / x^2 for large x.
+        # The log of 1 - x Phi(-x) / phi(x). From _FAR on that is 1 / x^2, which the difference would lose.
         log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
         return np.asarray(np.log(mu) + log_density + log_share)
 
@@ -116,6 +118,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
     high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
+    # Relative precision alone counts, since mu may be tiny: the least xtol, and many iterations.
     root = scipy.optimize.brentq(
         compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MOST_ITERATIONS
     )
@@ -125,8 +128,8 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
 def mu_from_rates(false_positive_rate: ArrayLike, false_negative_rate: ArrayLike) -> Array:
     """Returns mu = Phi^-1(1 - fpr) - Phi^-1(fnr) of the Gaussian trade-off curve through error rates.
 
-    Arrays broadcast. mu is negative where both rates sum to more than 1 (hidden-state paper, Equation 8). A
-    rate of 0 gives +inf, a rate of 1 gives -inf.
+    fpr is the false-positive rate, fnr the false-negative rate (hidden-state paper, Equation 8). Arrays
+    broadcast. mu is negative where both rates sum to more than 1. A rate of 0 gives +inf, a rate of 1 -inf.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
@@ -139,12 +142,14 @@ def epsilon_from_rates(
 ) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr) (Errata H6). It is
-    negative for rates that a mechanism with epsilon 0 could have. Arrays broadcast.
+    It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr), with the false-positive
+    rate fpr and the false-negative rate fnr (Errata H6). It is negative for rates that a mechanism with
+    epsilon 0 could have. Arrays broadcast.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
+        # For the steep and the flat part of the curve; -inf where a part allows the rates at any epsilon.
         steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
     # fmax skips a NaN, the log of 0 / 0; where both are NaN, -inf is left.

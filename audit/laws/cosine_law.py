@@ -45,7 +45,9 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     require_dimension(dimension)
     tail = special.betaincc(0.5, (dimension - 1) / 2, t * t) / 2  # P(T > |t|)
     with np.errstate(divide="ignore"):
+        # Below _LEAST the incomplete beta function may underflow.
         log_tail = np.where(tail > _LEAST, np.log(tail), _integrate_far_tail(np.abs(t), dimension))
+        # By symmetry P(T > t) = 1 - P(T > |t|) for t < 0.
         return np.where(t >= 0, log_tail, np.log1p(-tail))
 
 
@@ -55,19 +57,19 @@ def log_cdf(cosine: ArrayLike, dimension: int) -> Array:
 
 
 def log_density(cosine: ArrayLike, dimension: int) -> Array:
-    """Returns the log density at t in (-1, 1) of the cosine of a uniformly random direction in R^d.
+    """Returns the log density at t in (-1, 1) of the cosine between a fixed and a uniform direction in R^d.
 
     The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
     """
     t = np.asarray(cosine, np.float64)
     require_dimension(dimension)
     log_kernel = special.xlog1py((dimension - 3) / 2, -t * t)
-    density: Array = log_kernel - special.betaln(0.5, (dimension - 1) / 2)
-    return density
+    log_densities: Array = log_kernel - special.betaln(0.5, (dimension - 1) / 2)
+    return log_densities
 
 
 def quantile(probability: ArrayLike, dimension: int) -> Array:
-    """Returns t with P(T <= t) = probability, for the cosine T of a uniformly random direction in R^d."""
+    """Returns t with P(T <= t) = probability, for the cosine T of a fixed and a uniform direction in R^d."""
     p = np.asarray(probability, np.float64)
     require_dimension(dimension)
     # T^2 is Beta(1/2, (d - 1) / 2); each sign of T has half of its probability beyond t^2.
@@ -79,8 +81,9 @@ def quantile(probability: ArrayLike, dimension: int) -> Array:
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
     """Draws independent cosines of a given shape, between a fixed direction and uniform directions in R^d.
 
-    A uniform direction is that of a normal vector. The cosine is the vector's coordinate along the fixed
-    direction over its length; the squares of its other d - 1 coordinates have a chi-squared sum.
+    A uniform direction is that of a normal vector. Its cosine is the vector's coordinate along the fixed
+    direction, divided by the vector's length. The sum of the squares of the other d - 1 coordinates is drawn
+    at once, as chi-squared.
     """
     require_dimension(dimension)
     along = rng.standard_normal(shape)
@@ -89,7 +92,7 @@ def draw(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Ar
 
 
 def require_dimension(dimension: int) -> None:
-    """Raises InputError unless d >= 2."""
+    """Raises InputError unless the dimension is at least 2: in R^1 a cosine is only -1 or 1."""
     require(
         dimension >= 2,
         f"`dimension={dimension}`: give the number of trained parameters, at least 2",
@@ -163,8 +166,8 @@ def draw_canaries(rng: np.random.Generator, canaries: int, dimension: int) -> Ar
     """Draws k uniform unit vectors of R^d, as rows (k, k) of coordinates in a basis of their span.
 
     The basis is the orthonormal one of Gram and Schmidt. In it, row i (from 0) is the direction of a normal
-    vector with i normal coordinates in the span of the vectors before it. What is left of that vector has a
-    length that is chi with d - i degrees of freedom (Bartlett's decomposition).
+    vector with i normal coordinates in the span of the vectors before it. The part of that vector outside of
+    their span has a length that is chi with d - i degrees of freedom (Bartlett's decomposition).
 
     Raises:
       InputError: Unless 1 <= k < d.

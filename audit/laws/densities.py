@@ -67,7 +67,10 @@ def hockey_stick(p: Array, q: Array, spacing: float, epsilon: float) -> float:
 
 
 def delta_at(pair: DensityPair, epsilon: float) -> float:
-    """Returns the observation's exact delta(epsilon), the larger of adding and removing the canary."""
+    """Returns the least delta at which the observations of both worlds are (epsilon, delta)-close.
+
+    It is the larger of two hockey-stick divergences, for adding and for removing the canary.
+    """
     spacing = pair.spacing
     added = hockey_stick(pair.p, pair.q, spacing, epsilon)
     removed = hockey_stick(pair.q, pair.p, spacing, epsilon)
@@ -91,6 +94,7 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
 
     def compute_excess(epsilon: float) -> float:
         """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
+        # A delta of 0 would have the log -inf, which the root search cannot use.
         reached = max(delta_at(pair, epsilon), _LEAST_LOG_ARGUMENT)
         return float(np.log(reached) - np.log(delta))
 
@@ -100,7 +104,8 @@ def epsilon_at(pair: DensityPair, delta: float) -> float:
     def is_too_low(epsilon: float) -> bool:
         """Returns whether delta at an epsilon exceeds the requested delta.
 
-        Raises InputError for an epsilon above 700: the doubling search has passed 512.
+        Raises InputError for an epsilon above 700, where exp overflows: doubling from 1 has passed 512, at
+        which delta still was too large.
         """
         message = f"epsilon at delta {delta:g} is above {epsilon / 2:g}: not computed"
         require(epsilon < _LARGEST_EPSILON, message)
@@ -118,10 +123,10 @@ class ErrorRates(NamedTuple):
 
 
 def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
-    """Returns the false-positive and false-negative rates of guessing "in" above thresholds, in their shape.
+    """Returns the false-positive and false-negative rates of guessing "in" above each of the thresholds.
 
-    The rates are tails of the two densities. They are summed at the edges of the grid's cells, and their
-    logarithms are interpolated linearly between edges.
+    Both have the thresholds' shape. They are tails of the two densities, p without and q with the canary.
+    Tails are summed at the edges of the grid's cells; between edges their logarithms are interpolated.
     """
     at = np.asarray(thresholds, np.float64)
     # Each point stands for the cell around it, whose width is the spacing. At the cell's upper edge
@@ -129,6 +134,7 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
     edges = pair.points + pair.spacing / 2
     above = np.cumsum(pair.p[::-1])[::-1] * pair.spacing - pair.p * pair.spacing
     below = np.cumsum(pair.q) * pair.spacing
+    # An empty tail would have the log -inf.
     log_above = np.log(np.maximum(above, _LEAST_LOG_ARGUMENT))
     log_below = np.log(np.maximum(below, _LEAST_LOG_ARGUMENT))
     false_positive = np.exp(np.interp(at, edges, log_above))
@@ -137,9 +143,9 @@ def error_rates(pair: DensityPair, thresholds: ArrayLike) -> ErrorRates:
 
 
 def trade_off_curve(pair: DensityPair) -> ErrorRates:
-    """Returns the exact trade-off curve, as error rates of the thresholds at every cell's edge.
+    """Returns the trade-off curve: the error rates of a threshold at the upper edge of every point's cell.
 
-    It is exact where the likelihood ratio increases with the observation: threshold tests are optimal then.
+    It is exact if the likelihood ratio increases with the observation: threshold tests are optimal then.
     """
     return error_rates(pair, pair.points + pair.spacing / 2)
 
@@ -147,7 +153,7 @@ def trade_off_curve(pair: DensityPair) -> ErrorRates:
 def mu_at(pair: DensityPair, thresholds: ArrayLike) -> Array:
     """Returns mu of the Gaussian trade-off curve through the error rates at each of the thresholds.
 
-    An audit at such a threshold that assumes a Gaussian curve converges to this mu as runs grow in number.
+    An audit that uses such a threshold and assumes a Gaussian curve converges to this mu with more runs.
     """
     rates = error_rates(pair, thresholds)
     return conversions.mu_from_rates(rates.false_positive, rates.false_negative)

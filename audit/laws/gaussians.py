@@ -37,7 +37,8 @@ class Gaussian(NamedTuple):
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
 
-    The result has the shape to which means, deviations and epsilon broadcast; it is -inf where delta is 0.
+    Delta is the larger of both directions, first against second and second against first. The result has the
+    shape to which means, deviations and epsilon broadcast; it is -inf where delta is 0.
 
     Raises:
       InputError: A negative epsilon, deviations that are not positive, or values that are not finite.
@@ -56,7 +57,7 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
     """Returns the least epsilon >= 0 at which two Gaussians are (epsilon, delta)-indistinguishable.
 
     The result has the shape to which means and deviations broadcast. It is right to about 1e-12 relative, for
-    delta down to 1e-200. Rounding is upwards.
+    delta down to 1e-200. It is rounded upwards: the upper end of an interval that is bisected.
 
     Raises:
       InputError: As `log_delta`, and unless 0 < delta < 1.
@@ -97,7 +98,7 @@ def _check_gaussian(gaussian: Gaussian) -> tuple[Array, Array]:
 
 
 def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
-    """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2).
+    """Returns log(P(event) - e^epsilon Q(event)) for P = N(0, 1) and Q = N(m, s^2): log delta of P against Q.
 
     The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the
     roots of a x^2 + b x + c - epsilon. It lies outside of them where the parabola opens upwards (a > 0), and
@@ -110,7 +111,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
       eps: Epsilon, at least 0; broadcasts.
 
     Returns:
-      The logs; -inf where the event has no probability, or no root exists.
+      The logs; -inf where the difference is 0, and where there is no root, so that no loss exceeds epsilon.
     """
     with np.errstate(all="ignore"):  # of cases that `positive` below replaces by -inf
         a = (1 - s) * (1 + s) / (2 * s * s)
@@ -135,7 +136,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
 
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
-    """Returns the log probability that x ~ N(0, 1) lies outside of [low, high], or inside, entry by entry.
+    """Returns the log probability that x ~ N(0, 1) lies outside of [low, high], or inside of it.
 
     Args:
       is_outside: Where true, the probability outside of the interval is returned; else the one inside.

@@ -74,7 +74,7 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density at x (n,) of the scores with (inserted) or without the canary."""
+        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
         densities = []
         for part in self.parts(parameter, inserted):
             density = self.kernel.density((x - part.centre) / part.spread)
@@ -82,7 +82,7 @@ class ScoreFamily(NamedTuple):
         return np.asarray(sum(densities))
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the probability that a score with (inserted) or without the canary is below x (n,)."""
+        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
         probabilities = []
         for part in self.parts(parameter, inserted):
             below = self.kernel.distribution((x - part.centre) / part.spread)
@@ -108,8 +108,8 @@ class KnownLaw(NamedTuple):
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
 
-        Quadrature gives it, unless the family has a formula. That is right to 1e-6 for the family's
-        `parameters` and delta from 1e-9 to 0.5.
+        The family's formula gives it or, where there is none, a quadrature. The quadrature is right to 1e-6
+        for the family's `parameters` and delta from 1e-9 to 0.5.
 
         Raises:
           InputError: Unless 0 < delta < 1.
@@ -120,9 +120,9 @@ class KnownLaw(NamedTuple):
         return quadrature(self, delta)
 
     def quantiles(self, levels: Array) -> Array:
-        """Returns quantiles (n,) of scores of which half are with and half without the canary.
+        """Returns quantiles (n,) of the even mixture of scores with and scores without the canary.
 
-        They are interpolated between scores in steps of 0.03.
+        They are interpolated linearly between the points of a grid, scores 0.03 apart.
 
         Args:
           levels: (n,) the probabilities below the quantiles.
@@ -137,15 +137,15 @@ class KnownLaw(NamedTuple):
 def quadrature(known_law: KnownLaw, delta: float) -> float:
     """Returns the least epsilon >= 0 at which both worlds of a law are (epsilon, delta)-indistinguishable.
 
-    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile: its integrals are trapezoid
-    sums over a fine grid of scores. It is infinite where even epsilon 256 is too small.
+    It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile. The profile's integrals are
+    trapezoid sums over a fine grid of scores. Epsilon is infinite where even 256 is too small.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
     density_out = known_law.law.density(x, known_law.parameter, inserted=False)
 
     def excess(epsilon: float) -> float:
-        """Returns the least delta at an epsilon, the larger of both directions, less the given delta."""
+        """Returns the privacy profile at an epsilon, the larger of both directions, less the given delta."""
         odds = np.exp(epsilon)
         delta_add = float(
             scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
@@ -157,6 +157,7 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
+    # Doubling gives an interval that holds the root. It stops at 512, before exp overflows.
     high = 1.0
     while excess(high) > 0 and high < _LARGEST_EPSILON:
         high *= 2
@@ -222,9 +223,9 @@ def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) ->
 
 
 def _response_rate(epsilon: float, inserted: bool) -> float:
-    """Returns the probability with which randomised response's bit takes its upper value.
+    """Returns the probability with which randomised response gives the upper of its bit's two values.
 
-    Its log odds are epsilon in the world with the canary, and minus epsilon in the other.
+    The log odds of the upper value are epsilon in the world with the canary, and -epsilon in the other.
     """
     log_odds = epsilon if inserted else -epsilon
     return float(special.expit(log_odds))
@@ -246,8 +247,8 @@ def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
 def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
     """Draws n scores of a subsampled Gaussian: 1 if the canary is sampled, else 0, plus normal noise.
 
-    In the world with the canary, each score samples it with probability _SUBSAMPLED_RATE; in the other world
-    none does. The noise has the standard deviation `spread`.
+    In the world with the canary, it is sampled with probability _SUBSAMPLED_RATE, anew for each score; in the
+    other world it never is. The noise has the standard deviation `spread`.
     """
     present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
     return rng.normal(present.astype(float), spread)

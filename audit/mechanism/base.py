@@ -220,8 +220,8 @@ def sum_canaries(
     """
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
-        # The loop is over all canaries of the mask, even those that are out. Runs trained at once share the
-        # mask but not the presence, so that they share the drawn directions too.
+        # Only the directions of canaries that the mask lets in are drawn, also of those that are out: runs
+        # trained at once share the mask but not the presence, so that they share the drawn directions too.
         def weighted_direction(weight: Array, k: Array) -> Array:
             """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
             weight_in = weight * canaries.presence[k]
@@ -258,6 +258,7 @@ def _weighted_sum(
         return _sum_positive(weights, theta, weighted_gradient)
 
     if isinstance(crafted, Coordinates):
+        # The norm of a canary along a single coordinate is its absolute value there.
         clipped = jnp.clip(crafted.values, -clipping_norm, clipping_norm)
         return jnp.zeros_like(theta).at[crafted.indices].add(weights * clipped)
 
@@ -269,6 +270,7 @@ def _weighted_sum(
             return total + weight * draw_unit_direction(key, theta), None
 
         total, _ = jax.lax.scan(add_direction, jnp.zeros_like(theta), (crafted.keys, weights))
+        # All canaries have the same norm, so that clipping multiplies the sum.
         return jnp.minimum(crafted.norm, clipping_norm) * total
 
     # The canaries are an array (K, p).
@@ -289,6 +291,7 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
     """
 
     def any_left(carry: tuple[Array, Array]) -> Array:
+        """Returns whether a weight above 0 is left; `carry` is (remaining weights (K,), total (p,))."""
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
@@ -300,7 +303,8 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
 
     start = (weights, jnp.zeros_like(theta))
     result: tuple[Array, Array] = jax.lax.while_loop(any_left, add_largest, start)
-    return result[1]
+    _, sum_of_terms = result
+    return sum_of_terms
 
 
 def draw_unit_direction(key: Array, like: Array) -> Array:
@@ -312,6 +316,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
     """
     if jnp.ndim(key):
         blocks = jax.vmap(lambda block_key: draw_block(block_key, like))(key)
+        # The last block may reach beyond p.
         normal = blocks.ravel()[: like.size]
     else:
         normal = jax.random.normal(key, like.shape, like.dtype)
@@ -321,7 +326,7 @@ def draw_unit_direction(key: Array, like: Array) -> Array:
 def draw_block(key: Array, like: Array) -> Array:
     """Draws a block of the standard normal vector (p,) that `draw_unit_direction` scales to length 1.
 
-    The block has min(BLOCK, p) coordinates, the last block of a vector too.
+    Every block has min(BLOCK, p) coordinates. Those of the last block that lie beyond p are not used.
 
     Args:
       key: the block's key.
@@ -359,11 +364,11 @@ def make_inserter(
 
     if not canaries.crafts_constant:
         return insert
-    # The sum of all canaries that are in, which a mask () only multiplies.
+    # The sum of all canaries that are in, with the mask 1; another mask () only multiplies it.
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns the same as `insert`, from `total` unless the mask (K,) differs by canary."""
+        """Returns the same sum as `insert`: for a mask () a multiple of `total`, else a sum of its own."""
         if jnp.ndim(mask):
             return insert(step, theta, mask)
         return mask * total
@@ -381,7 +386,7 @@ def _make_joining_inserter(
 ) -> Inserter:
     """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries that join a step.
 
-    Constant directions that fit into memory are drawn once a segment.
+    Random directions that are the same at every step are drawn only once a segment, if they fit into memory.
 
     Args:
       canaries: what is inserted; their presence is what `join` takes.
@@ -407,10 +412,15 @@ def _make_joining_inserter(
 
 
 def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Returns the canaries' directions (K, p), of length min(norm, C), for all steps of a segment.
+    """Returns the canaries' clipped directions (K, p), of length min(norm, C), for all steps of a segment.
 
-    None where canaries are not directions, or where the number of keys times p exceeds _MOST_STORED_ENTRIES:
-    large directions have several keys each, and their array would be in memory for every run.
+    None where canaries are not random directions, or where they would take too much memory: where the number
+    of keys times p exceeds _MOST_STORED_ENTRIES. Large directions have several keys each.
+
+    Args:
+      canaries: what is inserted, the same at every step.
+      state: the run before the segment's first step.
+      clipping_norm: C.
     """
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
@@ -422,9 +432,9 @@ def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array
 
 
 def observe_release(canaries: Canaries, state: State, step: Array) -> State:
-    """Returns the state with what the adversary remembers once it saw the iterate state.theta.
+    """Returns the state in which the adversary has seen the iterate state.theta.
 
-    An adversary that does not observe leaves the state as it is.
+    What it remembers goes into `seen`. An adversary that does not observe leaves the state as it is.
 
     Args:
       canaries: the adversary's part in the run.
@@ -510,7 +520,8 @@ def rehearse(
       canaries: what is inserted; where a coin decides if a canary is in, its presence is the probability.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # The key draws no noise, only the clients' shuffles of a federated mechanism.
+    # The key draws no noise, only the clients' shuffles of a federated mechanism. Its kind is named, so that
+    # JAX's default kind does not decide these.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)
@@ -525,9 +536,10 @@ def simulate(
     batches: Array,
     run_key: Array,
 ) -> Trajectory:
-    """Trains a single run without canaries, and sums its squared updates (hidden-state paper, Algorithm 3).
+    """Trains a single run without canaries (hidden-state paper, Algorithm 3).
 
-    Segments have a single step each, so that every update can be seen.
+    Segments have a single step each, so that every update can be seen. The result is the final theta, and the
+    sum over steps of the squared update of each parameter.
 
     Args:
       mechanism: what trains.

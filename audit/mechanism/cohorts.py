@@ -64,11 +64,11 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
       InputError: a client does not exist, or a round has it twice.
     """
     width = max((len(members) for members in rounds), default=0)
-    # At least a column, where every round is empty.
+    # An array without columns is avoided where every round is empty.
     indices = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):
         exists = (members >= 0) & (members < clients)
-        unknown = members[~exists][:1]  # the first of them, for the message
+        unknown = members[~exists][:1]  # the message names the first; empty where all exist
         require(
             exists.all(),
             f"round {t + 1} names client {unknown}: there are {clients}, from 0",
@@ -80,10 +80,11 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 
 
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
-    """Draws a mask (rounds, canaries) by which each canary joins `repetitions` rounds, one in each part.
+    """Draws a mask (rounds, canaries), 1 where a canary joins a round: each joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length. In each part, a permutation of the canaries is
-    dealt evenly to its rounds. Raises InputError for more repetitions than rounds.
+    The run is cut into `repetitions` parts of equal length. Each canary joins a single round of each part, to
+    whose rounds a permutation of all canaries is dealt evenly. Raises InputError for more repetitions than
+    rounds.
 
     Args:
       key: the key of the permutations.
@@ -114,11 +115,13 @@ def sampled_canaries(key: Array, canaries: int, rounds: int, rate: float) -> Mas
 
 
 def by_size(cohorts: Indices, counts: NDArray[np.integer]) -> Indices:
-    """Sorts each round's clients by their number of examples, so that neighbours take equally many steps.
+    """Sorts each round's clients by their number of examples, the most first.
+
+    Clients that are trained at once are neighbours then, and take about equally many steps.
 
     Args:
       cohorts: clients (rounds, W), padded with ABSENT, which goes last.
-      counts: the number of examples of each client (M,); the most come first.
+      counts: the number of examples of each client (M,).
     """
     sizes = np.where(cohorts == ABSENT, -1, counts[cohorts])
     order = np.argsort(-sizes, axis=1, kind="stable")
@@ -146,7 +149,7 @@ def require_cohort(clients: int, cohort: int) -> None:
 
 
 def _make_coins(key: Array, count: int, rate: float) -> Callable[[int], NDArray[np.bool_]]:
-    """Returns t -> the coin tosses (count,) of round t, each True with probability `rate`."""
+    """Returns a function from a round t to its coin tosses (count,), each True with probability `rate`."""
     # mode "high" draws more random bits, so that small rates are exact too.
     draw = jax.jit(partial(jax.random.bernoulli, p=rate, shape=(count,), mode="high"))
 

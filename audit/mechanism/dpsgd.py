@@ -64,7 +64,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         def advance(state: base.State, now: tuple[Array, Array]) -> tuple[base.State, None]:
             """Takes a single step: `now` holds its mini-batch (B,) of indices and its mask, () or (K,)."""
             indices, mask = now
-            extra = insert(state.step, state.theta, mask)
+            extra = insert(state.step, state.theta, mask)  # the canaries' clipped sum (p,)
             batch = (data[0][indices], data[1][indices])
             noise_key = jax.random.fold_in(run_key, state.step)
             after = step(choices, hyper, state, batch, extra, noise_key)
@@ -75,6 +75,7 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
 
     def memory(theta_0: Array, data: base.Data, batch_size: int) -> StepMemory:
         """Estimates the memory of a single run's step: the clipped sum's results, and a few vectors (p,)."""
+        # Only the types of a mini-batch matter.
         batch = tuple(
             jax.ShapeDtypeStruct((batch_size, *part.shape[1:]), part.dtype) for part in data
         )
@@ -113,6 +114,7 @@ def step(
     total = clipped_gradients + extra + _draw_noise(noise_key, deviation, state.theta)
 
     mean = total / len(batch[1])
+    # A weight decay of None leaves the term out of the compiled program.
     if hyper.weight_decay is not None:
         mean += jnp.asarray(hyper.weight_decay) * state.theta
 
@@ -123,13 +125,16 @@ def step(
 
 
 def _draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
-    """Draws N(0, deviation^2 I), (p,) as theta. A CPU draws nothing, to save time, if the deviation is 0."""
+    """Draws a vector (p,) from N(0, deviation^2 I), in the shape and dtype of theta.
+
+    If the deviation is 0, a CPU returns zeros and saves the time to draw.
+    """
 
     def draw() -> Array:
         return deviation * jax.random.normal(key, theta.shape, theta.dtype)
 
-    # Outside a branch, XLA on a CPU would not vectorise the draw.
     def draw_in_branch() -> Array:
+        """Draws only if the deviation is above 0. Inside a branch, XLA on a CPU also vectorises the draw."""
         noise: Array = jax.lax.cond(deviation > 0, draw, lambda: jnp.zeros_like(theta))
         return noise
 

@@ -45,7 +45,7 @@ class Programs(Generic[T]):
         """Makes an empty cache, which keeps the `most` programs that were used last."""
 
         def make(recipe: _Recipe[T]) -> T:
-            """Makes a recipe's program; the cache below calls it once for all recipes of the same key."""
+            """Makes a recipe's program; the cache below calls it once for all recipes with the same key."""
             return recipe.make()
 
         self._get_or_make: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
@@ -101,6 +101,7 @@ class Placement(NamedTuple):
         number = len(devices)
         divisors = [n for n in range(1, number + 1) if number % n == 0]
         rows = max(n for n in divisors if n <= max(runs, 1))
+        # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))
 
@@ -154,7 +155,7 @@ class Placement(NamedTuple):
             mesh=self.mesh,
             in_specs=specs,
             out_specs=_BY_RUN,
-            check_vma=False,
+            check_vma=False,  # no static check that devices which share a run agree on its results
         )
         return jax.jit(mapped, donate_argnums=donated)
 
@@ -246,7 +247,7 @@ def compile_segment(
 def compiled_for(
     arguments: base.Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
 ) -> Compiled:
-    """Returns a program compiled for arguments of these shapes, dtypes and places.
+    """Returns a program compiled for arguments of these shapes, dtypes and places on devices.
 
     Args:
       arguments: a sequence of arguments, pytrees of arrays; only shapes, dtypes and places are read.
@@ -256,7 +257,7 @@ def compiled_for(
     """
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
-        """Returns all that a compiled program depends on of an array."""
+        """Returns the properties of an array on which a compiled program depends."""
         weak = jax.typeof(leaf).weak_type
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
@@ -307,6 +308,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
         budget = min(max(_CACHE_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
     elif devices.scratch:
         budget = min(_VMEM_FACTOR * devices.scratch, budget)
+    # A step that takes no bytes counts as 1, since the budget is divided by it.
     per_device = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
     chunks = math.ceil(runs / (per_device * devices.number))
     return math.ceil(runs / chunks)

@@ -247,7 +247,7 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
     """Returns v -> H v and w -> H'w, where H is the Jacobian of `descend` at theta.
 
     H'w is the vector-Jacobian product. It is linear in w, so that its own vector-Jacobian product is H v.
-    (`jax.jvp` would be simpler, but layers with a backward pass of their own have none.)
+    (`jax.jvp` would be simpler, but layers with a backward pass of their own have no forward derivative.)
     """
     _, pull = jax.vjp(lambda model: descend(scale, model, batch), theta)
 
@@ -270,6 +270,8 @@ def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch)
 def _make_search(descend: _Descend, rounds: int) -> _Search:
     """Returns the `search` of a `StepMap`: it climbs to the largest stretch, from each of several starts.
 
+    The stretch of a displacement u is |phi(theta + u) - phi(theta)| / |u|.
+
     Args:
       descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
       rounds: The number of steps of each climb.
@@ -280,7 +282,10 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     ) -> tuple[Array, Array]:
         """Climbs along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere |u| = length.
 
-        Returns (the largest stretch less 1, u (p,) before it is scaled to that length).
+        The stretch that it raises is |phi(theta + u) - phi(theta)| / |u|.
+
+        Returns:
+          (the largest stretch less 1, its direction u (p,), of any length)
         """
         descent = descend(scale, theta, batch)
 
@@ -289,24 +294,26 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
             placed: Array = theta + length * u / jnp.linalg.norm(u)
             return placed
 
-        def moved(there: Array) -> tuple[Array, Array]:
-            """Returns u and phi(theta + u) - phi(theta) - u, for theta + u = there as float32 rounds it."""
+        def measure_change(there: Array) -> tuple[Array, Array]:
+            """Returns (u, phi(theta + u) - phi(theta) - u), for theta + u = there as float32 rounds it."""
             return there - theta, scale.rate * (descent - descend(scale, there, batch))
 
         def measure(u: Array) -> Array:
-            """Returns the stretch less 1, computed without cancellation."""
-            return _measure_stretch(*moved(place(u)))
+            """Returns the stretch less 1 of u, scaled to the length; computed without cancellation."""
+            return _measure_stretch(*measure_change(place(u)))
 
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
-            """Takes one step uphill, by the best of _STEP_LENGTHS; stays where none of them stretches more.
+            """Takes a step to a displacement that is stretched more, by the best of _STEP_LENGTHS.
 
-            `carry` is (u (p,), its stretch less 1).
+            It stays where none stretches more. The stretch of u is |phi(theta + u) - phi(theta)| / |u|.
+            `carry` is (u (p,), of any length; its stretch less 1 when scaled to `length`).
             """
             u, best = carry
             there = place(u)
-            displacement, change = moved(there)
+            displacement, change = measure_change(there)
             _, pull = jax.vjp(lambda model: descend(scale, model, batch), there)
-            # J'(u + change) - u, so that a step of length 1 is a step of the power method.
+            # J'(u + change) - u, with the Jacobian J of phi at `there`: a step of length 1 is a step of the
+            # power method.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)
@@ -315,13 +322,19 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
             u = jnp.where(improves, candidates[highest], u)
             return (u, jnp.maximum(gains[highest], best)), None
 
-        (highest, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
-        return best, highest
+        (direction, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
+        return best, direction
 
     def search(
         scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
     ) -> tuple[Array, Array]:
-        """Climbs from each of the starts (n, p), several at once; returns (stretches less 1, directions)."""
+        """Climbs from each of the starts (n, p) to the displacement of this length that is stretched most.
+
+        Several starts are climbed from at once.
+
+        Returns:
+          (the largest stretch less 1 from each start (n,), the directions of the displacements (n, p))
+        """
 
         def search_one(start: Array) -> tuple[Array, Array]:
             return search_from(scale, theta, batch, start, length)
@@ -344,11 +357,18 @@ def _make_walk(descend: _Descend) -> _Walk:
     def walk_along(
         scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
     ) -> Array:
-        """Returns the stretch less 1, (m - 1,), between neighbours of theta + positions (m,) * unit (p,)."""
+        """Returns the stretch less 1, (m - 1,), of each secant between neighbouring models on a line.
+
+        The models are x_i = theta + positions[i] * unit, with positions (m,) and unit (p,). The stretch is
+        |phi(x_(i + 1)) - phi(x_i)| / |x_(i + 1) - x_i|.
+        """
         first = theta + positions[0] * unit
 
         def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
-            """Goes on to the next position; `carry` is (the model at the position before, d there)."""
+            """Goes on to the next position, and returns the stretch less 1 of the secant that leads there.
+
+            `carry` is (the model at the position before, d there), where phi(theta) = theta - eta d(theta).
+            """
             place, descent = carry
             there = theta + position * unit
             descent_there = descend(scale, there, batch)
@@ -443,7 +463,7 @@ def largest_expansion(
     """
     p = theta.size
 
-    # Of few parameters the whole matrix is built. `eigh` gives the largest eigenvalue last.
+    # For few parameters the whole matrix is built. `eigh` gives the largest eigenvalue last.
     if p <= MOST_WHOLE:
         matrix = np.asarray(step.matrix(theta, batch), np.float64)
         eigenvalues, eigenvectors = np.linalg.eigh(matrix)
@@ -459,7 +479,8 @@ def largest_expansion(
 
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
     find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
-    if not multiply(start).any():  # J'J = I, which leaves the iterations nothing to find
+    # J'J leaves `start` as it is: J'J = I, as far as can be seen, where the iterations have nothing to find.
+    if not multiply(start).any():
         return Expansion(1.0, start / np.linalg.norm(start))
     try:
         values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
@@ -491,8 +512,8 @@ def largest_secant(
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       search: The length of u, and the number of starts.
-      directions: (n, p) directions from which the search starts both ways, u and -u, in place of 2 n of its
-        random starts; for example the direction that the derivative stretches most.
+      directions: (n, p) directions u, for example the direction that the derivative stretches most. The
+        search starts from u and from -u, in place of 2 n of its random starts.
     """
     starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
@@ -511,11 +532,12 @@ def worst_on_lines(
     directions: NDArray[np.float64],
     line: Line,
 ) -> Stretch:
-    """Returns the stretch of the secant, on lines through theta, that most exceeds what derivatives explain.
+    """Returns the stretch of that secant on lines through theta which most exceeds what derivatives explain.
 
-    The secants of a line lie end to end, so that no jump that the line crosses is missed: at least half of it
-    falls within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are
-    computed only if some secant stretches more than `line.derivative` explains.
+    A secant joins models x and x + u, and a step phi stretches it by |phi(x + u) - phi(x)| / |u|. The secants
+    of a line lie end to end, so that no jump that the line crosses is missed: at least half of it falls
+    within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are computed
+    only if some secant stretches more than `line.derivative` explains.
 
     Args:
       step: The step's functions.
@@ -527,7 +549,7 @@ def worst_on_lines(
     along = jnp.asarray(directions, jnp.float32)
     places = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     positions = line.length * places
-    secants = 1 + np.asarray(step.walk(theta, batch, along, positions), np.float64)
+    secants = 1 + np.asarray(step.walk(theta, batch, along, positions), np.float64)  # (n, 2 reach)
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
@@ -541,7 +563,7 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> NDArray[np.float64]:
-    """Returns the largest stretch by derivatives along each of m = 2 reach secants of n lines, (n, m).
+    """Returns the largest stretch by derivatives along each of the m = 2 reach secants of n lines, (n, m).
 
     Derivatives are taken at _SLOPES_A_SECANT places of each secant, its start among them, and at its end.
 
@@ -564,9 +586,10 @@ def _find_slopes(
 
 
 def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float64]:
-    """Returns by how much secants stretch more than smooth steps would; 0 or less means no more.
+    """Returns by how much secants are stretched more than derivatives explain; 0 or less: they explain all.
 
-    A secant may exceed 1 by 1 + _RELATIVE times the derivative's excess over 1, plus _ABSOLUTE.
+    With a stretch by derivatives of 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x +
+    _ABSOLUTE: some room for rounding to float32 and for third derivatives.
 
     Args:
       secant: The stretch of secants, an array or a number.

@@ -132,6 +132,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
             """Takes a single round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
+            # C_t, from C_0 and the factor C_t / C_0.
             norm = hyper.clipping_norm * state.optimizer.scale
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
@@ -161,6 +162,7 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMem
       theta: the model (p,), an array or its type.
       data: features, labels, starts and counts; arrays or their types.
     """
+    # Only the types of the further arguments matter.
     rate = jax.ShapeDtypeStruct((), jnp.float32)
     steps = client = jax.ShapeDtypeStruct((), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -176,6 +178,11 @@ def step(
 ) -> base.State:
     """Takes the server's part of a round: adds noise, takes the optimizer's step, adapts the clipping norm.
 
+    theta becomes optimizer(theta, (S + Z) / n), with the sum S of clipped updates, Z ~ N(0, (sigma C_t)^2 I),
+    and the denominator n, the mean number of clients a round. The clipping norm C_t is then multiplied by
+    exp(-eta (b - q)), with the noisy share b of unclipped updates, the target quantile q and the quantile
+    rate eta (Andrew et al., 2021).
+
     Args:
       choices: what is compiled in.
       hyper: the hyperparameters; `own` is a Federated.
@@ -184,7 +191,7 @@ def step(
       key: the round's key.
     """
     own: Federated = hyper.own
-    norm = hyper.clipping_norm * state.optimizer.scale
+    norm = hyper.clipping_norm * state.optimizer.scale  # C_t, from C_0 and the factor C_t / C_0
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is no number.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
@@ -231,7 +238,7 @@ def cohort_sums(
         squared_norms = jnp.sum(updates**2, axis=1)
         # An infinite update would be clipped to 0 and pass unnoticed; NaN makes the model NaN instead.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
-        joined = (members >= 0).astype(theta.dtype)
+        joined = (members >= 0).astype(theta.dtype)  # 0 for ABSENT, which is negative
         # 1/2 for each update that is left alone, -1/2 for each that is clipped.
         unclipped = jnp.sum(joined * ((squared_norms <= norm**2) - 0.5))
         scales = joined * scale_to_norm(squared_norms, norm)
@@ -241,6 +248,7 @@ def cohort_sums(
     sums, _ = jax.lax.scan(add_block, zero, _cut_into_blocks(choices, cohort))
     if not choices.spreads:
         return sums
+    # `sums` holds this device's share of the clients.
     over_devices: Sums = jax.lax.psum(sums, base.PARTS)
     return over_devices
 
@@ -380,7 +388,7 @@ def _add_canaries(
     run_key: Array,
     sums: Sums,
 ) -> Sums:
-    """Returns a round's sums with the canaries that join it.
+    """Returns a round's sums, to which the canaries that join the round are added.
 
     Each canary counts as clipped, which is -1/2 in the sum `unclipped`; an update left alone is 1/2.
 

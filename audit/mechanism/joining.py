@@ -17,10 +17,15 @@ _PLACES = zlib.crc32(b"places")
 
 
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
-    """Draws which canaries (K,) join a step, 1.0 or 0.0: each with probability presence[k], by its own coin.
+    """Draws which of K canaries join a step, by Poisson sampling: 1.0 for those that do, else 0.0, (K,).
 
-    This is Poisson sampling: the presence (K,) is the sampling rate of a canary that is in, and 0 of one that
-    is out. The mode "high" draws more random bits, for probabilities below float32's steps.
+    Canary k joins with probability presence[k], by a coin of its own. The mode "high" draws more random bits,
+    for probabilities below float32's steps.
+
+    Args:
+      presence: (K,), the sampling rate for a canary that is in, 0 for a canary that is out.
+      run_key: the run's key.
+      step: the number of the step.
     """
     coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
     return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
@@ -34,8 +39,9 @@ def draw_by_dice(batches: int) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
+        """Returns the presence (K,), with 0 in place of that of each canary that does not join the step."""
         key = _make_epoch_key(run_key, step, batches)
+        # The step of the epoch, from 0, that each canary joins.
         places = jax.random.randint(key, presence.shape, 0, batches)
         return presence * (places == step % batches)
 
@@ -52,13 +58,14 @@ def draw_by_shuffling(batches: int) -> Join:
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) that are in, by their presence (K,), join a step."""
+        """Returns the presence (K,), with 0 in place of that of each canary that does not join the step."""
         (canaries,) = presence.shape
         # Rounded up, so that all canaries have a slot.
         slots_per_step = -(-canaries // batches)
         slots = batches * slots_per_step
         key = _make_epoch_key(run_key, step, batches)
-        # The step of the epoch to which each canary's slot belongs.
+        # Canary k gets slot permutation[k], and the other slots stay empty. `places` are the steps of the
+        # epoch to which the canaries' slots belong.
         places = jax.random.permutation(key, slots)[:canaries] % batches
         return presence * (places == step % batches)
 

@@ -26,7 +26,7 @@ class Hardware(NamedTuple):
 
 
 def local_hardware() -> Hardware:
-    """Returns the devices of this process."""
+    """Returns what kind of devices this process has, how many, and how much memory each has."""
     devices = jax.local_devices()
     platform = devices[0].platform
     if platform == "cpu":
@@ -65,7 +65,7 @@ class StepMemory(NamedTuple):
 def step_memory(
     function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
 ) -> StepMemory:
-    """Returns the memory that a function's results take, intermediate ones too, without its arguments.
+    """Returns the memory that a function's results take, intermediate results too, but not its arguments.
 
     The function is traced, not run.
 
@@ -75,11 +75,11 @@ def step_memory(
       *shared: the further arguments, which runs share: arrays or pytrees, or their shapes and dtypes.
     """
     program = jax.make_jaxpr(function)(theta, *shared)
-    _, *others = program.in_avals
+    _, *others = program.in_avals  # the types of all flattened arguments but theta
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
     def written_by(runs: int) -> int:
-        """Counts the bytes that so many runs at once write."""
+        """Counts the bytes that a step of this number of runs at once writes."""
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
@@ -122,11 +122,12 @@ def _count_held(jaxpr: Jaxpr) -> int:
     for i, equation in enumerate(jaxpr.eqns):
         programs = _inner_programs(equation)
         programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
-        # The largest, since one runs after the other, or, of branches, only one runs.
+        # Not the sum: programs run one after the other, and of branches only one runs.
         held_inside = max((_count_held(program) for program in programs), default=0)
         for result in equation.outvars:
             live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + held_inside)
+        # A result that is never used is dropped at once.
         live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
     return most
 

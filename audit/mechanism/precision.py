@@ -41,6 +41,7 @@ def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[
     """
 
     def rounded(*arguments: Any) -> Any:
+        """Traces the function and evaluates its program, with operands rounded."""
         program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
         results = _evaluate(program, jax.tree.leaves(arguments), operands)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
@@ -65,6 +66,7 @@ def _evaluate(program: ClosedJaxpr, arguments: Sequence[Any], operands: Operands
     values.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom: Any) -> Any:
+        """Returns the value of an input: a literal, a constant, an argument or an earlier result."""
         return atom.val if isinstance(atom, Literal) else values[atom]
 
     for equation in jaxpr.eqns:
@@ -100,6 +102,7 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     if primitive.name in _PRODUCTS and all(x.dtype == jnp.float32 for x in inputs):
         bits = operands.significand_bits
         inputs = [jax.lax.reduce_precision(x, _EXPONENT_BITS, bits) for x in inputs]
+        # Sums stay float32; a device may compute such products in hardware, which loses nothing more.
         params["precision"] = (operands.allowed, operands.allowed)
         params["preferred_element_type"] = jnp.dtype(jnp.float32)
     results = primitive.bind(*inputs, **primitive.get_bind_params(params))

@@ -49,6 +49,7 @@ class Response(NamedTuple):
         (`audit.adversaries.biased`) score in this way, with canaries along a single coordinate.
         """
         variances = jnp.einsum("dp,pq,dq->d", canaries, self.covariance, canaries)
+        # The score falls by what theta_T is shifted along the canary.
         return -jnp.sum(canaries * self.shifts, axis=1) / jnp.sqrt(variances)
 
 
@@ -84,8 +85,8 @@ def respond(
 ) -> Response:
     """Estimates how canaries and noise move the final model, by linear response along a noiseless run.
 
-    The run carries two factors: F, where F' F is the covariance of its state (parameters and the optimizer's
-    state), and P, where the columns of F' P are the canaries' shifts of that state.
+    The run carries two factors, F and P. Its state is the parameters and the optimizer's state. F' F is the
+    state's covariance, and the columns of F' P are the canaries' shifts of the state.
 
     The estimate is for noise above 0, and for mechanisms whose steps are linear in what is inserted: SGD with
     momentum or without, not Adam. It is computed in float32; mu is within 1% of that from float64.
@@ -113,7 +114,11 @@ def respond(
     inserted = canaries.T / (hyper.noise_multiplier * hyper.clipping_norm)
 
     def take_step(flat: Array, now: _Step, push: Array) -> Array:
-        """Takes the mechanism's step without noise from `flat` (n,), with `push` (p,) inserted."""
+        """Returns the state after the mechanism's step without noise from `flat`, with `push` (p,) inserted.
+
+        States are flattened, (n,): the parameters and the optimizer's state. The push is inserted as a canary
+        would be.
+        """
         pushing = base.Canaries(lambda step, theta: push[None], jnp.ones(1))
         theta, optimizer = unravel(flat)
         state = base.State(theta, optimizer, now.number)
@@ -125,6 +130,7 @@ def respond(
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
         """Takes a single step and carries the factors F of the covariance and P of the shifts through it.
 
+        F' F is the covariance of the state (n,), and the columns of F' P are the canaries' shifts of it.
         Differences of whole steps show how noise and state move the next state. The stacked differences A,
         (n + p, n), give its covariance A' A. With A = Q R this is R' R, so that R is the next F, and Q' times
         the stacked shifts is the next P.
@@ -150,6 +156,7 @@ def respond(
         differences = (moved_ahead - moved_behind) / (2 * distance)
 
         rotation, factor = jnp.linalg.qr(jnp.concatenate([differences, noise]))
+        # A step that inserts adds `inserted` (p, D): canaries in standard deviations of the step's noise.
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 

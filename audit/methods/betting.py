@@ -82,6 +82,7 @@ def compute_log_growth(values: Array, means: Array, stakes: Array, most: float =
     for row, stake in zip(growth, stakes, strict=True):
         allowed = stake * (most - means) <= 1  # the largest value loses no more than the capital
         with np.errstate(divide="ignore"):
+            # A loss of the whole capital is -1; rounding may leave it below.
             row[allowed] = np.log1p(np.maximum(stake * gains[allowed], -1.0)) @ counts
     return growth
 
@@ -114,10 +115,11 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
-    # Where coins decide which canaries are in, errors are scaled up: estimated rates may exceed 1.
+    # The search starts at the parameter that the rates show. Where coins decide which canaries are in, errors
+    # are scaled up, so that estimated rates may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
-    if not observed > 0:
+    if not observed > 0:  # also where it is NaN
         return 0.0
     return find_largest_refuted(is_rejected, 0.0, observed, _HALVINGS)
 
@@ -126,10 +128,10 @@ def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
     """Returns a mixture's least log capital over the points of a curve, or the target if that is less.
 
     A mixture has at least the capital of each of its bets. So it is computed only at points where no bet
-    reaches the target alone.
+    reaches the target alone. Where there is no such point, the result is the target.
 
     Args:
-      growth: (L, G) log growth of each bet at each point.
+      growth: (L, G) log growth of each of L bets at each of G points.
       shares: (L,) the bets' shares of the capital.
       target: The log capital that is needed.
     """
@@ -175,6 +177,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
     pairs = _choose_pairs(family, predicted_out, predicted_in, target)
+    # The log growth (stakes, levels) in the counted runs.
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
@@ -216,17 +219,20 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
       target: The log capital that is needed.
     """
     size = len(STAKES)
-    alone = np.arange(1, size, 3)  # every third stake that is not 0
+    alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
     log_alone_share = np.log(_ALONE_SHARE / (2 * len(alone)))
 
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
-        """Returns which pairs (S, S) reach the target in each cell in which no bet on a single set does."""
+        """Returns which pairs of stakes (S, S) suffice to reject a parameter, with the pilot's growth.
+
+        They reach the target in each cell of the parameter's curve in which no bet on a single set does.
+        """
         # (S, cells), at each cell's lowest false-positive rate and at a false-negative rate below the curve.
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
         covered = best_alone + log_alone_share >= target
-        # (S, S, uncovered cells): the first axis is that of the stakes on false positives.
+        # The log growth of each pair, (S, S, uncovered cells); stakes on false positives are the first axis.
         sums = at_corners_out[:, None, ~covered] + at_corners_in[None][:, :, ~covered]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
@@ -239,6 +245,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     best_out, best_in = np.unravel_index(
         int(find_sufficient(largest_rejected).argmax()), (size, size)
     )
+    # Neighbours are among the stakes above 0; STAKES[0] is 0.
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
     no_stake = np.zeros_like(alone)
@@ -263,6 +270,7 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
       (cells,) indices into `levels`.
     """
     rates_in = family.trade_off(parameter, levels[1:])
+    # A rate below the first level, 0, could come from rounding only.
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
@@ -327,7 +335,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
       target: The log capital at which a parameter is rejected.
     """
     stakes = STAKES[1:]  # without the stake 0
-    stakes_alone = STAKES[1::3]
+    stakes_alone = STAKES[1::3]  # of bets on a single error rate
     alone_share = _ALONE_SHARE / (2 * len(stakes_alone))
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
@@ -345,6 +353,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
             counted.pilot, part, _COARSE_MEANS, tried
         )
         sufficient = predicted >= target - np.log(share)
+        # Growth rises with the mean: `argmax` gives the first mean that suffices.
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
 
     # Bets on a single rate should reject the points of a curve at these rates or above them.
@@ -385,8 +394,9 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:
     """Returns the log growth (stakes, means) of bets on z = part * FN + (1 - part) * FP, a value of each run.
 
-    FN and FP are the run's estimated error rates. Each coin gives one error at most, a miss or a false alarm,
-    so that z is at most the larger of part * scale_in and (1 - part) * scale_out.
+    FN and FP are a run's estimated error rates: its shares of misses and of false alarms among its canaries,
+    times scale_in and scale_out. A canary gives a single error at most, a miss or a false alarm, so that z is
+    at most the larger of part * scale_in and (1 - part) * scale_out.
 
     Args:
       errors: The runs' errors, with the scales that make their rates unbiased.

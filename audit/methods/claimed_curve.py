@@ -114,7 +114,7 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claim by betting against it in each run; the test stays valid when more runs follow.
+    """Tests a claimed curve by betting against it in each run; the test stays valid when more runs follow.
 
     Args:
       counted: The exceedances of each run.
@@ -129,7 +129,9 @@ def examine_claim(counted: Exceedances, power: Power, confidence: float) -> Clai
 
 
 def compute_log_capital(counted: Exceedances, power: Power) -> Array:
-    """Returns the log capital (R,) against a claim after each run, of all thresholds and bets together.
+    """Returns the log capital (R,) of a gambler against a claim, after each run.
+
+    It is that of a mixture of bets with a component for each threshold and each of BETS.
 
     The component of a threshold t and a bet c starts with a share of the capital. Run i multiplies it by
     1 + c (h_i(t) / m(a(t)) - 1), with h_i(t) the share of the run's canaries above t, and m(a(t)) the power
@@ -142,8 +144,11 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
     gains = _compute_gains(counted, power)
     log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
     log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)  # (R, bets * T)
+    # Each threshold's share is split evenly over BETS. With fewer than all thresholds, the shares of the
+    # others stay unused.
     start_shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))
-    # As scipy.special.logsumexp, in a third of its time: the tests spend nearly all their time here.
+    # The log of a weighted sum of exponentials, as by scipy.special.logsumexp, in a third of its time: the
+    # tests spend nearly all their time here.
     largest = log_components.max(axis=1)
     relative = np.exp(log_components - largest[:, None])
     return np.asarray(largest + np.log(relative @ start_shares))
@@ -162,6 +167,7 @@ def compute_log_capital_of_only_run(counted: Exceedances, power: Power) -> Array
     """
     factors = 1 + _compute_gains(counted, power)  # (1, T), h / m
     capital = factors @ _SHARES[: factors.shape[1]]
+    # The capital is 0 where no canary exceeds any threshold.
     return np.asarray(np.log(np.maximum(capital, _LEAST_ALLOWED)))
 
 
@@ -177,11 +183,11 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
       confidence: The confidence of a refutation.
     """
     runs = len(log_capital)
-    log_capital_needed = -np.log1p(-confidence)
+    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
     if not in_order:
         last = float(log_capital[-1])
         return ClaimTest(_exp(last), last >= log_capital_needed, runs)
-    largest = max(float(log_capital.max()), 0.0)  # 0 before the first run
+    largest = max(float(log_capital.max()), 0.0)  # before the first run the log capital is 0
     refuting = np.flatnonzero(log_capital >= log_capital_needed)
     if len(refuting):
         runs = int(refuting[0]) + 1
@@ -189,7 +195,12 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
-    """Returns the mu below which no Gaussian guarantee can hold; 0 where the runs refute none."""
+    """Returns the mu below which the runs refute every Gaussian guarantee; 0 where they refute none.
+
+    Args:
+      counted: The exceedances of each run.
+      confidence: The confidence of the refutations.
+    """
 
     def is_refuted(mu: float) -> bool:
         return examine_claim(counted, gaussian_power(mu), confidence).refuted
@@ -198,7 +209,7 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:
-    """Returns a path (R,): after each run, the mu below which no Gaussian guarantee can hold.
+    """Returns a path (R,): after each run, the mu below which runs so far refute every Gaussian guarantee.
 
     Entry i is `find_least_mu` of the first i + 1 runs, rounded down to a multiple of `least_mu` / 128. It is
     empty, (0,), where rows are not in the order in which runs were begun.
@@ -213,8 +224,8 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
     path = np.zeros(len(counted.shares))
     for mu in np.linspace(0.0, least_mu, _PATH_STEPS + 1):
         test = examine_claim(counted, gaussian_power(float(mu)), confidence)
-        # The values of mu ascend, and a larger value is refuted no sooner: from its run on it replaces
-        # the smaller.
+        # The values of mu ascend, and a larger value is refuted no sooner. From the run on that refutes
+        # it, it replaces the smaller.
         if test.refuted:
             path[test.runs - 1 :] = mu
     return path

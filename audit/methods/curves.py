@@ -60,18 +60,22 @@ class TradeOffCurve(NamedTuple):
     def band(self, false_positive_rates: ArrayLike) -> Interval:
         """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
 
-        The limits cover the whole curve with at least the probability `confidence`. The upper limit is that
-        of the best threshold whose false-positive rate is surely no higher than allowed. The lower limit is
-        that of the highest threshold whose false-positive rate is surely higher, since a test that keeps to
-        the rate needs a higher threshold.
+        The limits cover the whole curve with at least the probability `confidence`. False-positive rates fall
+        and false-negative rates rise with the threshold. The upper limit at a rate is that of the lowest
+        threshold whose false-positive rate keeps to it even at its upper limit. The lower limit is that of
+        the highest threshold whose false-positive rate exceeds it even at its lower limit: a test that keeps
+        to the rate has a higher threshold.
         """
         rates = np.asarray(false_positive_rates, np.float64)
-        # Limits fall as thresholds rise; negated they ascend, as searchsorted needs them.
-        surely_no_higher = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
-        maybe_no_higher = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
+        # The index of the first threshold whose upper (lower) limit is at most the rate. Limits fall as
+        # thresholds rise; negated they ascend, as searchsorted needs them.
+        first_sure = np.searchsorted(-self.false_positive_limits.upper, -rates, side="left")
+        first_possible = np.searchsorted(-self.false_positive_limits.lower, -rates, side="left")
+        # With 0.0 in front, lower[i] is that of threshold i - 1, the last that surely exceeds the rate. The
+        # limit is 0 where none surely exceeds it, and 1 where none surely keeps to it.
         lower = np.append(0.0, self.false_negative_limits.lower)
         upper = np.append(self.false_negative_limits.upper, 1.0)
-        return Interval(lower[maybe_no_higher], upper[surely_no_higher])
+        return Interval(lower[first_possible], upper[first_sure])
 
 
 def trade_off_curve(
@@ -79,9 +83,14 @@ def trade_off_curve(
 ) -> TradeOffCurve:
     """Returns threshold tests' empirical trade-off curve, with limits that hold for all rates at once.
 
-    Thresholds are all scores or, of more than 300 in a world, about 300 of them. The worlds are independent:
-    each gets limits that hold with the square root of the confidence. With continuous scores all rates lie
+    Thresholds are all scores or, of more than 300 in a world, about 300 of them. The worlds are independent,
+    so that each gets limits with the square root of the confidence. With continuous scores all rates lie
     within their limits with probability `confidence`, and with ties at least as often.
+
+    Args:
+      scores_in: (n,) scores of runs with the canary, higher meaning in.
+      scores_out: (m,) scores of runs without it.
+      confidence: The confidence of all limits together.
 
     Raises:
       InputError: A bad confidence, or scores that `estimate.check_scores` refuses.
@@ -128,9 +137,10 @@ class Auc(NamedTuple):
 def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     """Returns the AUC of scores (n_in,) and (n_out,); raises InputError for scores that no estimator can use.
 
-    The standard error is that of n_in + n_out independent scores of a common distribution, whatever it is,
-    and no more with ties: sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4).
-    Unlike those of Hanley and McNeil or DeLong it does not vanish where chance separates a few scores.
+    The AUC is the probability that a score in exceeds a score out; a tie counts half. The standard error is
+    that of n_in + n_out independent scores of a common distribution, whatever it is, and no more with ties:
+    sqrt((n_in + n_out + 1) / (12 n_in n_out)) (Mann and Whitney, 1947, Section 4). Unlike those of Hanley and
+    McNeil or DeLong it does not vanish where chance separates a few scores.
     """
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
     n_in = len(s_in)
@@ -138,6 +148,7 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     ordered = np.sort(s_out)
     below = np.searchsorted(ordered, s_in, "left")
     below_or_equal = np.searchsorted(ordered, s_in, "right")
+    # The mean of both counts takes a tie as half a score below.
     value = (below + below_or_equal).mean() / (2 * n_out)
     standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))
     return Auc(float(value), float(standard_error))
@@ -149,9 +160,9 @@ def true_positive_rate(
     """Returns the true-positive rate at a false-positive rate (Carlini et al., 2022).
 
     It is the share of scores in (n_in,) above a threshold, a point of the ROC curve. The threshold is the
-    least score out that no larger share of the scores out (n_out,) than `false_positive_rate` exceeds. It is
-    chosen on the scores that it is used on, so that the share is no bound. A rate below 1 / n_out allows no
-    false positive.
+    least of the scores out (n_out,) for which the share of scores out above it is at most
+    `false_positive_rate`. It is chosen on the scores that it is used on, so that the result is no bound. A
+    rate below 1 / n_out allows no false positive.
 
     Raises:
       InputError: A rate out of range, or scores that no estimator can use.
@@ -159,7 +170,8 @@ def true_positive_rate(
     rate = false_positive_rate
     require(0 <= rate < 1, f"`false_positive_rate={rate}`: give 0 to below 1")
     s_in, s_out = estimate.check_scores(scores_in, scores_out)
-    # Scores out that may exceed the threshold; the factor keeps a whole product from rounding down.
+    # How many scores out may exceed the threshold. The factor keeps a whole number, which rounding left
+    # slightly too small, from losing 1.
     allowed = int(rate * len(s_out) * (1 + 1e-12))
     threshold = np.sort(s_out)[len(s_out) - 1 - allowed]
     return float((s_in > threshold).mean())
@@ -242,6 +254,11 @@ def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | N
     """Returns the true-positive rate at a false-positive rate, with 95% limits.
 
     None where there are so few scores out that the rate allows no false positive.
+
+    Args:
+      s_in: (n,) scores.
+      s_out: (m,) scores.
+      rate: The false-positive rate.
     """
     if rate * len(s_out) < 1:
         return None
@@ -249,9 +266,13 @@ def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | N
 
 
 def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
-    """Returns a share of guesses with its two-sided Clopper-Pearson limits.
+    """Returns a share of right guesses with its two-sided Clopper-Pearson limits.
 
-    The number of right guesses is rounded: a guess at a tie counts as half right.
+    Args:
+      value: The share of right guesses. A guess at a tie counts as half right, so that the number of right
+        guesses is rounded for the limits.
+      guesses: The number of guesses.
+      confidence: The confidence of both limits together.
     """
     limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
@@ -271,10 +292,11 @@ class Limits(NamedTuple):
     upper: Array
 
     def enclose(self, counts: ArrayLike) -> Interval:
-        """Returns limits of F at points, from how many of the draws lie below each point.
+        """Returns limits of the distribution function F at points, from how many draws lie below each point.
 
         Since F is monotone, a point has the lower limit of the last of `ranks` that is not above its number
-        of draws, and the upper limit of the next one.
+        of draws, and the upper limit of the next rank. Before the first rank the lower limit is 0, and after
+        the last the upper limit is 1.
 
         Args:
           counts: (k,) how many draws lie below each point.
@@ -287,7 +309,7 @@ class Limits(NamedTuple):
 
 @functools.lru_cache(maxsize=64)
 def compute_limits(trials: int, error: float) -> Limits:
-    """Returns a confidence band of a distribution function, as limits at some of the order statistics.
+    """Returns a confidence band of a distribution function, as its limits at some of the order statistics.
 
     For `trials` independent draws of any continuous law all limits hold at once with probability 1 - error;
     with ties they hold at least as often. It takes 0.06 s for 10,000 draws, and 0.8 s for ten million.
@@ -304,7 +326,7 @@ def compute_limits(trials: int, error: float) -> Limits:
 
 
 def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
-    """Returns the level of each rank's limits at which some rank's limits miss with probability `error`.
+    """Returns the local level, the error of each rank's limits, at which that of all together is `error`.
 
     It is right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error
     above 0.99 is taken for 0.99.
@@ -320,9 +342,9 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
     target = np.log(-np.log1p(-error))
 
     def compute_excess(log_local: float) -> float:
-        """Returns by how much log(-log coverage) at a local level exceeds that of the wanted coverage."""
+        """Returns by how much log(-log coverage) at a local level exceeds the target's, 1 - error."""
         # The root is sought in log(-log coverage), which is nearly linear in the log of the local
-        # level: that makes the search quick.
+        # level: that makes the search quick. A coverage of 0 has no log.
         coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
         return float(np.log(-np.log(coverage)) - target)
 
@@ -336,10 +358,11 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
 def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
     """Returns the probability that uniform order statistics all lie within their limits, to about 1e-12.
 
-    The r-th smallest of n draws is above its lower limit where fewer than r draws are below that limit. It is
-    below its upper limit where at least r draws are. So the number of draws below each limit must lie in a
-    range. The draws are a Poisson process of mean n, given that it has n points. The law of its count is
-    carried from limit to limit, cut to each range, and at the end divided by the probability of n points.
+    This is a band's coverage (after Moscovich and Nadler, 2017). The r-th smallest of n draws is above its
+    lower limit where fewer than r draws are below that limit. It is below its upper limit where at least r
+    draws are. So the number of draws below each limit must lie in a range. The draws are a Poisson process of
+    mean n, given that it has n points. The law of its count is carried from limit to limit, cut to each
+    range, and at the end divided by the probability of n points.
 
     Args:
       trials: The number n of draws.
@@ -367,9 +390,11 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
         first_step, step_law = _compute_poisson_law(mean, log_factorials)
         law = _convolve(law, step_law)
         first += first_step
+        # Cut to the counts from `fewest` to `largest`.
         law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
         first = max(first, fewest)
-    # That no further points lie beyond the last limit, given `trials` points in all.
+    # No further points lie beyond the last limit, with probability exp(-means[-1]). Given n points in all: a
+    # Poisson count of mean n is n with probability exp(log_all).
     log_all = special.xlogy(trials, trials) - trials - special.gammaln(trials + 1.0)
     return float(law.sum() * np.exp(-means[-1] - log_all))
 
@@ -382,6 +407,7 @@ def _choose_ranks(trials: int) -> Ranks:
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
+    # From the quantile of the first rank to the median; the other half is mirrored.
     end = special.ndtri(0.5 / trials)
     shares = special.ndtr(np.linspace(end, 0, _MOST_RANKS // 2))
     below_median = np.unique(np.ceil(trials * shares).astype(np.int64))

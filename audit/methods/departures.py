@@ -56,10 +56,11 @@ class ScoreSummary(NamedTuple):
 
 
 def summarise_scores(runs: list[Array]) -> ScoreSummary:
-    """Returns the summary of runs' scores on the scale of the thresholds.
+    """Returns the means and standard deviations of runs' scores, for simulations of runs like them.
 
-    Deviations are 1 within runs where each run has a single canary, and 0 between runs where they cannot be
-    estimated: with a single canary a run, or a single run.
+    Scores are in standard deviations of a score that is out. The deviation within runs is 1 where each run
+    has a single canary. The deviation between runs is 0 where it cannot be estimated: with a single canary a
+    run, or a single run.
 
     Args:
       runs: An array (K,) for each run, the scores of its canaries that are in.
@@ -105,10 +106,10 @@ def find_least_departure(
       None where not even a tenth of the stated noise would be refuted.
     """
     log_capital_needed = -np.log1p(-confidence)
-    # Capital on far thresholds is left out where scores do not reach them: none is gained by that.
+    # Far thresholds are left out where scores do not reach them: bets on them would gain nothing.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
-    # Computed once: that of a privacy loss distribution takes a while.
+    # The claim's power is computed once: that of a privacy loss distribution takes a while.
     allowed = power(np.exp(log_rates))
 
     def get_allowed(rates: Array) -> Array:
@@ -130,10 +131,10 @@ def find_least_departure(
 
 
 def _find_largest_ratio(estimate_probability: Callable[[float], float]) -> Departure | None:
-    """Returns the largest of _RATIOS of the noise that is refuted with SEEN_PROBABILITY.
+    """Returns the largest of the noise ratios _RATIOS that is refuted with at least SEEN_PROBABILITY.
 
-    None where not even the least is. Bisection finds it: the less noise there is, the more often it is
-    refuted.
+    None where not even the least ratio is. Bisection finds the largest: the less noise there is, the more
+    often it is refuted.
 
     Args:
       estimate_probability: Maps a ratio to the probability with which noise of this ratio is refuted.
@@ -141,7 +142,7 @@ def _find_largest_ratio(estimate_probability: Callable[[float], float]) -> Depar
     last = len(_RATIOS) - 1
     if estimate_probability(_RATIOS[last]) < SEEN_PROBABILITY:
         return None
-    # Indices into _RATIOS, which fall.
+    # Indices into _RATIOS, which fall. The ratio at `too_large` is refuted too seldom, unless that is -1.
     too_large = -1
     refuted = last
     while refuted - too_large > 1:
@@ -159,13 +160,21 @@ def _simulate(
 ) -> Array:
     """Simulates audits of mechanisms with `noise_ratio` times the stated noise.
 
+    Args:
+      scores: The summary of scores under the stated noise.
+      noise_ratio: r, the noise as a multiple of the stated noise.
+      thresholds: (T,) thresholds in ascending order.
+      rng: The randomness.
+
     Returns:
       (S, R, T) for S audits of R runs: the share of each run's canaries whose scores exceed each threshold.
     """
     audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _LEAST_AUDITS, _MOST_AUDITS))
     size = (audits, scores.runs, 1)
+    # Scores are in standard deviations of a score that is out. On that scale r times the noise leaves
+    # deviations as they are, and divides the mean by r.
     means = scores.mean / noise_ratio + scores.between * rng.standard_normal(size)
-    within = max(scores.within, _LEAST_DEVIATION)
+    within = max(scores.within, _LEAST_DEVIATION)  # `draw_shares` divides by it
     return draw_shares(means, within, thresholds, scores.canaries, rng)
 
 
@@ -188,10 +197,13 @@ def draw_shares(
       (..., T) shares.
     """
     above = special.ndtr((means - thresholds) / deviation)  # falls along T
-    # The probability to lie above: 1 below all thresholds, 0 beyond the last.
-    edge = np.ones(means.shape)
-    edges = np.concatenate([edge, above, 0 * edge], axis=-1)
-    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)  # probabilities between thresholds
+    # The probability to lie above -inf, above each threshold, and above inf, (..., T + 2).
+    ones = np.ones(means.shape)
+    edges = np.concatenate([ones, above, 0 * ones], axis=-1)
+    # The probabilities to lie between neighbours. Rounding may leave them below 0, and their sum may differ
+    # from 1, which `multinomial` refuses.
+    cells = np.maximum(-np.diff(edges, axis=-1), 0.0)
     counts = rng.multinomial(canaries, cells / cells.sum(axis=-1, keepdims=True))
+    # The last cell ends at inf, which is no threshold.
     below = np.cumsum(counts, axis=-1)[..., :-1]
     return np.asarray(1 - below / canaries)

@@ -100,7 +100,7 @@ class _Counted:
         """Returns the bound or estimate as a line of text.
 
         Args:
-          sign: ">=" or "=", between a name and its value.
+          sign: ">=" for a bound or "=" for an estimate, between the names epsilon and mu and their values.
           level: The word before the confidence.
           end: The last words of the line.
         """
@@ -191,6 +191,7 @@ def in_sample(
     """
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
+    # Each rate's upper limit misses with half of the error of its two-sided limits.
     threshold, mu = thresholds.best_empirical(
         s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
     )
@@ -288,8 +289,9 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
 def _cut_into_groups(n: int) -> NDArray[np.int64]:
     """Returns the sizes of groups into which n ordered scores are cut; thresholds are tried between them.
 
-    A group has a 300th (_FINENESS) of the scores between it and the nearer end, and at least 1. Of 2,000
-    scores, groups from either end have 1 score up to 600, 2 up to 900, then 3: 1,568 groups.
+    Groups are cut from both ends towards the middle. A group's size is a 300th (_FINENESS) of the number of
+    scores between the group and its end, and at least 1. Of 2,000 scores, groups have 1 score up to the 600th
+    from an end, 2 up to the 900th, then 3: 1,568 groups.
     """
     half = n // 2
     lower_groups = []
@@ -315,7 +317,8 @@ def _simulate_mus(
       audits: The number of simulated audits.
       error: The error of each rate's upper limit.
     """
-    # mu at a threshold is z_in at its number of false negatives plus z_out at its number of false positives.
+    # mu = -Phi^-1(fpr) - Phi^-1(fnr), at the upper limits of both rates. So mu at a threshold is z_in at its
+    # number of false negatives plus z_out at its number of false positives.
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
@@ -385,7 +388,7 @@ def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Ar
         require(array.ndim == 1, f"the {name} scores have shape {array.shape}: give a flat array")
         require(array.size, f"there are no {name} scores: both worlds need runs")
         arrays.append(array)
-    pooled = np.concatenate(arrays)
+    pooled = np.concatenate(arrays)  # NaN is the score of a run that failed
     require_few_failed("scores", int(np.isnan(pooled).sum()), pooled.size)
     ranked_in, ranked_out = rank_all(*arrays)
     require_apart(np.concatenate([ranked_in, ranked_out]))
@@ -426,7 +429,7 @@ class _OrderedScores(NamedTuple):
     def places(self, rng: np.random.Generator) -> Worlds:
         """Returns each score's place among the distinct values, as floats: (in, out), each ascending.
 
-        Places stand for scores in tests that look at ranks alone. Where scores are equal, each place gets a
+        Places stand for scores in tests that look at ranks alone. If any scores are equal, each place gets a
         random part below 1 on top, which puts ties in random order.
         """
         places = np.arange(len(self.values), dtype=np.float64)
@@ -448,7 +451,7 @@ def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
 
 
 def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
-    """Splits a world's scores at random into (pilot, rest), both in the order that the scores have.
+    """Splits a world's scores at random into (pilot, rest), both in the order of the scores given.
 
     Args:
       world: (n,) scores.
@@ -497,8 +500,8 @@ def _test_splits(
             error,
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is the score of the chosen rank among the rest's scores in, from the lowest, or
-        # out, from the highest. The errors that are tested are those of the other world.
+        # The threshold is the score of the chosen rank, from 1, among the rest's scores in, from the
+        # lowest, or out, from the highest. The errors that are tested are those of the other world.
         if chosen.is_in:
             place = rest_in[chosen.rank - 1]
             false_positives = n_out - int(np.searchsorted(rest_out, place))
@@ -509,10 +512,11 @@ def _test_splits(
             false_negatives = int(np.searchsorted(rest_in, place, side="right"))
             counts = _Counts(chosen.rank - 1, false_negatives, n_in, n_out)
             tests.append(exact.Counts(chosen.rank, n_out, false_negatives, n_in))
+        # Without its random part the place is the index of a distinct score.
         threshold = float(ordered.values[int(place)])
         results.append((counts, threshold))
 
-    # It is given the whole error, of which it takes 11/21 for each test.
+    # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
     counts, threshold = results[deciding]
     return parameter, counts, threshold

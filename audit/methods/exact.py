@@ -55,7 +55,7 @@ GAUSSIAN = Family(conversions.gaussian_trade_off, conversions.mu_from_rates)
 
 
 def approximate_dp(delta: float) -> Family:
-    """Returns the trade-off functions of (epsilon, delta)-DP, with epsilon as the parameter."""
+    """Returns the trade-off functions of (epsilon, delta)-DP at a delta, with epsilon as the parameter."""
 
     def compute_trade_off(epsilon: float, fpr: Array) -> Array:
         return conversions.approximate_dp_trade_off(epsilon, delta, fpr)
@@ -89,7 +89,8 @@ def p_value(family: Family, parameter: float, counts: Counts) -> float:
     """Returns the p-value of the hypothesis that the mechanism is f_t-DP.
 
     It is an upper bound on the probability of as few errors in the other world as were counted, or fewer, if
-    the hypothesis is true.
+    the hypothesis is true. The threshold is a score of the near world, and the other world's errors are
+    counted.
 
     Args:
       family: The trade-off functions f_t.
@@ -134,11 +135,13 @@ def lower_bound(
 
     def compute_excess(parameter: float) -> float:
         """Returns by how much the log of the deciding audit's p-value exceeds the log of the level."""
+        # A p-value of 0 would have the log -inf, which the root search cannot use.
         deciding = np.sort(compute_p_values(parameter))[rejecting - 1]
         return float(np.log(max(deciding, _LEAST)) - np.log(level))
 
     if compute_excess(0.0) > 0:
         return 0.0, find_deciding_audit(0.0)
+    # p-values rise with the parameter. Doubling gives an interval in which the audits cease to reject.
     bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)
     root = float(scipy.optimize.brentq(compute_excess, bracket.low, bracket.high, xtol=_STEP))
     # The search may end just above the root: go down until the audits do reject.
@@ -151,8 +154,8 @@ def lower_bound(
 def _compute_rates(rank: int, scores: int) -> Array:
     """Returns quantiles (482,) of U ~ Beta(rank, scores - rank + 1), the near world's error rate at a rank.
 
-    They are the upper ends of the cells over which p-values integrate: 481 normal quantiles from -6 to 6 as
-    levels, and 1.
+    They are the upper ends of the cells over which p-values integrate. Their levels are Phi(x) at 481 values
+    of x from -6 to 6, and 1.
 
     Args:
       rank: The rank r of the threshold among the near world's scores, from the end where its errors lie.
@@ -164,7 +167,8 @@ def _compute_rates(rank: int, scores: int) -> Array:
 def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
     """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U.
 
-    In each cell of U it takes the upper end, where the probability is largest.
+    U is random, the near world's error rate. The mean is a sum over cells of U, with the probability at each
+    cell's upper end, where it is largest.
 
     Args:
       family: The trade-off functions f_t.

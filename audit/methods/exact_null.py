@@ -131,7 +131,7 @@ class Proof(NamedTuple):
 
 
 def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
-    """Returns a caller's cosines (R, K), of R runs with K canaries; raises InputError for anything else."""
+    """Returns a caller's cosines (R, K), of R runs with K canaries; raises InputError for other values."""
     cosine_law.require_dimension(dimension)
     values = floats("the cosines", cosines)
     fits = values.ndim == 2 and values.size > 0
@@ -146,7 +146,7 @@ def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
 
 
 def prove(design: Fresh, delta: float, confidence: float) -> Proof:
-    """Returns the bound on epsilon that a design's cosines prove, and what it rests on.
+    """Returns the bound on epsilon that a design's cosines prove, and the threshold and counts behind it.
 
     Only canaries that are in are bet on; runs without any are skipped. Where rows are in the order in which
     runs were begun, the bound holds after each run, and the last is returned. Otherwise only the capital
@@ -159,16 +159,17 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     """
     conversions.require_levels(delta, confidence)
     runs = _select_present(design)
-    levels = cosine_of(STUDENT, design.dimension)
+    levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
     log_rates = compute_log_rates(design, levels)
     shares = np.stack([_compute_shares(run, levels) for run in runs])
+    # Capital that is bet whole on the first run needs to know which run was first.
     if design.in_order or len(runs) == 1:
         first = _make_first_bet(runs[0], design, delta)
     else:
         first = _make_no_first_bet(design)
 
     growth = _Growth(log_rates, delta, shares, first)
-    target = -float(np.log(1 - confidence))
+    target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
     if design.in_order:
         path = _find_path(growth, len(runs), target)
         epsilon = float(path[-1])
@@ -176,8 +177,8 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         path = np.zeros(0)
         epsilon = _bound_after_all(growth, len(runs), target)
 
-    # What is reported is the threshold that half of the only run's canaries chose, or else the threshold
-    # that most of the capital is on.
+    # The reported threshold is that chosen by half of the only run's canaries, or else that with most of the
+    # capital. Bets on thresholds come first among the components.
     level = first.level
     if len(runs) > 1 or level is None:
         components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
@@ -193,8 +194,8 @@ def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log of the probability that a canary's cosine exceeds each level if the canary is out.
 
     If the score is a rank among M fresh draws (`design.draws`), the probability is rounded down to a multiple
-    of 1 / (M + 1), since a rank has no others. But it is at least 1 / (M + 1), the probability of the first
-    rank.
+    of 1 / (M + 1), since ranks have no other probabilities. But it is at least 1 / (M + 1), the probability
+    of the first rank. With no draws scores are cosines themselves.
 
     Args:
       design: The design, with its dimension and number of fresh draws.
@@ -271,11 +272,12 @@ def count_exceedances(design: Fresh) -> Exceedances:
 def summarise_design(design: Fresh) -> ScoreSummary:
     """Returns the summary of a design's scores for simulations, on the scale of Student's T.
 
-    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale.
+    A cosine c in R^d is c sqrt(d - 1) / sqrt(1 - c^2) on that scale. Only canaries that are in count.
     """
     root = np.sqrt(design.dimension - 1)
     runs = []
     for run in _select_present(design):
+        # Finite for the cosines 1 and -1 too.
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
         # A run that failed has the cosine -1, which would be an infinite T.
         runs.append(np.maximum(student, -_FAR))
@@ -283,11 +285,11 @@ def summarise_design(design: Fresh) -> ScoreSummary:
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null_gdp`: the mu below which no GDP guarantee can hold, and its epsilon.
+    """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
-    Nothing is assumed of the scores' law. Epsilon is what a mu-GDP guarantee would state at delta; it does
-    not bound the epsilon of another trade-off curve. Both are 0, and marked as not holding, where canaries
-    that are out refute the exact law.
+    Nothing is assumed of the law of scores that are in. Epsilon is what a mu-GDP guarantee would state at
+    delta; it does not bound the epsilon of another trade-off curve. Both are 0, and marked as not holding,
+    where canaries that are out refute the exact law.
     """
     conversions.require_levels(delta, confidence)
     counted = count_exceedances(design)
@@ -295,6 +297,8 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
     path = claimed_curve.trace_least_mu(counted, mu, confidence) if holds else np.zeros(0)
     epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
+
+    # The reported threshold is that with most of the capital.
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
     runs = _select_present(design)
@@ -325,9 +329,10 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _test_out(design: Fresh) -> float:
-    """Returns the p-value of the exact law of out canaries' cosines, or of their ranks if there are draws.
+    """Returns the p-value of a test whether canaries that are out have the exact law.
 
-    It is 1 where no canary is out.
+    The law is that of their cosines or, if there are fresh draws, that of their ranks among the draws. The
+    p-value is 1 where no canary is out.
     """
     cosines_out = design.out()
     if not len(cosines_out):
@@ -338,10 +343,10 @@ def _test_out(design: Fresh) -> float:
 
 
 def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
-    """Returns the threshold on the scale of the scores.
+    """Returns the threshold on the scale of the scores, which are cosines or ranks.
 
-    For cosines that is the threshold itself. For ranks it is the largest rank placed above it: the
-    threshold's rate times M + 1, with M fresh draws.
+    For cosines that is the threshold itself. For ranks among M fresh draws it is the largest rank that counts
+    as above the threshold: the threshold's rate times M + 1. Low ranks stand for high cosines.
 
     Args:
       design: The design.
@@ -354,7 +359,11 @@ def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs."""
+    """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs.
+
+    If the design was given by a user, that includes how canaries were drawn and, for several runs, the order
+    of rows if they are declared to be in order.
+    """
     if design.draws:
         if not design.given:
             return _OWN_RANKS
@@ -369,22 +378,24 @@ def _choose_assumption(design: Fresh) -> Assumption:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Tests whether cosines (any shape) of canaries that are out have the law in R^d; returns the p-value.
+    """Returns the p-value of a test whether cosines (any shape) of canaries that are out have the law in R^d.
 
-    The cosines must be independent. They are if each is that of another direction with a vector that depends
-    on none of a run's directions, such as the movement of the model, or what is left of it outside the span
-    of the canaries that were in. Cosines are mapped to normal deviates of the same probability. These are
-    tested by Kolmogorov and Smirnov, and by the sum of their squares, which is chi-squared. The p-value is
-    twice the smaller of both. At LAW_LEVEL a d that is 1.2 times too large or too small is detected in 9 of
-    10 audits with 2,600 cosines, 1.5 times with 520, twice with 210.
+    That is the law of the cosine between a fixed and a uniform direction. The cosines must be independent.
+    They are if each is that of another direction with a vector that depends on none of these directions, such
+    as the movement of the model, or what is left of it outside the span of the canaries that were in. Cosines
+    are mapped to normal deviates of the same probability. These are tested by Kolmogorov and Smirnov, and by
+    the sum of their squares, which is chi-squared. The p-value is twice the smaller of both. At LAW_LEVEL a d
+    that is 1.2 times too large or too small is detected in 9 of 10 audits with 2,600 cosines, 1.5 times with
+    520, twice with 210.
     """
-    from scipy import stats  # most of SciPy's time to load
+    from scipy import stats  # here, since it takes most of SciPy's time to load
 
     values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     # Normal deviates with the same tail probability as each cosine, on the same side of 0.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
     squares = float(deviates @ deviates)
+    # Two-sided: deviates may be too large or too small.
     tail = min(stats.chi2.cdf(squares, values.size), stats.chi2.sf(squares, values.size))
     chi_squared_p = 2 * tail
     kolmogorov_p = stats.kstest(deviates, "norm").pvalue
@@ -426,6 +437,7 @@ def _assume_gdp(drawn: Assumption) -> Assumption:
     Args:
       drawn: What the limit on mu assumes of how canaries were drawn.
     """
+    # "nothing; a GDP guarantee" would make no sense.
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
         text,
@@ -496,6 +508,7 @@ class _Growth:
         self._shares = shares
         self._first = first
 
+        # Runs with the same shares are counted, so that the growth over them is computed once.
         self._distinct_shares, places = np.unique(shares, return_inverse=True)
         self._share_places = places.reshape(shares.shape)
         # How often each threshold had each of the distinct shares, in the runs after the first.
@@ -582,7 +595,8 @@ class _Growth:
     def _compute_most(self, epsilon: float) -> Array:
         """Returns m(t) = e^epsilon a(t) + delta of each threshold t, (T,).
 
-        It is the most that the mean share of cosines above t can be under (epsilon, delta)-DP.
+        It is the most that the mean share of cosines above t can be under (epsilon, delta)-DP, where a canary
+        that is out exceeds t at the rate a(t). The exponent is cut where exp would overflow.
         """
         return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta)
 
@@ -590,7 +604,7 @@ class _Growth:
         """Returns b_t, by how much each ramp rises at each threshold t, (V, T).
 
         A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, cut at 1 from below and at 20
-        from above; nu is one of _SHIFTS.
+        from above; nu is one of _SHIFTS. Before the first threshold its height is 1.
         """
         exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
@@ -599,7 +613,8 @@ class _Growth:
     def _compute_expected(self, rises: Array, largest_means: Array) -> Array:
         """Returns the log of the most that each ramp's mean can be, log(1 + sum_t b_t min(m(t), 1)), (V,).
 
-        A share is never above 1, which is why m(t) is cut there.
+        A ramp is 1 plus the rise b_t for each threshold t below a cosine. The mean share of cosines above t
+        is at most m(t) under (epsilon, delta)-DP, and no share is above 1.
 
         Args:
           rises: b_t, (V, T).
@@ -625,7 +640,7 @@ def _find_path(growth: _Growth, runs: int, target: float) -> Array:
     for run in range(runs):
         if run:
             growth.add_run(run)
-            # The same as growth.log_capital at this epsilon, for the price of a single run.
+            # What growth.log_capital would return at this epsilon, for the price of a single run.
             capital += growth.log_factors(run, first_unrefuted * _STEP)
         if special.logsumexp(capital) >= target:
             first_unrefuted = _find_first_unrefuted(growth, first_unrefuted, target)
@@ -666,17 +681,18 @@ def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
 
 
 def _leap(growth: _Growth, steps: int, target: float) -> int:
-    """Returns the last multiple of _STEP, from `steps` of them on, that bets on thresholds alone refute.
+    """Returns the last k >= `steps` for which bets on thresholds alone refute the epsilon k * _STEP.
 
-    Their capital falls with epsilon, so that they refute all before it too. It is found by leaps that double
-    and then halve. Where they do not refute the next multiple, it is `steps` itself.
+    The capital of these bets falls with epsilon, so that they refute all epsilons before it too. The search
+    leaps over distances that double and then halve. Where the bets do not refute the next multiple of _STEP,
+    the result is `steps` itself.
 
     Args:
       growth: The capital.
       steps: The number of _STEPs of an epsilon that the whole capital refutes.
       target: The log capital that refutes.
     """
-    on_thresholds = len(STUDENT) * len(BETS)
+    on_thresholds = len(STUDENT) * len(BETS)  # their number: they come first among the components
 
     def is_refuted(step: int) -> bool:
         """Returns whether the bets on thresholds alone refute the epsilon step * _STEP."""
@@ -710,7 +726,8 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
     """Returns what is bet whole on the first run, from its cosines (K,).
 
     The bet wins h(t) / m(t) on average over likely thresholds t, with h(t) the share of the cosines above t
-    and m(t) = e^epsilon a(t) + delta. In a plain design with at least 40 canaries, half of the canaries
+    and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at which a canary that is out exceeds t. In a
+    plain design with at least 40 canaries, half of the canaries
     chooses a threshold for the other half, and most of the bet is on that one. (The module docstring proves
     both.)
 
@@ -742,8 +759,8 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
 
     def win_on_both(epsilon: float) -> float:
         """Returns what a capital of 1 becomes on the chosen and the likely thresholds, against epsilon."""
-        # The share of hits over this has a mean of at most 1: what e^epsilon a(t) allows is at most
-        # 1 - _ETA times it, and what delta allows at most _ETA times it.
+        # The share of hits divided by `most` has a mean of at most 1: of the hits that DP allows, those by
+        # e^epsilon a(t) are at most 1 - _ETA times `most`, and those by delta at most _ETA times it.
         most = max(np.exp(min(epsilon + log_rate, _LARGEST_LOG)) / (1 - _ETA), delta / _ETA)
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
@@ -758,10 +775,10 @@ def _make_no_first_bet(design: Fresh) -> _First:
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns (places of a pilot of this size, places of the rest) among values (n,), at random.
+    """Draws a pilot of a given size from values (n,); returns (the pilot's places, the places of the rest).
 
-    The shuffle is seeded by the values' ranks: files may come sorted, and the same values give the same
-    pilot.
+    Files may come sorted, so that the pilot is drawn at random. The draw is seeded by the values' ranks, so
+    that the same values give the same pilot.
     """
     ranks = np.unique(values, return_inverse=True)[1]
     rng = np.random.default_rng(hash_ranks(ranks))
@@ -770,11 +787,11 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
 
 
 def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the cosine that promises most as a threshold, if further cosines are normal as the pilot's are.
+    """Returns the cosine that promises most as a threshold, if further cosines are normal like the pilot's.
 
     That is where h / a is largest: h is the share of cosines expected above it, less two standard deviations,
-    and a the rate of canaries that are out. It tries tenths of 1/sqrt(d) up to 10/sqrt(d), then a geometric
-    grid of 400 cosines up to 1.
+    and a the rate at which canaries that are out exceed it. Tenths of 1/sqrt(d) up to 10/sqrt(d) are tried,
+    then a geometric grid of 400 cosines up to 1.
 
     Args:
       pilot: The cosines of the pilot's canaries.
@@ -785,9 +802,10 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     grid = units[units < root] / root
-    spread = max(float(pilot.std()), 1e-12)
+    spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
     share = special.ndtr((pilot.mean() - grid) / spread)
-    # Two standard deviations less than expected of so many canaries, so that few of them do not decide.
+    # The share less two standard deviations, so that a few lucky canaries do not decide. Where nothing is
+    # left of it, the threshold is ruled out.
     sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
         log_odds = np.log(sure_share) - cosine_law.log_sf(grid, dimension)

@@ -115,9 +115,9 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     """Tests whether the trade-off curve between two sets of scores, (n,) in and (m,) out, is Gaussian.
 
     Scores are counted in cells at quantiles of both sets. Two normal laws of a common spread are fitted to
-    the counts. Three statistics of the misfit are compared with those of tables drawn from the fit, by a
-    fixed seed. The result depends on pooled ranks alone: an increasing map of the scores changes nothing but
-    rounding.
+    the table of counts. Three statistics of the misfit are compared with those of tables that are drawn from
+    the fit by a fixed seed. The result depends on pooled ranks alone: an increasing map of the scores changes
+    nothing but rounding.
 
     Raises:
       InputError: Scores that `estimate.check_scores` refuses.
@@ -129,9 +129,9 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     """Returns the least power of the test `examine` against four curves that are not Gaussian.
 
     They are the curves of Laplace, logistic and Student t noise and of a noisy bit, each with the parameter
-    at which its fitted mu has the size of the scores' fitted mu. Power is the probability of a p-value below
-    5% at the numbers of scores given, (n,) in and (m,) out. It is simulated, with a standard error of at most
-    0.036, and 0.015 near 95%. It is 0 where nothing can be tested.
+    at which the mu fitted to its scores is |mu| of the scores given. Power is the probability of a p-value
+    below 5% at the numbers of scores given, (n,) in and (m,) out. It is simulated, with a standard error of
+    at most 0.036, and 0.015 near 95%. It is 0 where nothing can be tested.
     """
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
@@ -145,8 +145,8 @@ def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Cur
 def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
     """Returns how many scores in all, if they are like these, would give the test `examine` a power of 95%.
 
-    It tries 1.5 to 20 times as many as there are. None where not even 20 times as many suffice, or where
-    nothing can be tested.
+    Multiples of the numbers of scores from 1.5 to 20 are tried. None where not even 20 times as many suffice,
+    or where nothing can be tested.
     """
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
     if not null.is_testable:
@@ -156,6 +156,7 @@ def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | 
         # down, and the result is a forecast.
         sizes = null.table.sum(1) * factor
         tables = draw_tables(sizes, compute_shares(null.fit), _TABLES)
+        # A table of so many scores like these has the same fit.
         larger = _Null(null.table * factor, null.fit, _refit(tables, null.fit))
         if _has_power(larger):
             return int(sizes.sum())
@@ -163,7 +164,7 @@ def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | 
 
 
 def _test(null: _Null) -> CurveTest:
-    """Returns the result of the test, by comparing the table's statistics with the drawn statistics."""
+    """Returns the result of the test, which compares the table's statistics with those of drawn tables."""
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
     if not null.is_testable:
@@ -186,7 +187,7 @@ def _has_power(null: _Null) -> bool:
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
-    """Returns scores (n,) in and (m,) out in cells, the fitted null, and statistics drawn under it.
+    """Returns the table of scores (n,) in and (m,) out, the fit to it, and statistics drawn under the fit.
 
     Nothing is drawn where nothing can be tested: with fewer than three cells, or worlds without overlap.
     """
@@ -202,7 +203,7 @@ def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
 def _refit(tables: Array, near: Fit) -> Array:
     """Returns the statistics (tables, 3) of tables (tables, 2, cells), after a fit to each table.
 
-    Fisher scoring of each starts from the fit `near`, which is close to all of them.
+    Each fit starts from the fit `near`, to a single table, which is close to all of them.
     """
     n_tables = len(tables)
     start = Fit(np.full(n_tables, near.mu), np.tile(near.cuts, (n_tables, 1)))
@@ -210,9 +211,10 @@ def _refit(tables: Array, near: Fit) -> Array:
 
 
 def _compute_statistics(tables: Array, fits: Fit) -> Array:
-    """Returns the statistics cells, spread and tails (..., 3) of tables (..., 2, cells) with their fits.
+    """Returns the three statistics (..., 3) of the misfit between tables (..., 2, cells) and their fits.
 
-    Spread is a two-sided score, so that it is squared.
+    They are called cells, spread and tails: the likelihood ratio, and Rao's scores for a quadratic and for a
+    cubic term. Spread is two-sided, so that it is squared.
     """
     spread, tails = np.moveaxis(compute_rao_scores(tables, fits), -1, 0)
     return np.stack([compute_likelihood_ratio(tables, fits), spread**2, tails], -1)
@@ -230,8 +232,9 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
       drawn: (tables, 3) statistics of tables drawn under the null.
     """
     mean = drawn.mean(0)
-    variance = np.maximum(drawn.var(0), 1e-24)
-    # A gamma law of this mean m and variance v has shape m^2 / v and rate m / v.
+    variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
+    # Columns 0 and 1 are cells and spread, column 2 is tails. A gamma law of mean m and variance v has shape
+    # m^2 / v and rate m / v.
     gamma_shape = mean[:2] ** 2 / variance[:2]
     gamma_tails = special.gammaincc(gamma_shape, statistics[..., :2] * mean[:2] / variance[:2])
     # At least 1: tables of few scores vary too little around their own fit.
@@ -240,6 +243,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     smooth = np.concatenate([gamma_tails, normal_tail[..., None]], -1)
 
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
+    # Where none reaches it, the smooth law decides alone.
     share = np.where(reaching, (reaching + 1) / (len(drawn) + 1), 0.0)
     return np.asarray(np.maximum(smooth, share))
 
@@ -250,9 +254,10 @@ def _combine(p_values: Array) -> Array:
 
 
 def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
-    """Returns how often the test fires on scores of a reference law, at the null's numbers of scores.
+    """Returns how often the test fires, with a p-value below CURVE_LEVEL, on scores of a reference law.
 
-    The law's parameter is the one at which the size of the null's mu would be fitted to its scores.
+    There are as many scores as in the null's table. The law's parameter is that at which |mu| of the null is
+    the mu that is fitted to the law's scores.
 
     Args:
       law: The family of the reference law.
@@ -263,6 +268,7 @@ def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     reference = _match_mu(law, abs(float(null.fit.mu)), cells)
     shares = _compute_reference_shares(reference, cells)
     tables = draw_tables(sizes, shares, _TABLES)
+    # The table of mean counts, whose fit is near those of all tables.
     expected = shares * sizes[:, None]
     statistics = _refit(tables, fit_tables(expected, approximate_fit(expected)))
     p_values = _combine(_compute_p_values(statistics, null.drawn))
@@ -278,6 +284,7 @@ def _tabulate_fitted_mus(law: ScoreFamily, cells: int) -> tuple[Array, Array]:
         tables.append(_compute_reference_shares(KnownLaw(law, float(parameter)), cells))
     stacked = np.array(tables)
     mus = fit_tables(stacked, approximate_fit(stacked)).mu
+    # Ascending, as `np.interp` needs them.
     return parameters, np.maximum.accumulate(mus)
 
 
@@ -288,7 +295,7 @@ def _match_mu(law: ScoreFamily, mu: float, cells: int) -> KnownLaw:
 
 
 def _compute_reference_shares(reference: KnownLaw, cells: int) -> Array:
-    """Returns the probabilities of cells (2, cells) under a pair of score laws, world out first.
+    """Returns the probabilities (2, cells) of cells under a pair of score laws, world out first.
 
     Cells are cut at the quantiles of scores of which half are in and half out.
     """
@@ -323,30 +330,32 @@ def count_in_cells(scores_in: Array, scores_out: Array) -> Array:
     counts = np.array([counts_out, counts_in], np.float64)  # of each distinct score
 
     shares = (counts / counts.sum(1, keepdims=True)).mean(0).cumsum()
-    # A distinct score lies in the cell of the middle of its share, from 0 to 1.
+    # The distinct scores divide the interval from 0 to 1 by their shares. Each lies in the cell in which the
+    # middle of its part lies.
     middles = shares - np.diff(shares, prepend=0.0) / 2
     smaller_world = min(len(scores_in), len(scores_out))
     cells = int(np.clip(2 * smaller_world // _SCORES_PER_CELL, 2, _MOST_CELLS))
-    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)
+    _, cell = np.unique(np.floor(middles * cells), return_inverse=True)  # without empty cells
     return np.array([np.bincount(cell, world) for world in counts])
 
 
 def has_overlap(table: Array) -> bool:
     """Returns whether the fitted mu of a table (2, cells) is finite.
 
-    It is where each world has scores in a higher cell than some of the other world's scores.
+    It is finite if each world has scores in a higher cell than some of the other world's scores.
     """
+    # The cells that hold scores of each world, in ascending order.
     cells_out = np.flatnonzero(table[0])
     cells_in = np.flatnonzero(table[1])
     return bool(cells_out[-1] > cells_in[0] and cells_in[-1] > cells_out[0])
 
 
 def approximate_fit(table: Array) -> Fit:
-    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, from which scoring can start.
+    """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, where `fit_tables` can start.
 
-    At each cut, mu is the distance of both worlds' normal quantiles; the fit takes the average over cuts,
-    weighted by inverse variance. Each cut is then placed where the mixture of both normal laws has the pooled
-    share of scores below it.
+    At each cut between cells, mu is the distance of both worlds' normal quantiles; the fit takes the average
+    over cuts, weighted by inverse variance. Each cut is then placed where the mixture of both normal laws has
+    the pooled share of scores below it. World out comes first in tables.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
@@ -386,7 +395,8 @@ def _compute_edges(fit: Fit) -> Array:
 def _compute_normal_mass(edges: Array) -> Array:
     """Returns the standard normal law's mass (..., cells) between neighbouring edges (..., cells + 1).
 
-    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise.
+    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise. The
+    mass is kept above 0, since it divides.
     """
     low = edges[..., :-1]
     high = edges[..., 1:]
@@ -454,6 +464,7 @@ def fit_tables(table: Array, near: Fit) -> Fit:
         shares = _compute_normal_mass(edges)
         jacobian = _compute_jacobian(edges)
         information = _compute_information(jacobian, sizes / shares)
+        # w: world, c: cell, p: parameter.
         gradient = np.einsum("...wcp,...wc->...p", jacobian, table / shares)
         step = np.linalg.solve(information, gradient[..., None])[..., 0]
         fit = _take_step(fit, step)
@@ -461,10 +472,10 @@ def fit_tables(table: Array, near: Fit) -> Fit:
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step (..., cells) of (cuts, mu).
+    """Returns the fit after a step (..., cells): the changes of the cells - 1 cuts, then that of mu.
 
-    The step is scaled down so that it closes at most 0.7 of any gap between cuts, and moves no parameter by
-    more than 1.
+    The step is scaled down so that it closes at most 0.7 of any gap between cuts, which keeps them in order,
+    and moves no parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -481,7 +492,7 @@ def compute_shares(fit: Fit) -> Array:
 
 
 def draw_tables(sizes: Array, shares: Array, tables: int) -> Array:
-    """Returns multinomial tables of counts (tables, 2, cells), drawn by a fixed seed.
+    """Draws multinomial tables of counts (tables, 2, cells), by a fixed seed.
 
     Args:
       sizes: (2,) the number of scores of each world.
@@ -496,26 +507,28 @@ def draw_tables(sizes: Array, shares: Array, tables: int) -> Array:
 
 
 def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
-    """Returns twice the log-likelihood ratio (...,) of the best two multinomials to the fit.
+    """Returns the likelihood-ratio statistic (...,) of the fit against any two multinomial laws.
+
+    It is 2 sum n log(n / e) over both worlds' cells, with the counts n and the counts e that the fit expects.
 
     Args:
       table: (..., 2, cells) counts, world out first.
       fit: The fit to these tables.
     """
     expected = table.sum(-1, keepdims=True) * compute_shares(fit)
-    # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0.
+    # Empty cells contribute 0: xlogy(0, y) is 0 for y > 0. Rounding may leave the sum below 0.
     terms = special.xlogy(table, np.maximum(table, 1) / expected)
     return np.asarray(np.maximum(2 * terms.sum((-1, -2)), 0.0))
 
 
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
-    """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio.
+    """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio of the worlds.
 
-    The terms are a quadratic, and a cubic of the opposite sign of mu. A term f tilts the fitted law of world
-    "in" by exp(c f), and leaves that of world "out" as it is. Its statistic is the derivative of the log
-    likelihood by c at c = 0, divided by the standard deviation that the derivative has when cuts and mu are
-    fitted. Both statistics are about standard normal where the fit holds and cells contain many scores of
-    both worlds.
+    The first term is quadratic; the second is cubic, with the sign opposite to that of mu. A term f tilts the
+    fitted law of world "in" by exp(c f), and leaves that of world "out" as it is. Its statistic is the
+    derivative of the log likelihood by c at c = 0, divided by the standard deviation that the derivative has
+    when cuts and mu are fitted. Both statistics are about standard normal where the fit holds and cells
+    contain many scores of both worlds.
 
     Args:
       table: (..., 2, cells) counts, world out first.

@@ -76,11 +76,16 @@ def clip(vector: Array, clipping_norm: Array) -> Array:
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
     norm = largest * jnp.linalg.norm(scaled)
+    # C over a norm of 0 is infinite, and the factor 1.
     return vector * jnp.minimum(1.0, clipping_norm / norm)
 
 
 def per_example(loss: Loss) -> ClippedSum:
-    """Returns the strategy that takes every example's gradient by vmap: for any loss(theta, example)."""
+    """Returns the function that sums clipped gradients by taking each example's gradient, with vmap.
+
+    Args:
+      loss: loss(theta, example) of a single example; any function.
+    """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
@@ -96,12 +101,16 @@ def per_example(loss: Loss) -> ClippedSum:
 def per_example_dots(loss: Loss) -> ClippedDots:
     """Returns a function (theta, batch, C, v (p,)) -> the dot product of each clipped gradient with v, (B,).
 
-    It takes each example's gradient by vmap, for any loss(theta, example).
+    It takes each example's gradient by vmap.
+
+    Args:
+      loss: loss(theta, example) of a single example; any function.
     """
 
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)
         products: Array = gradients @ direction
+        # Clipping scales a gradient, and its dot product likewise.
         return products * scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
 
     return dots
@@ -110,9 +119,9 @@ def per_example_dots(loss: Loss) -> ClippedDots:
 def separate(theta: Array, batch: Batch) -> Batch:
     """Returns the batch with features (B, ...) that depend on theta (p,), their values unchanged.
 
-    Under `vmap` over models, features that all models share are not batched, and on a mesh of devices JAX
-    0.10 to 0.12 then cannot take per-example gradients of convolution kernels. Selecting between the features
-    and themselves by an entry of theta does nothing but make them batched as theta is; XLA removes it.
+    Under `vmap` over models, features that all models share are not batched. On a mesh of devices JAX 0.10 to
+    0.12 then cannot take per-example gradients of convolution kernels. Selecting between the features and
+    themselves by an entry of theta makes them batched as theta is, and nothing else; XLA removes it.
     """
     features, labels = batch
     # True, or False where theta is NaN; either way the selection below gives the features.

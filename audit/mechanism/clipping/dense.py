@@ -41,8 +41,8 @@ def book_keeping(
       criterion: criterion(logits, label) is the loss of a single example.
 
     Raises:
-      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function of more
-        than one entry makes examples mix (both are checked on a probe when the function is traced): use
+      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function that is
+        not elementwise mixes examples (both are checked on random data when the function is traced): use
         `per_example` there.
     """
 
@@ -54,9 +54,9 @@ def book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
 
-        Zeros (outputs, B), the "taps", are added to every dense layer's pre-activations. The total loss's
-        gradient at a layer's taps has the output gradient g of each example in a column, and with that
-        example's input a its gradient's squared norm is
+        Zeros (outputs, B), the "taps", are added to every dense layer's output. Column i of the total loss's
+        gradient at a layer's taps is the gradient g at the layer's output for example i. With that example's
+        input a to the layer, the squared norm of the example's gradient is
 
             ||g||^2 (1 + ||a||^2), summed over layers; the 1 is for the bias.
         """
@@ -102,7 +102,8 @@ def _require_separate_examples(
 ) -> None:
     """Raises TypeError if a module's logits for a batch of columns differ from those example by example.
 
-    Both are computed on random parameters and random features.
+    They do if a function between dense layers mixes examples. Both are computed on random parameters and
+    random features.
 
     Args:
       module: a module of dense layers.
@@ -112,7 +113,7 @@ def _require_separate_examples(
     """
     rng = np.random.default_rng(0)
 
-    def both_outputs(theta: Array, features: Array) -> tuple[Array, Any]:
+    def compute_both_ways(theta: Array, features: Array) -> tuple[Array, Any]:
         """Returns the logits (B, outputs) of a batch: by columns at once, and example by example."""
         params = unravel(theta)
         logits, _ = _forward(module, params, features.T, _make_taps(params, shape[0]))
@@ -122,9 +123,10 @@ def _require_separate_examples(
         theta = np.float32(rng.normal(size=size) / 3)  # small, so that no logit overflows
         features = np.float32(rng.normal(size=shape))
         # Compiled whole: op by op even a small network would compile 60 programs.
-        program = jax.jit(both_outputs).lower(theta, features).compile()
+        program = jax.jit(compute_both_ways).lower(theta, features).compile()
         together, alone = program(theta, features)
     except (ValueError, IndexError) as error:
+        # A function that mixes examples may not take columns at all.
         raise TypeError(
             f"{type(module).__name__} mixes examples ({error}): use per_example"
         ) from None
@@ -212,7 +214,7 @@ def _forward(
 def _multiply(kernel: Array, columns: Array) -> Array:
     """Returns kernel.T (outputs, inputs) @ columns (inputs, B); as written-out sums for a small kernel."""
     if kernel.size <= _UNROLLED:
-        # XLA fuses sums with what follows, but no GEMM call.
+        # XLA fuses written-out sums with what follows, but not the call of a matrix product.
         return _small_product(kernel, columns)
     return kernel.T @ columns
 
@@ -231,7 +233,12 @@ def _small_product_forward(kernel: Array, columns: Array) -> tuple[Array, tuple[
 def _small_product_backward(saved: tuple[Array, Array], gradients: Array) -> tuple[Array, Array]:
     """Returns the gradients at kernel and columns, from those at the product (outputs, B).
 
-    Written by hand, since JAX's derivative of each slice of the written-out form would pad it.
+    It is written by hand: JAX's own derivative of the written-out sums, which slice the kernel and the
+    columns, would pad the gradient of each slice.
+
+    Args:
+      saved: (kernel (inputs, outputs), columns (inputs, B)).
+      gradients: the gradients at the product, (outputs, B).
     """
     kernel, columns = saved
     return columns @ gradients.T, _small_product(kernel.T, gradients)
@@ -243,7 +250,7 @@ _small_product.defvjp(_small_product_forward, _small_product_backward)
 def _row_sum(rows: Array) -> Array:
     """Sums rows (n, B) over the first axis; a sum of up to _UNROLLED rows is written out, row + row + ...
 
-    XLA then keeps the examples of the last axis in vector lanes.
+    XLA computes such a sum for many examples, which lie along the last axis, at once in vector registers.
     """
     if len(rows) > _UNROLLED:
         return jnp.sum(rows, axis=0)

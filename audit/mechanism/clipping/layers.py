@@ -105,6 +105,7 @@ class Call:
     @property
     def shape(self) -> tuple[int, int]:
         """The output's shape as a matrix of L places and O channels, (L, O), or (O, L) for channels first."""
+        # `saved` has the same places as the output.
         if self.channels_last:
             length = self.saved.shape[0]
             return length, self.output.size // length
@@ -147,7 +148,8 @@ def call(layer: Any, x: Array) -> Call | None:
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
-        product = jax.lax.optimization_barrier(product)  # a GPU would write biases out
+        # Without the barrier a GPU would write the biases, repeated at every place, to memory.
+        product = jax.lax.optimization_barrier(product)
         output = product + params["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
@@ -215,7 +217,10 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
         return batched(kernel, x, columns), (kernel, x, columns)
 
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
-        """Returns the gradients at the kernel and at x, from that at the product (..., O, L)."""
+        """Returns the gradients at the kernel and at x, from that at the product (..., O, L).
+
+        The gradient at the columns is None: x has it already.
+        """
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
         return at_kernel, layer.fold(kernel, gradient, x), None
@@ -224,7 +229,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     product = jax.custom_batching.custom_vmap(batched)
 
     @product.def_vmap
-    def _(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
+    def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
         """Computes the product of several examples, and of several models where the kernel is batched too.
 
         Args:
@@ -243,8 +248,8 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     return result
 
 
-def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
-    """Measures the kernel's gradients in the form of the fewest multiply-adds.
+def _measure_kernel(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
+    """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
     With one place, an outer product is held as its factors. With L places, K inputs and O outputs, each
     example's gradient is formed where K O < L (K + O); else the Gram form measures it.
@@ -252,9 +257,9 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
       gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      rows: whether places are rows of both.
+      places_are_rows: whether the L places are the rows of these matrices, or their columns.
     """
-    if rows:
+    if places_are_rows:
         _, length, k = saved.shape
         o = gradients.shape[2]
     else:
@@ -264,8 +269,8 @@ def _measure_kernel(saved: Array, gradients: Array, rows: bool) -> Measure:
     if length == 1:
         return _measure_factors(saved.reshape(-1, k), gradients.reshape(-1, o))
     if k * o < length * (k + o):
-        return _measure_formed(saved, gradients, rows)
-    return _measure_gram(saved, gradients, rows)
+        return _measure_formed(saved, gradients, places_are_rows)
+    return _measure_gram(saved, gradients, places_are_rows)
 
 
 def _measure_factors(inputs: Array, gradients: Array) -> Measure:
@@ -274,7 +279,7 @@ def _measure_factors(inputs: Array, gradients: Array) -> Measure:
     return Measure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
 
 
-def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
+def _measure_formed(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
     """Measures a kernel's gradients by forming that of each example, (B, K, O).
 
     If places are rows, the transpose (B, O, K) is formed instead, which copies less memory.
@@ -282,9 +287,9 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
       gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      rows: whether places are rows of both.
+      places_are_rows: whether the L places are the rows of these matrices, or their columns.
     """
-    if not rows:
+    if not places_are_rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))
         return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
@@ -293,7 +298,7 @@ def _measure_formed(saved: Array, gradients: Array, rows: bool) -> Measure:
     return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
 
 
-def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
+def _measure_gram(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
     """Measures a kernel's gradients by the Gram form, without forming that of any example.
 
     The squared norm of sum_l a_l g_l' is the sum over places l, m of (a_l . a_m)(g_l . g_m).
@@ -301,11 +306,11 @@ def _measure_gram(saved: Array, gradients: Array, rows: bool) -> Measure:
     Args:
       saved: the layer's inputs a, rows (B, L, K) or columns (B, K, L).
       gradients: the gradients g at its output, (B, L, O) or (B, O, L).
-      rows: whether places are rows of both.
+      places_are_rows: whether the L places are the rows of these matrices, or their columns.
     """
     # Subscripts of `einsum`: dot products of all pairs of places l, m, and the sum of outer products.
-    dot_places = "blk,bmk->blm" if rows else "bkl,bkm->blm"
-    sum_outer = "blk,blo->ko" if rows else "bkl,bol->ko"
+    dot_places = "blk,bmk->blm" if places_are_rows else "bkl,bkm->blm"
+    sum_outer = "blk,blo->ko" if places_are_rows else "bkl,bol->ko"
     gram = jnp.einsum(dot_places, saved, saved) * jnp.einsum(dot_places, gradients, gradients)
 
     def contract(scales: Array) -> Array:
@@ -321,7 +326,7 @@ def _measure_vectors(by_example: Array) -> Measure:
 
 
 def _add_bias(output: Array, params: Any) -> Array:
-    """Returns the output plus the layer's bias, where it has any."""
+    """Returns a layer's output plus its bias, if its parameters have a bias."""
     if "bias" not in params:
         return output
     biased: Array = output + params["bias"]

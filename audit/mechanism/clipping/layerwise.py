@@ -87,7 +87,7 @@ def unfolded_book_keeping(
             added: Array = total + summed.reshape(total.shape)
             return added
 
-        def only_factored(summed: Any) -> layers.Factors | None:
+        def keep_factors(summed: Any) -> layers.Factors | None:
             """Returns a parameter's sum over a block if it is Factors, else None."""
             return summed if _is_factored(summed) else None
 
@@ -95,7 +95,7 @@ def unfolded_book_keeping(
             """Adds a block's sums to the total, and returns the factors that are left out of it."""
             sums = _block_sum(module, params, criterion, shapes, block, clipping_norm)
             total = jax.tree.map(add_unless_factored, total, sums)
-            return total, jax.tree.map(only_factored, sums, is_leaf=_is_factored)
+            return total, jax.tree.map(keep_factors, sums, is_leaf=_is_factored)
 
         def complete(total: Array, factors: layers.Factors | None) -> Array:
             """Returns a parameter's sum: its total, or the product of the factors of all blocks."""
@@ -135,7 +135,11 @@ def unfolded_dots(
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         def dots_of_block(block: _Block) -> Array:
-            """Returns the dot products (b,) of a block's examples, as derivatives at their weights."""
+            """Returns the dot products (b,) of a block's clipped gradients with v.
+
+            If example i has the weight w_i in the block's clipped sum, the derivative of the sum's dot
+            product with v at w_i is the dot product of example i.
+            """
 
             def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
                 """Returns the dot product of a single parameter's clipped sum with its part of v."""
@@ -160,7 +164,9 @@ def unfolded_dots(
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
-    """Returns how many bytes the stored inputs and gradients of one model's block of examples should take.
+    """Returns how many bytes the stored inputs and gradients of a single model's block of examples may take.
+
+    A CPU's blocks are small, since they are to stay in its cache.
 
     Args:
       hardware: the devices that compute; by default this process's.
@@ -172,7 +178,7 @@ def block_bytes(hardware: Hardware | None = None) -> int:
 def _plan_blocks(
     module: nn.Module, params: Any, batch: Batch, block_bytes: int
 ) -> tuple[_Shapes, int]:
-    """Returns (the shape of each layer's output as a matrix, by its path; the most examples of a block).
+    """Returns (each layer's path -> the shape of its output as a matrix, the most examples of a block).
 
     Args:
       module: the network.
@@ -186,6 +192,7 @@ def _plan_blocks(
     _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
     shapes = {path: call.shape for path, call in calls.items()}
     budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
+    # A block has at least an example, even if that exceeds the budget.
     return shapes, max(1, budget // _count_bytes(calls))
 
 
@@ -246,7 +253,7 @@ def _block_sum(
     taps = {path: jnp.zeros((count, *shape)) for path, shape in shapes.items()}
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
 
-    # An example's squared norm is the sum over all parameters of all layers.
+    # The squared norm of an example's gradient is the sum over all parameters of all layers.
     names = _parameters_by_module(params)
     measures = {}
     for path in shapes:
@@ -257,7 +264,7 @@ def _block_sum(
     scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
 
     def contract(path: Any, _: Array) -> Array | layers.Factors:
-        """Returns the clipped sum of the parameter at this path."""
+        """Returns the clipped sum of the parameter at this path, whose last entry is the parameter's name."""
         return measures[_module_of(path)][path[-1].key].contract(scales)
 
     return jax.tree_util.tree_map_with_path(contract, params)
@@ -310,7 +317,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
 
 def _parameters_by_module(params: Any) -> dict[str, list[str]]:
-    """Returns the names of each module's own parameters, by the module's path."""
+    """Returns a map from each module's path to the names of the parameters that it holds itself."""
     names: dict[str, list[str]] = {}
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         names.setdefault(_module_of(path), []).append(path[-1].key)
