@@ -129,7 +129,7 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
       InputError: with these rounds the setting is invalid.
     """
     participations = sum(map(len, listed))
-    mean_clients = max(round(participations / len(listed)), 1)
+    mean_clients = max(round(participations / len(listed)), 1)  # a cohort of 0 would be invalid
     with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
     validate_federated(with_listed)
     return with_listed
@@ -140,6 +140,9 @@ def rounds(
 ) -> Participation:
     """Draws from the setting's seed which clients and canaries take part in which round.
 
+    With Poisson participation, canaries take part in each round with the clients' probability. Else each
+    canary takes part in `setting.repetitions` rounds.
+
     Args:
       setting: the setting, whose participation says how clients are drawn.
       clients: the clients' data.
@@ -149,7 +152,7 @@ def rounds(
       InputError: there are too few clients for a cohort, or the list names one that does not exist.
     """
     key = game.root(setting.seed, "batches")
-    canary_key = jax.random.fold_in(key, 1)
+    canary_key = jax.random.fold_in(key, 1)  # for the canaries' draws
 
     if listed is None and setting.participation == "poisson":
         members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
