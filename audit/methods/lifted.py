@@ -310,6 +310,7 @@ def exchangeable_limits(
     Raises:
       InputError: An order that is no power of two or above K, or sums out of range.
     """
+    # A power of two, and no other number, shares no bit with the number before it.
     require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
     require(
         order <= canaries,

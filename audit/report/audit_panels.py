@@ -113,7 +113,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
-    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)  # about the root of the number of scores
+    # About the root of the number of scores; more than 60 bars would be too thin.
+    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
     bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
@@ -174,7 +175,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
             # A bound whose assumption the scores refute: faded, and crossed out.
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
         elif row.assumes.text not in (NOTHING.text, COINS.text):
-            # A bound that assumes more than the audit itself ensures: light. All others stay solid.
+            # A bound that assumes more than the audit itself ensures: light. All others stay solid. Without
+            # an alpha of its own, the bar takes the face's opacity.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
             light.append(row.assumes.word)
 
@@ -206,6 +208,7 @@ def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     There are at most two. If they are close, the name of the smaller one stands before its line, so that the
     names do not overlap. Equal upper bounds have a single line.
     """
+    # `upper_bounds` are in ascending order.
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
     are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
     limits: dict[float, _Limit] = {}

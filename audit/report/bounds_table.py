@@ -82,6 +82,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
+    # With a single canary a run, errors are shown as counts over scores; else as rates.
     has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title]
@@ -114,6 +115,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
     notes.append(_show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *error_names, "assumes")
+    # A row is a tuple of cells: each column takes the cell at its own place.
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]

@@ -170,6 +170,7 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
     if conclusion.looks is not None:
         flags["looks"] = ",".join(str(runs) for runs in conclusion.looks.schedule)
     if conclusion.composition is not None:
+        # The fields of a composition have the names of the flags.
         for name, value in conclusion.composition._asdict().items():
             flags[name] = f"{value:.12g}"
         hidden_state = conclusion.hidden_state
