@@ -225,6 +225,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
+        # A hidden-state bound never comes without composition's: it is not None here.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -394,6 +395,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
         return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
     most = at_most(tightest.epsilon)
+    # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
@@ -417,6 +419,7 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
     """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else ""."""
     if not broken.hidden:
         return ""
+    # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" Composition, which allows {composition}, notices nothing."
 

@@ -342,7 +342,8 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     def respond(theta_0: Array) -> Array:
         """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
 
-        The canary's score is the projection on its coordinate.
+        The canary's score is the projection of the final model on its coordinate. mu is the distance between
+        the score's means with and without the canary, in standard deviations.
         """
         mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
         return mu_of_projection
@@ -406,6 +407,8 @@ def unresponsive(setting: Setting, parameters: int) -> str:
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
     """Forecasts by linear response which mu an audit finds with a canary along each coordinate.
 
+    mu is the distance between a score's means with and without the canary, in standard deviations.
+
     Args:
       played: the game of a model with p parameters whose optimizer is SGD, with momentum or without.
 
@@ -422,6 +425,8 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
 
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
     """Forecasts by linear response which mu a canary along each coordinate gives.
+
+    mu is the distance between a score's means with and without the canary, in standard deviations.
 
     Where canaries have steps of their own, the mean of the canaries' masks stands in for each mask. The
     response is linear in the mask, so that the mean mask gives the mean of the canaries' shifts. The mu of a
