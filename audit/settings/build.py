@@ -342,8 +342,8 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     def respond(theta_0: Array) -> Array:
         """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
 
-        The canary's score is the projection of the final model on its coordinate. mu is the distance between
-        the score's means with and without the canary, in standard deviations.
+        The canary's score is its coordinate of theta_0 minus the final model. mu is the distance between the
+        score's means with and without the canary, in standard deviations.
         """
         mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
         return mu_of_projection
