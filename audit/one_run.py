@@ -70,15 +70,15 @@ def coins(seed: int, count: int) -> NDArray[np.bool_]:
 def cosines(displacement: ArrayLike, seed: int, count: int, first: int = 0) -> Array:
     """Returns each canary's cosine (count,) with the displacement, larger if the canary took part.
 
-    Beside the displacement it takes two megabytes of memory. It draws about 10^8 coordinates a second, and
-    draws count * d.
+    It takes two megabytes of memory beside the displacement. It draws count * d coordinates, about 10^8 a
+    second.
 
     Args:
-      displacement: (d,), the final trained parameters minus the initial ones; turn the sign where the
-        training subtracts what canaries send.
+      displacement: (d,), the final trained parameters minus the initial ones. It must point along what
+        canaries send: negate it where training subtracts their updates, as gradient descent does.
       seed: the seed of the canaries.
       count: the number of canaries to score.
-      first: the index of the first of them.
+      first: the index of the first canary to score.
 
     Returns:
       Cosines (count,) of canaries first, first + 1, ...

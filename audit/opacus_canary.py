@@ -164,7 +164,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Raises:
           InputError: nothing moved, the parameters are not finite, or leave-one-out has too many directions.
         """
-        # Steps subtract gradients: the canaries push against the movement.
+        # Steps subtract gradients, so that inserted directions move the model against themselves. The sign
+        # is turned: a direction that is in then has a positive cosine.
         displacement = np.asarray(drift, np.float64) - self.movement()
         return directions.cosines(
             displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out

@@ -232,7 +232,9 @@ def _write_report(
 def _require_covered(
     setting: Setting, request: StepsRequest, own_adversary: Adversary | None, delta: float
 ) -> None:
-    """Raises InputError where the constants that a caller requests are out of range, or would bound nothing.
+    """Raises InputError where the Lipschitz constants that a caller requests are out of range or useless.
+
+    They are useless where no bound on what the last model leaks would follow from them.
 
     Args:
       setting: the audit's setting.
@@ -262,12 +264,12 @@ def _find_steps(
 ) -> Steps | None:
     """Returns the Lipschitz constants of the steps that an audit uses, and keeps them in the store.
 
-    The request decides whether they are measured or are those for which the caller vouches. Without a
-    request they are constants that an earlier call with this version measured and stored.
+    A request decides whether the constants are measured or are those for which the caller vouches. Without a
+    request, constants that an earlier call of this version measured and stored are used again.
 
     Returns:
-      The constants. None without a request where no measured constants are stored: other constants in the
-      store, such as those for which an earlier caller vouched, are then deleted.
+      The constants; None without a request where no measured constants are stored. Other constants in the
+      store, such as those for which an earlier caller vouched, are deleted.
     """
     if request.is_measured:
         own = audit.own
@@ -282,7 +284,7 @@ def _find_steps(
         stored_steps = lipschitz.find_current(store)
         if stored_steps is not None and stored_steps.runs:  # 0 where they were vouched for
             steps = stored_steps
-    lipschitz.keep(store, steps)
+    lipschitz.keep(store, steps)  # deletes what is stored where `steps` is None
     return steps
 
 
@@ -418,9 +420,9 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
 
 
 def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Returns a caller's array of real numbers in the types that training takes.
+    """Returns a caller's array of real numbers in a type that training takes.
 
-    Bytes stay bytes, other whole numbers become int32, and floats become float32.
+    Bytes (uint8) stay bytes, other whole numbers and booleans become int32, and floats become float32.
 
     Args:
       name: the array's name in messages.
@@ -432,8 +434,9 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     array = arrays.real(name, values)
     if array.dtype == np.uint8:
         return array
-    is_whole = array.dtype.kind in "biu"
+    is_whole = array.dtype.kind in "biu"  # booleans, signed and unsigned whole numbers
     limit = 2**31 if is_whole else float(np.finfo(np.float32).max)
+    # NaN and infinity are below no limit.
     fits = np.abs(array.astype(np.float64)) < limit
     require(
         fits.all(),

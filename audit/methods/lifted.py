@@ -110,6 +110,8 @@ class CanaryMethod(Method):
 def count(design: Design, family: Family, error: float) -> Counted:
     """Chooses a threshold on a pilot of the runs; counts its errors in the pilot and in the other runs.
 
+    A canary whose score is above the threshold is guessed to be in.
+
     Args:
       design: The scores.
       family: The trade-off functions for whose parameter the threshold is chosen.
@@ -129,21 +131,31 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the lower bound on mu by betting against Gaussian trade-off curves, and its epsilon.
+    """Returns a lower bound on mu, the parameter of a Gaussian trade-off curve, and the epsilon of that mu.
 
-    Both hold for any number of runs. The epsilon is that of a Gaussian curve with this mu: it is a lower
-    bound only if the average trade-off curve is Gaussian.
+    The betting test bounds mu, for any number of runs. The epsilon is that of a Gaussian curve with this mu.
+    It is a lower bound only if the average trade-off curve is Gaussian.
+
+    Args:
+      counted: The errors at a threshold, in the pilot's runs and in the counted runs.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
-    """Returns the lower bound on mu from both average error rates and a standard error over runs.
+    """Returns a lower bound on mu from the average error rates and their spread over runs, and its epsilon.
 
-    It is the estimate of mu minus Student's quantile times the standard error, at least 0. Runs are the
-    independent units, not canaries. The bound is asymptotic: it needs many runs. The epsilon that is computed
-    from mu also needs a Gaussian trade-off curve.
+    The bound is the estimate of mu minus Student's quantile times its standard error, but at least 0. Runs
+    are the independent units, not canaries. The bound is asymptotic: it needs many runs. The epsilon that is
+    computed from mu also needs a Gaussian trade-off curve.
+
+    Args:
+      counted: The errors at a threshold; only those of the runs outside the pilot are used.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     mu = max(_compute_normal_limit(counted.rest, 1 - confidence), 0.0)
     return Proven(conversions.epsilon_from_mu(mu, delta), mu)
@@ -152,13 +164,13 @@ def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
     """Returns the record of a method of the LiDP paper (Pillutla et al., 2023), for an order and an interval.
 
-    The method's bound is the epsilon of the curve through the upper limits of both error rates, each at half
-    of the error.
+    Each error rate gets an upper confidence limit, at half of the bound's error. The bound is the epsilon of
+    the trade-off curve through both limits.
 
     Args:
       order: The highest moment of a run's errors that is used, a power of two.
       interval: `wilson` or `bernstein`.
-      assumes: What the interval needs.
+      assumes: What the interval needs to be valid.
     """
 
     def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
@@ -167,20 +179,20 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
         The rate is `scale` times the mean share of errors among a run's canaries (`RunErrors`).
         """
         _, upper = exchangeable_limits(sums, canaries, order, error, interval)
-        return min(scale * upper, 1.0)
+        return min(scale * upper, 1.0)  # a scale above 1 may lift the limit above 1
 
     def prove(counted: Counted, delta: float, confidence: float) -> Proven:
-        """Returns epsilon of the trade-off curve through both rates' upper limits, at least 0.
+        """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
 
         Args:
-          counted: The errors at a threshold, of which those outside the pilot count.
+          counted: The errors at a threshold; only those of the runs outside the pilot are used.
           delta: The delta of epsilon.
-          confidence: The least probability with which both limits hold, as far as the interval is valid.
+          confidence: The least probability with which both limits hold, provided that the interval is valid.
         """
-        error = (1 - confidence) / 2  # of each limit
-        rest = counted.rest
-        fpr = bound_rate(rest.scale_out, rest.alarms, rest.canaries_out, error)
-        fnr = bound_rate(rest.scale_in, rest.misses, rest.canaries_in, error)
+        error_per_limit = (1 - confidence) / 2
+        errors = counted.rest
+        fpr = bound_rate(errors.scale_out, errors.alarms, errors.canaries_out, error_per_limit)
+        fnr = bound_rate(errors.scale_in, errors.misses, errors.canaries_in, error_per_limit)
         return Proven(max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0))
 
     return CanaryMethod(
@@ -210,15 +222,17 @@ def wilson(mean: float, n: int, error: float, variance: VarianceBound = _VARIANC
       (lower, upper)
     """
     z = float(-special.ndtri(error))
-    # The means x that are not rejected have a x^2 - b x + c <= 0.
+    # As variance(x) = linear * x + constant - x^2, the means x that are not rejected have
+    # a x^2 - b x + c <= 0.
     a = n + z * z
     b = 2 * n * mean + z * z * variance.linear
     c = n * mean**2 - z * z * variance.constant
+    # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
     root = np.sqrt(max(b * b - 4 * a * c, 0.0))
     low = (b - root) / (2 * a)
     high = (b + root) / (2 * a)
 
-    # The variance of a value in [0, 1] is at most 1/4.
+    # The variance of a value in [0, 1] is at most 1/4, which bounds how far a limit is from the mean.
     largest_width = z / (2 * np.sqrt(n))
     lower = np.clip(max(low, mean - largest_width), 0, 1)
     upper = np.clip(min(high, mean + largest_width), 0, 1)
@@ -263,6 +277,7 @@ def _compute_bernstein_upper(mean: float, log_per_value: float, variance: Varian
     a = 1 + 2 * log_per_value
     b = 2 * (shifted + log_per_value * variance.linear)
     c = shifted**2 - 2 * log_per_value * variance.constant
+    # Rounding, or a variance bound below 0, can make the discriminant negative. It then counts as 0.
     root = (b + np.sqrt(max(b * b - 4 * a * c, 0.0))) / (2 * a)
 
     largest = shifted + np.sqrt(log_per_value / 2)  # the variance is at most 1/4
@@ -295,6 +310,7 @@ def exchangeable_limits(
     Raises:
       InputError: An order that is no power of two or above K, or sums out of range.
     """
+    # A power of two, and no other number, shares no bit with the number before it.
     require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
     require(
         order <= canaries,
@@ -332,10 +348,10 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
       canaries: K, the number of bits of a run.
       order: The highest l.
     """
-    shares = np.ones_like(sums, np.float64)
+    shares = np.ones_like(sums, np.float64)  # (n,) C(S, j) / C(K, j), for j = 0
     means = [1.0]
     for j in range(order):
-        # From C(S, j) / C(K, j) to the same with j + 1; 0 where a run has fewer than j + 1 ones.
+        # From j to j + 1. The share is 0 where a run has fewer than j + 1 ones.
         shares = shares * np.maximum(sums - j, 0) / (canaries - j)
         means.append(float(shares.mean()))
     return means
@@ -344,9 +360,10 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
 def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> VarianceBound:
     """Returns an upper bound on the variance of the estimate m_j of a moment, as a function of x = mu_j.
 
-    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random j-subsets of
-    the canaries share i (LiDP paper, Appendix). Subsets that coincide (i = j) give the linear term h_j(j) x.
-    The others give the constant, with each moment replaced by its upper limit.
+    Var(m_j) = sum_i h_j(i) mu_(2j - i) - mu_j^2, where h_j(i) is the probability that two random sets of j
+    canaries share i canaries (LiDP paper, Appendix). Sets that coincide (i = j) give the linear term
+    h_j(j) x. The others give the constant, with each moment replaced by its upper limit. A `VarianceBound`
+    subtracts x^2 by itself.
 
     Args:
       j: The order of the moment.
@@ -361,7 +378,10 @@ def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> Va
 
 
 def _overlaps(size: int, canaries: int) -> list[float]:
-    """Returns h(i) for i = 0, ..., size: the probability that two random subsets share i canaries.
+    """Returns the probabilities that two random subsets of the canaries share i = 0, 1, ..., size canaries.
+
+    They are those of the hypergeometric law: with the first subset fixed, the second draws i canaries from it
+    and the others from outside.
 
     Args:
       size: The number of canaries of each subset.
@@ -463,11 +483,11 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 def _conclude(
     method: CanaryMethod, design: Design, counted: Counted, delta: float, confidence: float
 ) -> Bound:
-    """Returns the record of a method's bound, widened where coins that a caller gave may be slightly unfair.
+    """Returns the record of a method's bound, widened where the coins are a caller's, which may be unfair.
 
-    In that case limits of the coins' probability raise the error rates of the counted runs. They do not raise
-    the pilot's: the limits come from all coins, also those of the counted runs, and so must not change what
-    the pilot chose.
+    Confidence limits of the probability that a canary is in then raise the error rates of the counted runs.
+    The pilot's rates stay as they are: the limits depend on the coins of the counted runs too, and these must
+    not change what the pilot chose.
 
     Args:
       method: The method whose bound it is.
@@ -482,6 +502,7 @@ def _conclude(
         proven = method.prove(counted, delta, confidence)
     else:
         widened = counted._replace(rest=limits.widened(counted.rest))
+        # The limits have used up a part of the error. The bound gets the part that is left.
         proven = method.prove(widened, delta, 1 - limits.error)
         if assumes == NOTHING:
             assumes = COINS
@@ -521,7 +542,7 @@ def _compute_normal_limit(errors: RunErrors, error: float) -> float:
     rates_out, rates_in = errors.rates()
     runs = min(len(rates_out), len(rates_in))
     require(runs >= 2, "a standard error over runs needs two runs of a kind")
-    # Of (FPR, FNR), kept off 0 and 1, where the quantile is infinite.
+    # The normal quantiles of (FPR, FNR); both rates are kept off 0 and 1, where a quantile is infinite.
     quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
     slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
 
@@ -564,6 +585,7 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
         counted_out, counted_in = candidates.counted
         usual = int(np.argmin(counted_out + counted_in))
 
+    # A parameter below 0 proves no more than 0 does.
     best = int(np.argmax(raised))
     if raised[best] > max(counted[usual], 0.0):
         return float(candidates.thresholds[best])
@@ -599,12 +621,13 @@ def _predict_parameters(
           guesses: The number of guesses, canaries over all runs.
           runs: The number of runs.
         """
-        # Of guesses: the Gaussian tail of a mean of guesses, each of variance scale * p (1 - p).
-        by_guess = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
-        # Of runs: some may fail in every guess. If they are a share log(1 / error) / runs of all runs,
-        # none is among those that are counted with about the probability `error`.
-        by_run = scale * log_inverse_error / runs
-        return np.asarray(np.minimum(rates + by_guess + by_run, 1.0))
+        # The error of a mean of guesses, each of variance scale * p (1 - p), from the Gaussian tail bound
+        # exp(-x^2 / (2 variance)).
+        error_of_guesses = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
+        # Rare runs may fail in every guess. If they are a share log(1 / error) / runs of all possible runs,
+        # the counted runs contain none of them with about the probability `error`.
+        error_of_runs = scale * log_inverse_error / runs
+        return np.asarray(np.minimum(rates + error_of_guesses + error_of_runs, 1.0))
 
     guesses_in, guesses_out = sizes.guesses()
     fpr = compute_upper_limits(rates_out, sizes.scale_out, guesses_out, len(sizes.alarms))

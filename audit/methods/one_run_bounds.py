@@ -96,7 +96,10 @@ DRAWN_ALIKE = Assumption(
 
 
 def with_gaussian_curve(assumed: Assumption) -> Assumption:
-    """Returns an assumption on canaries together with that of a Gaussian trade-off curve."""
+    """Returns an assumption on canaries together with that of a Gaussian trade-off curve.
+
+    A table shows a single word for both: that of the Gaussian curve.
+    """
     return Assumption(
         f"{assumed.text}, {GAUSSIAN_CURVE.text}",
         GAUSSIAN_CURVE.word,
@@ -125,9 +128,10 @@ class CoinEvidence(NamedTuple):
 def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     """Returns the bounds from the cosines of a run's canaries, which have no coins.
 
-    If all canaries are observed (inserted), there is one bound, by the exact law of a cosine. If as many
-    cosines are unobserved as observed, at least 40 of each, the bounds come from guessing which canary of
-    each pair was inserted. Otherwise there are none.
+    A cosine is observed if its canary was inserted into training, else unobserved. If all are observed, there
+    is a single bound, by the exact law of a cosine. If there are as many unobserved as observed cosines, at
+    least 40 of each, the bounds come from guessing which canary of each pair was inserted. Otherwise there
+    are none.
 
     Args:
       cosines: The observed and unobserved cosines.
@@ -148,7 +152,13 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
     Canaries are uniform directions, so that the law of a cosine where nothing leaks is known exactly. All
     canaries are in: the record counts cosines that are not above the threshold as false negatives, and it
     has no scores out.
+
+    Args:
+      cosines: The run's cosines, all of them observed.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
+    # Its `hits` are the cosines above the threshold.
     proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
         method=EXACT_NULL,
@@ -173,10 +183,11 @@ def make_design(cosines: Cosines) -> Fresh:
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns the evidence of a single run's scores (1, K) on its coins.
+    """Returns what the scores (1, K) of a single run say about its coins.
 
-    A score above the median guesses that its canary is in, a score below it that the canary is out. The
-    distance from the median says how sure the guess is, and the sign in `signed` whether it is right.
+    A fair coin for each canary decides whether the canary is in. A score above the median guesses that its
+    canary is in, a score below it that the canary is out. The distance from the median says how sure the
+    guess is, and the sign in `CoinEvidence.signed` whether it is right.
 
     Raises:
       InputError: Several runs, or fewer than 40 canaries.
@@ -195,7 +206,7 @@ def weigh_coins(design: Coins) -> CoinEvidence:
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns the evidence of pairs of cosines on which canary of each pair was inserted.
+    """Returns what pairs of cosines say about the coins that decide which canary of each pair is inserted.
 
     A pair is an observed cosine, of the inserted canary, and an unobserved cosine. A fair coin decides which
     canary is inserted. Its flip removes that canary and adds the other: 2 steps. The guess is the canary with
@@ -234,7 +245,7 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
 
     A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
     The epsilon that follows from mu holds if the trade-off curve is Gaussian. The flip of a pair's coin takes
-    two steps, so that what is proven is 2 mu.
+    two steps (`evidence.steps`), so that what the guesses prove is 2 mu.
 
     Args:
       evidence: What the run's scores say of its coins.
@@ -330,20 +341,17 @@ class _OrderedCoins(NamedTuple):
     expected_shares: Array
 
     def count_guesses(self, choice: int) -> Guesses:
-        """Returns the numbers of coins, guesses and right guesses, if a choice of `guess_counts` is taken.
-
-        Args:
-          choice: The index of the choice.
-        """
+        """Returns the numbers of coins, guesses and right guesses if guess_counts[choice] are guessed."""
         number = int(self.guess_counts[choice])
-        return Guesses(self.coins, number, int(self.right[number - 1]))
+        right = int(self.right[number - 1])  # the entry at index i is for i + 1 guesses
+        return Guesses(self.coins, number, right)
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
 
-    The pilot is a fifth of the coins, but at least 20. From it come the numbers of guesses to choose from,
-    each with the share of right guesses that is expected.
+    The pilot is a fifth of the coins, but at least 20. It predicts the share of right guesses for each number
+    of guesses that may be chosen.
     """
     # How sure guesses are does not depend on the coins, so that an order by it favours no right guess.
     certainty = np.abs(evidence.signed)
@@ -379,7 +387,8 @@ def epsilon_from_guesses(
         # By group privacy, two steps are (2 epsilon, (1 + e^epsilon) delta)-DP.
         flip_delta = delta
         if steps != 1:
-            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))  # does not overflow
+            # The minimum keeps exp from overflowing.
+            flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
         log_p = log_p_approximate(coins, number, right, steps * epsilon, flip_delta)
         return bool(log_p <= np.log(error))
 
@@ -391,8 +400,9 @@ def epsilon_from_guesses(
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu that the number of right guesses refutes; 0 where it refutes none.
 
-    It is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in which it
-    lies becomes the next bracket, 5 times over: a grid of mus takes hardly longer than a single mu.
+    This mu is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in
+    which mu lies becomes the next bracket, 5 times over: to test a grid of mus takes hardly longer than to
+    test a single mu.
 
     Args:
       coins: The number of coins.
@@ -450,6 +460,7 @@ def log_p_approximate(
     below = np.arange(right - 1, -1, -1)  # v - 1, v - 2, ...
     probabilities = scipy.stats.binom.pmf(below, guesses, right_rate[..., None])
     masses = np.cumsum(probabilities, -1)
+    # `initial` is for right = 0, where there is no i.
     largest_ratio = (masses / np.arange(1, right + 1)).max(-1, initial=0.0)
     with np.errstate(divide="ignore"):  # without delta it is the log of 0
         log_delta_term = np.log(2 * canaries * deltas * largest_ratio)
@@ -533,6 +544,7 @@ def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, e
       expected_shares: (choices,) the share of right guesses expected of each number.
       error: The error of the bound.
     """
+    # Whole numbers, rounded so as to predict no more than is expected.
     expected_wrong = np.ceil(guess_counts * (1 - expected_shares))
     wrong_limits = []
     for wrong, number in zip(expected_wrong, guess_counts, strict=True):
@@ -554,6 +566,7 @@ def _best_for_mu(
       expected_shares: (choices,) the share of right guesses expected of each number.
       error: The error of the bound.
     """
+    # Whole numbers, rounded so as to predict no more than is expected.
     expected_right = np.floor(guess_counts * expected_shares)
 
     def find_last_refuted(grids: Array) -> NDArray[np.int64]:
@@ -565,7 +578,7 @@ def _best_for_mu(
         refuted = gaussian_refutes(
             coins, guess_counts[:, None], expected_right[:, None], grids, error
         )
-        # In the reversed row, argmax finds the last that is refuted.
+        # In a reversed row, `argmax` gives the place of the last refuted mu, from the end.
         last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
         return np.where(refuted.any(1), last, 0)
 

@@ -90,7 +90,9 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the largest epsilon of a threshold between two normal laws, as the paper's first version does.
+    """Returns the largest epsilon that a threshold between two normal laws shows.
+
+    The first version of the one-shot paper (Andrew et al.) estimates epsilon so.
 
     Args:
       null: The law, or laws (...), of unobserved cosines.
@@ -113,9 +115,9 @@ def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
-    """Returns epsilon as `threshold` does, but against the exact law of a cosine, not a normal law.
+    """Returns epsilon as `threshold` does, but with the exact law of an unobserved cosine, not a normal law.
 
-    The code of the one-shot paper does so for dimensions below 1,000.
+    The code of the one-shot paper (Andrew et al.) does so for dimensions below 1,000.
 
     Args:
       dimension: d, the dimension of the canaries' directions.
@@ -126,8 +128,9 @@ def threshold_exact(dimension: int, seen: Gaussian, delta: float) -> Array:
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
         """Returns the log of the exact law's probability below thresholds, and above them."""
-        inside = np.clip(points / root, -1.0, 1.0)  # thresholds as cosines
-        return cosine_law.log_cdf(inside, dimension), cosine_law.log_sf(inside, dimension)
+        # In units of a cosine. The thresholds reach to a quantile of a normal law, which may be above 1.
+        as_cosines = np.clip(points / root, -1.0, 1.0)
+        return cosine_law.log_cdf(as_cosines, dimension), cosine_law.log_sf(as_cosines, dimension)
 
     null_quantile = root * cosine_law.quantile(delta, dimension)
     return _maximise_over_thresholds(compute_log_rates, null_quantile, seen, delta)
@@ -208,9 +211,9 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
 
 
 def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
-    """Returns the papers' estimate eps_lo, the largest epsilon over all thresholds.
+    """Returns the in-sample estimate of epsilon, the largest over all thresholds, which papers call eps_lo.
 
-    Epsilon at a threshold follows from upper limits of both error rates.
+    Epsilon at a threshold follows from upper confidence limits of both error rates.
 
     Without unobserved canaries the false-positive rate is exact. With them it has a limit of its own, so that
     even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata O8).
@@ -232,7 +235,11 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
 
 
 def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
-    """Returns what a run's estimates share; method, epsilon, error and noise floor are to be replaced."""
+    """Returns an estimate with the fields that all estimates of a run share.
+
+    The caller replaces its method, epsilon, standard error and noise floor. These estimates have no mu, no
+    threshold and no counted errors.
+    """
     return Estimate(
         method="",
         epsilon=0.0,
@@ -391,10 +398,11 @@ def _simulate_in_sample(
     rng = np.random.default_rng(2)
     # Fewer audits where each has many canaries, since their total is limited; but at least 20.
     audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
-    # A normal draw may leave the range of a cosine.
+    # A normal draw may leave the range of a cosine, outside of which the exact law is not defined.
     cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
     if not unobserved:
         return _find_best_against_law(cosines_in, dimension, delta, error, prior)
+    # Both worlds are compared by rank alone, so that these need not lie in the range of a cosine.
     cosines_out = rng.normal(null.mean, null.deviation, (audits, unobserved))
     return _find_best_of_both(cosines_in, cosines_out, delta, error, prior)
 
@@ -407,7 +415,9 @@ def _summarise(values: Array) -> NoiseFloor:
 def _find_best_against_law(
     observed: Array, dimension: int, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the largest epsilon (S,) over thresholds, with the exact false-positive rate of each.
+    """Returns the largest epsilon (S,) over thresholds, with false-positive rates from the law of a cosine.
+
+    The law is that of a cosine with a uniform direction. From dimension 1,000 on, its normal limit is taken.
 
     Args:
       observed: (S, K) the cosines of S audits; each cosine is a threshold.
@@ -416,7 +426,8 @@ def _find_best_against_law(
       error: The one-sided error of the false-negative rate's limit.
       prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
-    points = np.sort(observed, -1)  # the i-th lowest as a threshold misses i canaries, from 0
+    # The i-th lowest cosine, from 0, as a threshold misses i canaries: those whose cosines are lower.
+    points = np.sort(observed, -1)
     canaries = points.shape[-1]
     fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
     if dimension < _EXACT_BELOW:
@@ -431,6 +442,8 @@ def _find_best_of_both(
 ) -> Array:
     """Returns the largest epsilon (S,) over all K + M + 1 thresholds between the cosines of both worlds.
 
+    At each threshold, both error rates have upper limits.
+
     Args:
       observed: (S, K) observed cosines of S audits.
       unobserved: (S, M) unobserved cosines of the same audits.
@@ -443,10 +456,11 @@ def _find_best_of_both(
     order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
     is_observed = order < n_in  # of the cosines of each audit, ascending
 
-    # Threshold i, from 0 to K + M, lies above the i lowest cosines: below the lowest threshold is none.
+    # Threshold i, from 0 to K + M, lies above the i lowest cosines and below all others.
     below = np.arange(n_in + n_out + 1)
-    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])  # observed cosines below it
-    false_alarms = n_out - (below - misses)  # unobserved cosines above it
+    # The observed cosines below each threshold; a 0 is put in front for threshold 0.
+    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])
+    false_alarms = n_out - (below - misses)  # unobserved cosines above each threshold
 
     # Limits of every possible number of errors, looked up for each threshold.
     limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
@@ -467,17 +481,19 @@ def _compute_upper_limits(
       error: The error of each limit.
       prior: 1/2 for Jeffreys' limits, 1 for those of Clopper and Pearson.
     """
-    second = trials - count + 1 - prior  # of the beta law's parameters
-    # Where it is not positive the quantile is undefined; any positive number avoids a NaN there.
-    limits = special.betaincinv(count + prior, np.maximum(second, 0.5), 1 - error)
-    return np.where(second > 0, limits, 1.0)
+    second_parameter = trials - count + 1 - prior
+    # Where it is not positive the quantile is undefined: 1/2 avoids a NaN there. Positive ones are at least
+    # 1/2, so that they stay.
+    positive = np.maximum(second_parameter, 0.5)
+    limits = special.betaincinv(count + prior, positive, 1 - error)
+    return np.where(second_parameter > 0, limits, 1.0)
 
 
 def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array:
     """Returns the largest epsilon (S,) over the thresholds of each of S audits, at least 0.
 
-    At a threshold it is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr); logs
-    that are undefined do not count.
+    Epsilon at a threshold is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr). The
+    log of a number that is not positive proves nothing, and counts as 0.
 
     Args:
       log_fpr: (S, thresholds) log false-positive rates, or their limits.
@@ -487,4 +503,5 @@ def _find_largest_epsilon(log_fpr: Array, log_fnr: Array, delta: float) -> Array
     with np.errstate(divide="ignore", invalid="ignore"):
         from_fpr = np.log(np.maximum(1 - delta - np.exp(log_fnr), 0)) - log_fpr
         from_fnr = np.log(np.maximum(1 - delta - np.exp(log_fpr), 0)) - log_fnr
+    # `fmax` passes over NaN, the difference of two logs of 0.
     return np.asarray(np.fmax(np.fmax(from_fpr, from_fnr), 0.0).max(-1))

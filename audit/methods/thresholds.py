@@ -68,9 +68,10 @@ def best_empirical(
 ) -> tuple[float, float]:
     """Returns the threshold with the largest in-sample limit of a privacy parameter, and that limit.
 
-    The thresholds are all midpoints between neighbouring scores, of which two must differ. Each error rate
-    has a Clopper-Pearson upper limit, and the parameter is that of the curve through both limits (Errata
-    H12). It is no confidence bound, since the threshold is chosen on the scores that it counts.
+    The thresholds are all midpoints between neighbouring distinct scores; at least two scores must differ.
+    Each error rate has a Clopper-Pearson upper limit, and the parameter is that of the trade-off curve
+    through both limits (Errata H12). It is no confidence bound, since the threshold is chosen on the same
+    scores on which its errors are counted.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -115,7 +116,7 @@ def choose_on_pilot(
       any_shape: Whether scores may be far from normal.
     """
     pilot_in, pilot_out = pilot
-    if not len(pilot_in) or not len(pilot_out):  # nothing to choose by
+    if not len(pilot_in) or not len(pilot_out):  # nothing to choose by: any rank will do
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
@@ -132,10 +133,12 @@ def choose_on_pilot(
     if not any_shape:
         return ranks[best_if_normal]
     if max(by_in.misfit, by_out.misfit) > _MISFIT:
-        # Normal distributions are refuted: the best rank by counts, where these are steady.
+        # Normal distributions are refuted, so that the counts alone decide. Ranks at which the pilot has too
+        # few scores for its counts to be trusted (not steady) are left out.
         steady = np.concatenate([by_in.steady, by_out.steady])
         return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
-    # The counts decide only if they predict more by a margin for their error.
+    # The counts overrule normal distributions only by a margin for the counts' error. Behind this margin all
+    # ranks compete, steady or not. A predicted limit below 0 is worth no more than 0.
     best_counted = int(np.argmax(counted))
     margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
     if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
@@ -172,10 +175,11 @@ def _judge_ranks(
     parameter: Parameter,
     error: float,
 ) -> _Judgement:
-    """Predicts the limits that thresholds at a world's lowest scores, of ranks 1, 2, 4, ..., would give.
+    """Predicts the parameter's lower limits from thresholds at a world's scores of ranks 1, 2, 4, ...
 
-    A threshold at rank r among the n scores of its own world has r - 1 errors there. The errors in the other
-    world are predicted in two ways, from normal distributions and from the pilot's counts.
+    Rank 1 is the lowest score. A threshold at rank r among the n scores of its own world has r - 1 errors
+    there. The errors in the other world are predicted in two ways, from normal distributions and from the
+    pilot's counts.
 
     Args:
       own: The pilot's scores of this world.
@@ -190,10 +194,10 @@ def _judge_ranks(
     levels = ranks / (n_own + 1)  # the expected share of this world below each rank
     below = _estimate_share_below(levels, mu, own, other)
     normal_share = special.ndtr(mu + special.ndtri(levels))
+    # Two rows: by normal distributions, and by counts.
     shares_below = np.stack([normal_share, below.shares])
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
     other_limits = intervals.clopper_pearson_upper(n_other * (1 - shares_below), n_other, error)
-    # A pair of rows: by normal distributions, and by counts.
     normal, counted = parameter(other_limits, own_limit)
     steady = below.places >= _STEADY
     misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
@@ -235,17 +239,17 @@ class _Below(NamedTuple):
 
 
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
-    """Estimates from a pilot which share of the other world's scores lies below each quantile of a world.
+    """Estimates which share of the other world's scores lies below each quantile of a pilot's own world.
 
-    The other world's scores are counted below the pilot's own score that is nearest to the quantile, and 5
-    scores (_PRIOR) of normal distributions are added. From that score to the quantile itself, the share is
-    scaled as that of normal distributions changes: below the p-quantile of N(mu, 1) lies the share
-    Phi(mu + Phi^-1(p)) of N(0, 1).
+    For each quantile, the other world's scores are counted below the nearest of the pilot's own scores. As a
+    prior, 5 scores (_PRIOR) of a normal distribution are added to them. From that own score to the quantile
+    itself, the share is scaled as that of normal distributions changes: below the p-quantile of N(mu, 1) lies
+    the share Phi(mu + Phi^-1(p)) of N(0, 1).
 
     Args:
       levels: (R,) the quantiles' levels p.
       mu: The distance of both worlds in standard deviations, if they are normal.
-      own: The pilot's scores of the world.
+      own: The pilot's scores of its own world, whose quantiles are taken.
       other: The pilot's scores of the other world.
     """
     size = len(other)
@@ -284,9 +288,9 @@ class Candidates(NamedTuple):
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     """Returns each distinct score of a pilot as a threshold, with estimates of its error rates.
 
-    The estimates `normal` take scores for normal with the pilot's area under the ROC curve: a threshold lies
-    where the same share of both worlds' mixture lies below it as of the pilot's scores. The estimates
-    `counted` and `raised` count the pilot's errors. All depend on ranks alone.
+    The estimates `normal` assume normal distributions with the pilot's area under the ROC curve. A threshold
+    is placed so that the same share of their mixture lies below it as of the pilot's scores. The estimates
+    `counted` and `raised` count the pilot's errors. All depend on the order of the scores alone.
 
     Args:
       pilot_in: (n,) scores with the canary.
@@ -297,10 +301,10 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
     size = n_in + n_out
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
-    # Scores out are N(0, 1) and scores in N(mu, 1) on a scale on which each distinct score lies at z:
-    # there the mixture's distribution function has the share of the pilot's scores up to that score.
+    # Scores out are taken as N(0, 1), scores in as N(mu, 1). A distinct score lies at z, where the mixture's
+    # distribution function equals the share of the pilot's scores up to that score.
     mu = 0.0
-    if n_in and n_out:
+    if n_in and n_out:  # else there is no separation to estimate
         mu = _estimate_separation(pilot_in, pilot_out)
     mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / size
     z = np.interp(np.cumsum(counts) / (size + 1), mixture, _LATENT)
@@ -319,7 +323,7 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
 
 def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
-    """Returns (estimated rates (T,), rates raised by 1.5 standard deviations (T,)) at thresholds.
+    """Returns (a world's estimated error rates (T,), these raised by 1.5 standard deviations (T,)).
 
     Args:
       errors: (T,) the numbers of errors among the pilot's scores of a world.

@@ -98,7 +98,7 @@ def _make_index(about: Sequence[Subject]) -> Html:
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
 
-    # At most so many audits exceed the truth by chance, on average.
+    # How many of the audits exceed the truth by chance, on average and at most.
     most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of a single audit
     expected_errors = most_error * len(about)
     warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
@@ -109,16 +109,16 @@ def _make_index(about: Sequence[Subject]) -> Html:
 def _find_differences(about: Sequence[Subject]) -> list[str]:
     """Returns, for each audit, text on the facts in which it differs from other audits of the same title.
 
-    The text is empty where there is no such fact.
+    The text begins with a space, since it follows the title. It is empty where there is no such fact.
     """
     differences = []
     for subject in about:
-        namesakes = [other for other in about if other.title == subject.title]
-        differing = []
+        namesakes = [namesake for namesake in about if namesake.title == subject.title]
+        differing_facts = []
         for name, fact in subject.facts.items():
             if any(namesake.facts.get(name) != fact for namesake in namesakes):
-                differing.append(f"{name.lower()}: {fact}")
-        text = "; ".join(differing)
+                differing_facts.append(f"{name.lower()}: {fact}")
+        text = "; ".join(differing_facts)
         differences.append(f" {text}" if text else "")
     return differences
 
@@ -128,7 +128,8 @@ def _make_section(subject: Subject, count: int) -> Html:
 
     Args:
       subject: the audit.
-      count: number of audits in the page; with more than 12, figures are left out.
+      count: number of audits in the page. With more than 12, figures are left out; with a single audit, the
+        section has no heading, since the page's title names the audit.
     """
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
@@ -224,9 +225,9 @@ def _make_bounds_table(subject: Subject) -> Html:
 
 
 def _make_cells(finding: Finding) -> tuple[str, ...]:
-    """Returns the cells of a bound or estimate: label, epsilon, mu, threshold, both errors.
+    """Returns the cells of a bound or estimate: label, epsilon, mu, threshold, and the errors of both kinds.
 
-    A bound's values have an inequality sign, an estimate's have none.
+    A bound's epsilon and mu have an inequality sign, an estimate's have none.
     """
     show = verdicts.show_lower_bound if isinstance(finding, Bound) else _round_down
     if finding.false_positive_rate is not None:
@@ -334,6 +335,7 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     gaussian = conclusion.gaussian
     band = ""
     no_line = ""
+    # With several canaries a run there is no band, which needs independent scores.
     if conclusion.has_one_canary:
         band = f" in its {verdicts.show_percent(gaussian.confidence)} band"
         no_line = _NO_LINE

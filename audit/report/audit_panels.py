@@ -113,7 +113,8 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
     all_scores = np.concatenate([scores_in, scores_out])
-    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)  # about the root of the number of scores
+    # About the root of the number of scores; more than 60 bars would be too thin.
+    bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
     bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
@@ -142,7 +143,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     """Draws trade-off curves, with the legend in a corner without curves."""
     curves.draw_on_deviates(axis, conclusion)
-    axis.set_title("Trade-off curve", pad=16)
+    axis.set_title("Trade-off curve", pad=16)  # above the line on the Gaussian curve's test
     # Curves lie below the diagonal, or above it where scores are lower with the canary.
     is_reversed = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
     corner: Literal["lower left", "upper right"] = "lower left" if is_reversed else "upper right"
@@ -174,7 +175,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
             # A bound whose assumption the scores refute: faded, and crossed out.
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
         elif row.assumes.text not in (NOTHING.text, COINS.text):
-            # A bound that assumes more than the audit itself ensures: light. All others stay solid.
+            # A bound that assumes more than the audit itself ensures: light. All others stay solid. Without
+            # an alpha of its own, the bar takes the face's opacity.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
             light.append(row.assumes.word)
 
@@ -203,9 +205,10 @@ class _Limit(NamedTuple):
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    If two upper bounds are close, the name of the smaller one stands before its line. Equal upper bounds have
-    a single line.
+    There are at most two. If they are close, the name of the smaller one stands before its line, so that the
+    names do not overlap. Equal upper bounds have a single line.
     """
+    # `upper_bounds` are in ascending order.
     uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
     are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
     limits: dict[float, _Limit] = {}
@@ -341,7 +344,7 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     for height in (value / 2, value / 4, value * 3 / 4):
         if all(abs(height - limit.epsilon) > space for limit in limits):
             return height
-    return value / 4
+    return value / 4  # no height is free; this one is as good as any
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
@@ -356,7 +359,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     largest = max(mu, 0.05, *(upper_mu for _, upper_mu in uppers))
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     status = describe_curve(conclusion)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # e^epsilon of a large epsilon
         if mu:
             delta = conversions.delta_from_mu(mu, grid)
             label = f"lower bound, if Gaussian {status.mark}".strip()
@@ -397,7 +400,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
     marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
-    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
+    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path  # of the bound that tests GDP guarantees
     if path_of_gdp:
         axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
@@ -422,6 +425,7 @@ def _draw_expansion(axis: Axes, conclusion: Conclusion) -> None:
     """
     state = conclusion.hidden_state
     assert state is not None
+    # The constants of all steps, or a single constant for all.
     constants = np.atleast_1d(np.asarray(state.periods.lipschitz, np.float64))
     percent = 100 * (constants - 1)
     steps = np.arange(1, len(percent) + 1)

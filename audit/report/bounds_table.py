@@ -82,6 +82,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     """
     if conclusion.is_one_run:
         return _make_one_run_table(conclusion)
+    # With a single canary a run, errors are shown as counts over scores; else as rates.
     has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
     before = [title]
@@ -95,6 +96,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     rows = [_make_row(bound, show_share) for bound in conclusion.ranked()]
     margin = _describe_margin(conclusion)
     for upper in conclusion.upper_bounds:
+        # Only the hidden-state bound shows its mu.
         mu = at_most(upper.mu or 0.0) if upper.hidden else ""
         # A measured bound's name says what it assumes: the margin takes the place of that cell.
         assumes = "" if upper.hidden and margin else upper.assumes.word
@@ -113,6 +115,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
     notes.append(_show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *error_names, "assumes")
+    # A row is a tuple of cells: each column takes the cell at its own place.
     columns = [
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
@@ -222,9 +225,10 @@ def show_e_value(e_value: float) -> str:
 
 
 def _describe_attack(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the attack's accuracy, and its true-positive rates at 1% and 0.1% false positives.
+    """Returns lines on the accuracy and the true-positive rates of guesses by the scores.
 
-    A rate is left out where there are too few scores out for a false positive.
+    The rates are those at 1% and 0.1% false positives. A rate is left out where there are too few scores out
+    for a false positive.
     """
     accuracy, *true_positive_rates = curves.attack(conclusion.scores_in, conclusion.scores_out)
     lines = [f"{'attack:':<12}guesses right in {_show_interval(accuracy)}"]
@@ -255,9 +259,9 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
         notes.append(_make_note("sampler", describe_sampled(conclusion.sampled)))
     if conclusion.uncovered:
         notes.append(_make_note("last model", f"{_NO_HIDDEN_STATE}: {conclusion.uncovered}"))
-    for assumption in sorted(
-        dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian
-    ):
+    # Each assumption once; False sorts before True, so that the Gaussian curve comes last.
+    ordered = sorted(dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian)
+    for assumption in ordered:
         if assumption.note:
             notes.append(_make_note(assumption.word, assumption.note))
     if conclusion.has_tied_scores:
@@ -330,7 +334,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     if find_doubt(conclusion):  # bounds say nothing if the runs are not independent
         return []
     free = conclusion.assumption_free  # the bound that holds whatever the curve
-    broken = conclusion.exceeded(free.epsilon)
+    broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
     if broken is not None:
         return [f"{free.method} exceeds the {broken.name}: the guarantee is violated"]
 
@@ -350,6 +354,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     most = conclusion.most_provable
     if upper is None or math.isinf(upper.epsilon) or is_reversed(conclusion):
         return []
+    # It is unknown what several canaries a run can prove at most.
     if most is None or most >= upper.epsilon:
         return []
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
@@ -382,7 +387,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
         finding.method,
         at_least(finding.epsilon),
         mu,
-        f"{finding.threshold:z.4g}",
+        f"{finding.threshold:z.4g}",  # z: without the minus sign of -0
         false_positives,
         show_share(finding.false_negatives, finding.n_in),
         assumption,
@@ -397,7 +402,8 @@ def _show_counts(count: int, scores: int) -> str:
 def _show_rate(count: int, scores: int) -> str:
     """Returns errors over scores in percent, at most 100%.
 
-    With coins, half of all canaries count as the scores of a world, so that errors can exceed them.
+    Where coins decide which canaries are in, half of all canaries count as the scores of each world. The
+    errors of a world can exceed that half.
     """
     return f"{min(count / scores, 1):.2%}"
 
@@ -555,7 +561,7 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
         level = "not rejected"
         if test.rejected_at is not None:
             level = f"rejected at {test.rejected_at:.3g}"
-        critical_at_5_percent = test.critical[2]
+        critical_at_5_percent = test.critical[2]  # of the levels 15%, 10%, 5%, 2.5% and 1%
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         lines.append(f"normal cosines: {level} ({values})")
     return lines

@@ -86,13 +86,13 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
             height=5.2,
         )
         figures.append(figure)
-    if len(pictures.get("sample", ())) > 1:
+    if len(pictures.get("sample", ())) > 1:  # a single draw makes no histogram
         caption = "The noise of many seeds in stated deviations, beside the normal law."
         figures.append(_draw_figure(lambda axes: _draw_noise(axes, pictures["sample"]), caption))
-    for name, part in (("layers", "layer"), ("batches", "batch")):
-        deviations = pictures.get(name)
+    for key, noun in (("layers", "layer"), ("batches", "batch")):
+        deviations = pictures.get(key)
         if deviations:
-            caption = f"The noise's deviation by {part}, over the stated one; 1 is right."
+            caption = f"The noise's deviation by {noun}, over the stated one; 1 is right."
             draw = partial(_draw_deviations, deviations=deviations)
             figures.append(_draw_figure(draw, caption))
     if "sizes" in pictures:
@@ -120,11 +120,12 @@ def _draw_figure(
 
 
 def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
-    """Draws how far each example moves the step, in units of eta C / B; bars above 1 are red.
+    """Draws how far each example moves the step, in units of eta C / B; bars above 1.02 are red.
 
     The unit is the learning rate times the clipping norm over the batch size, the largest allowed movement.
+    Movements may exceed it by 2%, for rounding.
     """
-    _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)  # 2% for rounding
+    _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)
     axes.set_xscale("log")
     axes.set_xlabel("eta C / B")
 
@@ -169,7 +170,10 @@ def _draw_bars(
 
 
 def _draw_noise(axes: Axes, sample: Any) -> None:
-    """Draws a histogram of the noise, in stated deviations clipped to [-5, 5], beside the normal density."""
+    """Draws a histogram of the noise beside the normal density.
+
+    The noise is in units of its stated standard deviation, clipped to [-5, 5].
+    """
     edges = np.linspace(-5, 5, 61)
     clipped = np.clip(sample, -5, 5)
     axes.hist(clipped, list(edges), density=True, color=style.OUT)

@@ -86,7 +86,7 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 def _find_defaults(setting: Setting) -> dict[str, Any]:
     """Returns the fields, by name, that an audit has if only the setting's model and adversary are given.
 
-    `insertions` is among them.
+    The field `insertions` is among them, although a setting itself stores `steps`.
     """
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
@@ -138,7 +138,7 @@ def as_csv(rows: Sequence[Listed]) -> bytes:
     names: dict[str, None] = {}  # the keys are the fields of all settings, in order
     for row in rows:
         names |= dict.fromkeys(flat(row.setting))
-    facts = _make_table(rows, now=0.0).columns  # the time decides only ages, which CSV leaves out
+    facts = _make_table(rows, now=0.0).columns  # any time will do: CSV leaves ages out
     settings = [
         Column(name, partial(_find_value, name))
         for name in names
@@ -157,8 +157,12 @@ def _find_value(name: str, row: Listed) -> Any:
 def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
     """Returns the table of audits, for people and for programs.
 
-    Columns without a head are only in JSON and CSV, columns without a key only in the text. `now` is the time
-    in seconds since 1970, for the audits' ages.
+    Columns without a head are only in JSON and CSV, columns without a key only in the text. Programs get no
+    infinite numbers, which JSON does not have (`finite`). The text shows an infinite upper bound as such.
+
+    Args:
+      rows: the audits.
+      now: the time in seconds since 1970, for the audits' ages.
     """
     columns = (
         Column(
@@ -166,7 +170,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
             lambda row: hash_of(row.folder),
             "setting",
             lambda name: name[:8],
-            10,
+            width=10,
             left=True,
         ),
         Column(
@@ -190,12 +194,17 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
             lambda row: finite(row.last_result.epsilon),
             "proven",
             _show_lower_bound,
-            10,
+            width=10,
             none="-",
         ),
         Column("upper_bound", lambda row: finite(row.last_result.upper_bound)),
         Column(
-            None, lambda row: row.last_result.upper_bound, "upper", _show_upper_bound, 10, none="-"
+            None,
+            lambda row: row.last_result.upper_bound,
+            "upper",
+            _show_upper_bound,
+            width=10,
+            none="-",
         ),
         Column("time", lambda row: row.time),
         Column(None, lambda row: _show_age(now - row.time), "age", width=7),

@@ -179,7 +179,7 @@ def figure(image: bytes, alternative: str, caption: str, kind: str = "") -> Html
       caption: the text below the image.
       kind: the figure's class in the page's style, if it has any.
     """
-    if image.startswith(b"\x89PNG"):
+    if image.startswith(b"\x89PNG"):  # the first bytes of every PNG file
         source = f"data:image/png;base64,{base64.b64encode(image).decode()}"
         drawing = element("img", src=source, alt=alternative)
     else:
@@ -202,8 +202,9 @@ def _embed_svg(image: bytes, alternative: str) -> Html:
     """
     text = image.decode(errors="replace")
     text = text[max(text.find("<svg"), 0) :]  # without the XML declaration
-    text = _NOT_INLINE.sub("", text)
+    text = _NOT_INLINE.sub("", text)  # without its size, metadata, styles and comments
 
+    # The places that define an id or refer to it: id="...", href="#..." and url(#...).
     digest = hashlib.sha256(image + alternative.encode()).hexdigest()
     text = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\1f{digest[:8]}-", text)
 

@@ -170,11 +170,14 @@ def _make_bound_command(names: str, conclusion: Conclusion) -> str:
     if conclusion.looks is not None:
         flags["looks"] = ",".join(str(runs) for runs in conclusion.looks.schedule)
     if conclusion.composition is not None:
+        # The fields of a composition have the names of the flags.
         for name, value in conclusion.composition._asdict().items():
             flags[name] = f"{value:.12g}"
         hidden_state = conclusion.hidden_state
         if hidden_state is not None:
-            flags["lipschitz"] = f"{hidden_state.range[1]:.12g}"  # the largest; `bound` takes one
+            _, largest_constant = hidden_state.range
+            # `bound` takes a single constant for all steps.
+            flags["lipschitz"] = f"{largest_constant:.12g}"
             flags["k"] = str(hidden_state.periods.k)
             flags["insert"] = str(hidden_state.periods.insert)
     elif conclusion.upper_bound is not None:

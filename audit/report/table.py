@@ -103,7 +103,8 @@ class Table(Generic[R]):
         lines = [self._align(row, widths) for row in cells]
         header = lines[: len(header_rows)]
         body = []
-        for row, line in zip(self.rows, lines[len(header_rows) :], strict=True):
+        row_lines = lines[len(header_rows) :]
+        for row, line in zip(self.rows, row_lines, strict=True):
             aside = self.aside(row)
             body.append(f"{line}{self.gap}{aside}" if aside else line)
 
@@ -153,9 +154,9 @@ class Table(Generic[R]):
         return [column for column in self.columns if column.head is not None]
 
     def _split_header(self) -> list[tuple[str, ...]]:
-        """Returns the header as rows of cells, one for each line of the longest name.
+        """Returns the header as rows of cells: as many rows as the name with the most lines has.
 
-        Shorter names get empty cells above.
+        Names with fewer lines get empty cells above.
         """
         names = [name.split("\n") for name in self.header()]
         height = max(len(lines) for lines in names)

@@ -105,13 +105,14 @@ def verdict(conclusion: Conclusion) -> Verdict:
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
     doubt = find_doubt(conclusion)
-    if doubt:
+    if doubt:  # bounds hold for independent runs alone
         headline = "These scores are not those of independent runs."
         return Verdict(NOTHING, "not independent runs", headline, _explain_doubt(doubt))
 
+    # A violation that needs no assumption on the curve: by the lower bound, or by the claim's own test.
     gaussian = conclusion.gaussian
     free = conclusion.assumption_free
-    broken = conclusion.exceeded(free.epsilon)
+    broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
     if broken is not None:
         chance = _warn_of_chance(conclusion.confidence)
         explanation = (
@@ -123,12 +124,15 @@ def verdict(conclusion: Conclusion) -> Verdict:
     test = conclusion.claim_test
     if test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+
+    # Reasons not to use the bound that assumes a Gaussian curve, or any bound.
     if is_reversed(conclusion):
         headline = "Scores are lower with the canary."
         return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
     if conclusion.refutes_gaussian:
         return _judge_without_gaussian(conclusion, free)
 
+    # A violation, if the curve is Gaussian.
     broken_if_gaussian = conclusion.exceeded(gaussian.epsilon)
     if broken_if_gaussian is not None:
         explanation = (
@@ -139,6 +143,8 @@ def verdict(conclusion: Conclusion) -> Verdict:
         return Verdict(
             VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, explanation
         )
+
+    # No violation: nothing is proven, or a leak.
     if _is_zero(gaussian) and _is_zero(free):
         explanation = _explain_nothing_proven(conclusion) + _describe_upper_bounds(conclusion)
         return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
@@ -189,6 +195,7 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
       free: the lower bound that holds whatever the curve, on which the verdict rests.
     """
     p_value = conclusion.p_value()
+    # Both sentences that may follow begin with a space.
     refuted = (
         f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
     )
@@ -218,6 +225,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
+        # A hidden-state bound never comes without composition's: it is not None here.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
@@ -240,7 +248,7 @@ def is_reversed(conclusion: Conclusion) -> bool:
 def _explain_reversal(conclusion: Conclusion) -> str:
     """Returns the sentences on scores that are lower with the canary, and on the upper bounds."""
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
-    guarantee = _describe_upper_bounds(conclusion)
+    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     return (
         f"The area under their ROC curve is {area.value:.2f}, far below 1/2: give minus the score, since "
         f"higher has to mean in. As they are they prove nothing.{guarantee}"
@@ -387,6 +395,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
         return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
     most = at_most(tightest.epsilon)
+    # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
@@ -410,6 +419,7 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
     """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else ""."""
     if not broken.hidden:
         return ""
+    # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
     return f" Composition, which allows {composition}, notices nothing."
 

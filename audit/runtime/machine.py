@@ -66,7 +66,8 @@ def _configure(cpu_devices: int) -> None:
     """Sets JAX's options, and the environment variables that XLA and libtpu read.
 
     XLA's own threads for a product are switched off, since runs are spread over the devices. AVX-512 is
-    preferred. The user's XLA_FLAGS win over these.
+    preferred. The user's XLA_FLAGS win over these. On a machine without a TPU, libtpu is told not to look
+    for one.
 
     Args:
       cpu_devices: the number of devices that JAX makes of a CPU.

@@ -45,6 +45,7 @@ def in_order(
     # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
+        # Processes start here, and inherit the block: Ctrl-C then stops only this process, which ends them.
         with _sigint_blocked():
             results = pool.map(function, all_tasks, chunksize=chunk)
         yield from results
@@ -61,6 +62,7 @@ def as_completed(
     if not all_tasks:
         return
     with _pool(processes) as pool:
+        # Processes start here, and inherit the block: Ctrl-C then stops only this process, which ends them.
         with _sigint_blocked():
             waiting = {pool.submit(function, task): task for task in all_tasks}
         for future in concurrent.futures.as_completed(waiting):
@@ -73,6 +75,7 @@ def run_in_own_process(function: Callable[[], Result]) -> Result:
     The process ends afterwards: what the function loads, allocates or sets in the environment is gone.
     """
     with _pool(1) as pool:
+        # The process starts here, and inherits the block: Ctrl-C then stops only this process, which ends it.
         with _sigint_blocked():
             future = pool.submit(function)
         return future.result()
@@ -113,8 +116,8 @@ def run_with_limit(
 def begin(function: Callable[..., object], *arguments: Any) -> SpawnProcess:
     """Starts a process that calls a function, and that ends when this process does.
 
-    It is started with SIGINT blocked, which it inherits, so that Ctrl-C in the terminal stops only this
-    process; the new one then ends with it.
+    The child process inherits the block of SIGINT under which it is started, so that Ctrl-C in the terminal
+    stops only this process. The child then ends with it.
     """
     process = _SPAWN.Process(target=_serve, args=(function, *arguments), daemon=True)
     # Python's tracker of shared resources would unblock SIGINT if it were first started in the

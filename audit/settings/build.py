@@ -65,7 +65,7 @@ class Strategy(Protocol):
 def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
     """Returns the function that sums clipped gradients by book-keeping, for models of dense layers.
 
-    See `clipping.dense`.
+    See `clipping.dense`. The hardware makes no difference; every strategy takes it.
     """
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
@@ -258,7 +258,7 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
         fields.learning_rate,
         fields.clipping_norm,
         fields.noise_multiplier,
-        weight_decay=fields.weight_decay or None,
+        weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
     return _Training(
         program=_name_program(setting, trained),
@@ -292,9 +292,10 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
 
 
 def _make_join(sampler: Sampling) -> base.Join | None:
-    """Returns the function that draws which canaries join a step.
+    """Returns the function by which a sampler draws which canaries join a step; None where nothing is drawn.
 
-    It is None where the schedule fixes which steps take canaries.
+    Poisson sampling draws by a coin for each canary and step. Samplers with epochs draw a step of each epoch
+    of `sampler.batches` steps. Otherwise the schedule fixes which steps take canaries.
     """
     if sampler.name == POISSON:
         return joining.draw_by_coins
@@ -322,9 +323,9 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         return trajectory
 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
-        """Returns the final model (p,) that is expected of a training run without noise.
+        """Returns the final model (p,) of training without noise and with the canaries' expected insertions.
 
-        Each canary is inserted times the probability with which a step takes it.
+        At a step that may take it, each canary is inserted times the probability with which it is taken.
 
         Args:
           craft: the function that makes the canaries from the adversary's state.
@@ -341,7 +342,8 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     def respond(theta_0: Array) -> Array:
         """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
 
-        The canary's score is the projection on its coordinate.
+        The canary's score is its coordinate of theta_0 minus the final model. mu is the distance between the
+        score's means with and without the canary, in standard deviations.
         """
         mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
         return mu_of_projection
@@ -405,6 +407,8 @@ def unresponsive(setting: Setting, parameters: int) -> str:
 def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
     """Forecasts by linear response which mu an audit finds with a canary along each coordinate.
 
+    mu is the distance between a score's means with and without the canary, in standard deviations.
+
     Args:
       played: the game of a model with p parameters whose optimizer is SGD, with momentum or without.
 
@@ -422,10 +426,12 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
 def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
     """Forecasts by linear response which mu a canary along each coordinate gives.
 
+    mu is the distance between a score's means with and without the canary, in standard deviations.
+
     Where canaries have steps of their own, the mean of the canaries' masks stands in for each mask. The
     response is linear in the mask, so that the mean mask gives the mean of the canaries' shifts. The mu of a
     projection is linear in the shift, so that its mean is right. The mu of the best linear score is a norm of
-    the shift: the norm of the mean shift is at most the mean of the norms.
+    the shift. Its forecast may be too low: the norm of the mean shift is at most the mean of the norms.
 
     Args:
       training: the training run.
@@ -486,7 +492,7 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
 
 
 def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """Returns a function, to be compiled, that trains without noise, as an adversary expects of a run.
+    """Returns a function that trains without noise, as an adversary forecasts a run; the caller compiles it.
 
     Each canary is inserted times the probability with which it is present; see `base.rehearse`.
 

@@ -59,9 +59,10 @@ class Participation(NamedTuple):
 def checksum(clients: Clients) -> str:
     """Returns the SHA-256, in hex, of the clients' features, labels and numbers of examples."""
     digest = hashlib.sha256()
-    for part in (clients.features, clients.labels, clients.counts):
-        digest.update(f"{part.dtype}{part.shape}".encode())
-        digest.update(np.ascontiguousarray(part).tobytes())
+    for array in (clients.features, clients.labels, clients.counts):
+        # Type and shape too, since different arrays may have the same bytes.
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
@@ -111,11 +112,12 @@ def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
       number: the line's number in the file, for the message.
       text: the text of the pair.
     """
-    parts = text.split(",")
-    are_numbers = all(part.isdecimal() and len(part) < 10 for part in parts)
-    is_pair = len(parts) == 2 and are_numbers and int(parts[0]) >= 1
+    numbers = text.split(",")
+    are_short = all(digits.isdecimal() and len(digits) < 10 for digits in numbers)
+    is_pair = len(numbers) == 2 and are_short and int(numbers[0]) >= 1
     require(is_pair, f"{path}, line {number}: {text[:40]!r} is not round,client")
-    return int(parts[0]), int(parts[1])
+    round_number, client = numbers
+    return int(round_number), int(client)
 
 
 def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
@@ -129,7 +131,7 @@ def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> F
       InputError: with these rounds the setting is invalid.
     """
     participations = sum(map(len, listed))
-    mean_clients = max(round(participations / len(listed)), 1)
+    mean_clients = max(round(participations / len(listed)), 1)  # a cohort of 0 would be invalid
     with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
     validate_federated(with_listed)
     return with_listed
@@ -140,6 +142,9 @@ def rounds(
 ) -> Participation:
     """Draws from the setting's seed which clients and canaries take part in which round.
 
+    With Poisson participation, canaries take part in each round with the clients' probability. Else each
+    canary takes part in `setting.repetitions` rounds.
+
     Args:
       setting: the setting, whose participation says how clients are drawn.
       clients: the clients' data.
@@ -149,7 +154,7 @@ def rounds(
       InputError: there are too few clients for a cohort, or the list names one that does not exist.
     """
     key = game.root(setting.seed, "batches")
-    canary_key = jax.random.fold_in(key, 1)
+    canary_key = jax.random.fold_in(key, 1)  # for the canaries' draws
 
     if listed is None and setting.participation == "poisson":
         members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
