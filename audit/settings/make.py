@@ -189,9 +189,10 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
 def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
     """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
 
-    `steps` and `sampler` are always among them. Without `steps`, these follow from `insertions` where that is
-    given; else there are as many steps as the default of `insertions` says, in whole epochs if the sampler
-    has epochs. `insertions` keeps its default where only `steps` is given: no setting holds it.
+    `steps` and `sampler` are always among them. Where `steps` is not given, it follows from `insertions` and
+    `periodicity` if `insertions` is given. Otherwise it is the default of `insertions`, in whole epochs if
+    the sampler has epochs. Where only `steps` is given, `insertions` keeps its default, which nobody reads: a
+    setting does not hold it.
 
     Args:
       given: the caller's values by field.

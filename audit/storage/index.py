@@ -52,9 +52,9 @@ class Holdings(NamedTuple):
         holders = self.folders.get(name(setting), [])
         if not holders:
             return None
-        data = {held.data for held in holders}
+        checksums = {held.data for held in holders}
         paths = " and ".join(str(held.folder) for held in holders)
-        require(len(data) == 1, f"{paths} are one setting on different data: move one away")
+        require(len(checksums) == 1, f"{paths} are one setting on different data: move one away")
         stores = [Store.at(held.folder) for held in holders]
         if len(stores) == 1:
             return stores[0]
@@ -122,7 +122,7 @@ def _find_time(folder: Path) -> int | None:
     It is None where the folder has no scores or no config, and 0 where it can't be looked into.
     """
     try:
-        (folder / CONFIG).lstat()
+        (folder / CONFIG).lstat()  # raises an error where there is no config
         return newest_scores(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None
