@@ -137,6 +137,7 @@ class BenchmarkedMechanism(NamedTuple):
           n: The size of an audit; `shape` says what it counts.
           audits: The number of audits.
         """
+        # A checksum of the name: unlike Python's hash of a text, it is the same in every process.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream
