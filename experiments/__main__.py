@@ -130,7 +130,7 @@ def _ray(arguments: Sequence[str]) -> int:
     ray_arguments = list(arguments)
     try:
         local_ray.set_up(alone=False)  # other machines may join the cluster
-        if ray_arguments[:1] == ["start"]:
+        if ray_arguments[:1] == ["start"]:  # it gets this project's defaults as arguments, too
             ray_arguments[1:] = local_ray.start_arguments(ray_arguments[1:])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -119,7 +119,7 @@ def validate_federated(setting: FederatedSetting) -> None:
     repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
 
-    # Arrays list the clients and the canaries of every round: this bounds their memory.
+    # Arrays have a place for each client and each canary of every round: the limit bounds their memory.
     places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries: their product is to be at most"
     require(places <= MOST_PLACES, f"`rounds={rounds}` {message} {MOST_PLACES:,}")

@@ -323,11 +323,12 @@ def changed(setting: Setting, **given: Any) -> Setting:
       **given: the new values by field or flag, as `make_setting` takes them. `insertions` replaces the steps;
         `sampling_rate` or `repetitions` replaces the sampler.
     """
+    # A learning rate, batch size or clipping that is given as None stays; other fields get their default.
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
 
     values = flat(setting)
-    del values["model"]
+    del values["model"]  # which `make_setting` takes apart from the fields
     if "insertions" in given:
         del values["steps"]
     if "sampling_rate" in given or "repetitions" in given:

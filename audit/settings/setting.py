@@ -246,6 +246,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
     require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
 
+    # The indices of all mini-batches are held in memory.
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
     require(
@@ -309,7 +310,10 @@ def _validate_sampler(setting: Setting) -> None:
 
 
 def _validate_known_steps(setting: Setting) -> None:
-    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large."""
+    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large.
+
+    Each canary has steps of its own, so that memory grows with that product.
+    """
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"

@@ -56,8 +56,8 @@ class Checkpoints:
         """
         self._folder = folder.absolute()
         self._seconds = seconds
-        self._due = time.monotonic() + seconds
-        self._has_failed = False
+        self._due = time.monotonic() + seconds  # from this moment on, the next checkpoint is due
+        self._has_failed = False  # whether a failure to write was reported
 
     def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
         """Returns the states of a chunk of runs from its newest usable checkpoint.

@@ -56,7 +56,7 @@ class Holdings(NamedTuple):
         paths = " and ".join(str(held.folder) for held in holders)
         require(len(checksums) == 1, f"{paths} are one setting on different data: move one away")
         stores = [Store.at(held.folder) for held in holders]
-        if len(stores) == 1:
+        if len(stores) == 1:  # `runs_held` would read all scores
             return stores[0]
         return max(stores, key=Store.runs_held)
 
@@ -88,9 +88,9 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """Returns the settings' folders with scores under a store's root, the newest scores first.
+    """Returns the folders of settings that have scores, under the root of stores, the newest scores first.
 
-    Folders that can't be looked into come last. Where there is no root, the list is empty.
+    Folders that can't be looked into come last. Where the root is missing, the list is empty.
 
     Raises:
       InputError: the root can't be read.

@@ -442,6 +442,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     version = np.lib.format.read_magic(header)
+    # For another version this is a KeyError, which `_reading` reports as a damaged file.
     shape, _, dtype = readers[version](header)
     is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
     message = f"{path}: array {name} holds no plain numbers ({dtype}): save floats"
@@ -675,7 +676,7 @@ def _parse_header(
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the pair of _FORMS, such as ("score", "in"), that is among a table's columns; None without one.
+    """Returns the pair of _FORMS, such as ("score", "in"), that a table has as columns, or None.
 
     Args:
       path: the file or table, for messages.

@@ -94,11 +94,11 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what an audit needs beside them: which canaries are in, and the others' law.
+        """Returns scores with what an audit needs beside them: which canaries are in, and facts on their law.
 
-        The law is that of the score of a canary that is out. It follows from the dimension p of the
-        directions if scores are their cosines (the adversary's `law_is_known`), or from the number of fresh
-        draws among which a canary was ranked. Where it does not, the dimension, or the number of draws, is 0.
+        Where scores are cosines of uniform directions (the adversary's `law_is_known`), the law of the score
+        of a canary that is out follows from the directions' dimension p. Where canaries are ranked among
+        fresh draws, it follows from the number of draws. Elsewhere both numbers are 0.
 
         Args:
           first: the index of the first of n consecutive runs.
@@ -237,7 +237,7 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
       placement: the devices, of this machine or only described.
       chunk: the number of runs of a chunk.
     """
-    runs = np.arange(placement.round_up(chunk))
+    runs = np.arange(placement.round_up(chunk))  # equally many on each device
     # Shapes and dtypes alone: no model is initialised.
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))

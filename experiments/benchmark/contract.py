@@ -154,6 +154,7 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
         canaries of the single run for the other designs.
       mu: The law's parameter.
     """
+    # With a single canary a run, n runs in each of two worlds; ONE_RUN and DIRECTIONS have a single run.
     single_run = (1, n)
     runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, single_run)
     dimension = _DIMENSION if design == DIRECTIONS else 0

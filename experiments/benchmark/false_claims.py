@@ -117,6 +117,7 @@ class ClaimCell(NamedTuple):
           noise: The real noise as a multiple of the stated noise; 1 where the claim is true.
         """
         setting = self.make_setting(runs, noise)
+        # The share of audits whose epsilon is above the true one; here the claim stands in its place.
         [row] = calibrate(setting)
         return row.exceeding
 

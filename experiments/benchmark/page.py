@@ -263,6 +263,7 @@ def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = (
     cell_table = make_cell_table(cells)
     figure = style.svg(draw_figure(summarise_estimators(cells)))
     caption = f"{_TITLE}. The numbers are in the tables."
+    seed = str(cells[0].seed)  # the same in all cells
     return page.document(
         _TITLE,
         page.element("h1", _TITLE),
@@ -280,7 +281,7 @@ def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = (
             _describe_mechanisms(cells),
         ),
         page.table("Every cell", cell_table.header(), cell_table.cells()),
-        page.terms({**describe_machine(), "seed": str(cells[0].seed)}),
+        page.terms({**describe_machine(), "seed": seed}),
     )
 
 

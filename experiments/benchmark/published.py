@@ -152,11 +152,11 @@ def steinke(best: bool) -> EpsilonFunction:
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns the lower bound on epsilon."""
         is_right = judge_guesses(coins)
-        number = len(is_right)
+        coin_count = len(is_right)
         epsilons = []
         for guesses, right in count_right_guesses(is_right, best):
             bound = one_run_bounds.epsilon_from_guesses(
-                number, guesses, right, delta, 1 - confidence
+                coin_count, guesses, right, delta, 1 - confidence
             )
             epsilons.append(bound)
         return max(epsilons)
@@ -177,11 +177,11 @@ def mahloujifar(best: bool) -> EpsilonFunction:
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns the lower bound on epsilon, that of the largest mu that the guesses refute."""
         is_right = judge_guesses(coins)
-        number = len(is_right)
+        coin_count = len(is_right)
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
             # The search begins at the largest mu so far, and returns it where these guesses do not refute it.
-            is_refuted = partial(_is_mu_refuted, number, guesses, right, 1 - confidence)
+            is_refuted = partial(_is_mu_refuted, coin_count, guesses, right, 1 - confidence)
             mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
 

@@ -349,6 +349,7 @@ def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
     integral = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
     least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
     log_integral = np.log(np.maximum(integral, least))
+    # log M(s): that of the clients' sum, and (sigma s)^2 / 2 for the noise.
     log_mass = _compute_log_mass(round_, log_odds, tilt)
     return np.asarray(log_integral - tilt * points) + log_mass + (round_.sigma * tilt) ** 2 / 2
 
