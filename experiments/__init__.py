@@ -24,7 +24,7 @@ def _require_own_packages() -> None:
 
 
 def _location(name: str) -> Path | None:
-    """Returns the package's folder or the module's file that an import of a name would load; None without."""
+    """Returns what an import of a name would load: a package's folder, a module's file, or None."""
     spec = importlib.util.find_spec(name)
     if spec is None:
         return None

@@ -30,11 +30,13 @@ def main() -> None:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     if command in _OTHERS and _lacks_help(_OTHERS[command], arguments):
+        # Help is requested, and no installed library gives any for this command.
         print(_OTHERS[command].summary)
         return
     if command in _OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences the log of XLA's C++ code
         sys.exit(_OTHERS[command].run(arguments))
+    # `help NAME` asks about a command; `dispatch` answers it for modules alone.
     if command == "help" and arguments and arguments[0] in _OTHERS:
         print(_OTHERS[arguments[0]].summary)
         return
@@ -106,7 +108,10 @@ def _linters(arguments: Sequence[str]) -> int:
 
 
 def _docs(arguments: Sequence[str]) -> int:
-    """Builds the manual into docs/_build, and returns Sphinx's exit status; its warnings are errors."""
+    """Builds the manual into docs/_build, and returns Sphinx's exit status; its warnings are errors.
+
+    Arguments go to Sphinx.
+    """
     folder = _ROOT / "docs" / "_build"
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     status = _run_module("sphinx", *settings, *arguments, ".", str(folder))
@@ -124,8 +129,8 @@ def _ray(arguments: Sequence[str]) -> int:
 
     ray_arguments = list(arguments)
     try:
-        local_ray.set_up(alone=False)
-        if ray_arguments[:1] == ["start"]:
+        local_ray.set_up(alone=False)  # other machines may join the cluster
+        if ray_arguments[:1] == ["start"]:  # it gets this project's defaults as arguments, too
             ray_arguments[1:] = local_ray.start_arguments(ray_arguments[1:])
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)

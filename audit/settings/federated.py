@@ -119,7 +119,7 @@ def validate_federated(setting: FederatedSetting) -> None:
     repetitions = setting.repetitions
     require(repetitions <= rounds, f"`repetitions={repetitions}`: give 1 to {rounds:,}, the rounds")
 
-    # Arrays list the clients and the canaries of every round: this bounds their memory.
+    # Arrays have a place for each client and each canary of every round: the limit bounds their memory.
     places = rounds * max(setting.cohort, setting.canaries)
     message = "times the larger of cohort and canaries: their product is to be at most"
     require(places <= MOST_PLACES, f"`rounds={rounds}` {message} {MOST_PLACES:,}")
@@ -150,8 +150,10 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
+    # The standard deviation of the noise on the count. A round without noise on its sum has none on its
+    # count either.
     on_count = 0.0
-    if setting.noise_multiplier:  # a round without noise on its sum has none on its count either
+    if setting.noise_multiplier:
         on_count = _COUNT_SHARE * setting.cohort
     multiplier = noise_beside_count(setting.noise_multiplier, on_count)
     return RoundNoise(multiplier, on_count, quantile_rate=_QUANTILE_RATE)
@@ -169,7 +171,7 @@ def leaks(setting: FederatedSetting, clients: int, most_rounds: int) -> Leaks:
 
     A client takes part in at most `most_rounds` rounds, and a canary in as many as its repetitions. With
     Poisson sampling, both may join every round, each time with probability cohort / clients. A round counts
-    with the setting's whole noise multiplier, also where its noise is divided (see `noise`).
+    with the setting's whole noise multiplier, also where `noise` divides the noise between sum and count.
 
     Args:
       setting: the setting.

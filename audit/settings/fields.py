@@ -76,6 +76,7 @@ class FieldLimits(NamedTuple):
                 upper += f", at most {most}"
             if self.below < math.inf:
                 upper += f", below {below}"
+            # Where no upper bound is given, infinity is still not allowed.
             number = "number" if upper else "finite number"
             return f"a {number} above {_format_bound(self.above)}{upper}"
         if self.most < math.inf:
@@ -132,7 +133,8 @@ def described(
 
     Args:
       help_text: the field's line in --help.
-      default: the dataclass's default. Identities in the store leave it out, so that it can never change.
+      default: the dataclass's default. Identities in the store leave out a field at its default, so that the
+        default must never change.
       usual: the value where a flag or keyword is not given, for a field without `default`. Identities include
         it.
       flag: the flag's name where that differs from the field's.
@@ -174,7 +176,7 @@ def declared(kind: type) -> dict[str, Field]:
         default = field.default
         if attribute.default is not dataclasses.MISSING:
             default = attribute.default
-        assert isinstance(attribute.type, type)  # and no text, as a postponed annotation would be
+        assert isinstance(attribute.type, type)  # a class, not the text of an annotation
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,
@@ -186,9 +188,9 @@ def declared(kind: type) -> dict[str, Field]:
 
 
 def deciding(part: Any) -> dict[str, Any]:
-    """Returns what identifies a setting or a part of one: its values by field, without those at defaults.
+    """Returns the values that identify a setting or a part of one, by the names of their fields.
 
-    Fields that are declared with `always` are included even at their default.
+    A field at its default is left out, unless it is declared with `always`.
     """
     described_fields = declared(type(part))
     identity = {}
@@ -203,7 +205,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting, or of one of its parts, beyond its limits."""
+    """Raises InputError for the first field of a setting, or of one of its parts, that is out of range."""
     for name, field in declared(type(part)).items():
         field.require(getattr(part, name))
     for attribute in dataclasses.fields(part):
@@ -219,7 +221,7 @@ def require_types(part: Any) -> None:
     """
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        assert isinstance(field.type, type)
+        assert isinstance(field.type, type)  # a class, not the text of an annotation
         require_type(field.name, value, field.type)
         if dataclasses.is_dataclass(value):
             require_types(value)

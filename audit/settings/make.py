@@ -189,9 +189,10 @@ def _require_field_types(values: Mapping[str, Any]) -> None:
 def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
     """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
 
-    `steps` and `sampler` are always among them. Without `steps`, these follow from `insertions` where that is
-    given; else there are as many steps as the default of `insertions` says, in whole epochs if the sampler
-    has epochs. `insertions` keeps its default where only `steps` is given: no setting holds it.
+    `steps` and `sampler` are always among them. Where `steps` is not given, it follows from `insertions` and
+    `periodicity` if `insertions` is given. Otherwise it is the default of `insertions`, in whole epochs if
+    the sampler has epochs. Where only `steps` is given, `insertions` keeps its default, which nobody reads: a
+    setting does not hold it.
 
     Args:
       given: the caller's values by field.
@@ -322,11 +323,12 @@ def changed(setting: Setting, **given: Any) -> Setting:
       **given: the new values by field or flag, as `make_setting` takes them. `insertions` replaces the steps;
         `sampling_rate` or `repetitions` replaces the sampler.
     """
+    # A learning rate, batch size or clipping that is given as None stays; other fields get their default.
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
 
     values = flat(setting)
-    del values["model"]
+    del values["model"]  # which `make_setting` takes apart from the fields
     if "insertions" in given:
         del values["steps"]
     if "sampling_rate" in given or "repetitions" in given:

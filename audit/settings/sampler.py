@@ -121,9 +121,10 @@ def make_known(times: int) -> Sampling:
 
 
 def find_identity(sampler: Sampling) -> dict[str, object]:
-    """Returns what a setting's identity in the store holds of its sampler; nothing for `every`, the default.
+    """Returns the entries about the sampler in a setting's identity in the store; none for `every`.
 
-    Of the samplers `poisson` and `known` it is their number under a key of its own, else the sampler's text.
+    For `poisson` and `known` the entry is their number, under a key of its own. For samplers by epochs it is
+    the sampler's text.
     """
     if sampler.name == EVERY:
         return {}

@@ -162,10 +162,10 @@ class Setting:
         epochs it is the number of epochs, each of which inserts the canary once.
         """
         sampling = self.sampling
-        if sampling.times:
+        if sampling.times:  # the sampler is `known`
             return sampling.times
         schedule = self.schedule
-        if sampling.batches:
+        if sampling.batches:  # a sampler by epochs
             return schedule.steps // sampling.batches
         # The steps place, place + k, place + 2 k, ... up to the last step.
         return (schedule.steps - schedule.place) // schedule.periodicity + 1
@@ -188,7 +188,7 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
       experiment: the name of what is computed for the setting.
     """
     own_fields = deciding(setting)
-    own_fields.pop("sampler", None)
+    own_fields.pop("sampler", None)  # `find_identity` says it in its own form
     return {
         "experiment": experiment,
         **own_fields,
@@ -246,6 +246,7 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     choices = f"choose last, first, or one of 1 to {k}, the steps of a period"
     require(setting.schedule.place <= k, f"`insert={setting.schedule.insert}`: {choices}")
 
+    # The indices of all mini-batches are held in memory.
     batch_size = setting.mechanism.batch_size
     draws = f"`steps={steps}` of `batch_size={batch_size}`"
     require(
@@ -284,8 +285,9 @@ def _validate_runs(setting: Setting, runs: int) -> None:
 def _validate_sampler(setting: Setting) -> None:
     """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
-    if sampling.name in (EVERY, POISSON):
+    if sampling.name in (EVERY, POISSON):  # these go with any steps and canaries
         return
+
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"
     if sampling.name == KNOWN:
@@ -298,6 +300,8 @@ def _validate_sampler(setting: Setting) -> None:
     if sampling.name == KNOWN:
         _validate_known_steps(setting)
         return
+
+    # What is left are samplers by epochs: the steps must be whole epochs.
     whole_epochs = steps // sampling.batches * sampling.batches
     fix = f"give `steps` {whole_epochs + sampling.batches}"
     if whole_epochs > 0:
@@ -306,7 +310,10 @@ def _validate_sampler(setting: Setting) -> None:
 
 
 def _validate_known_steps(setting: Setting) -> None:
-    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large."""
+    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large.
+
+    Each canary has steps of its own, so that memory grows with that product.
+    """
     steps = setting.schedule.steps
     canaries = setting.canaries
     repetitions = f"`repetitions={setting.repetitions}`"

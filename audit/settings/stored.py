@@ -143,8 +143,8 @@ def open_store(
 def _describe_in_words(setting: Setting, experiment: str) -> str:
     """Returns the words in a folder's name, such as fcnn-gc_r-k5-seed1.
 
-    These are the experiment unless it is an audit, the model, the adversary, k unless it is 1 (with the step
-    that inserts unless that is the last), and the seed unless it is 0.
+    These are the experiment unless it is an audit, the model, the adversary, the periodicity k unless it is
+    1, and the seed unless it is 0. The step of a period that inserts follows k, unless it is the last.
     """
     words = []
     if experiment != "audit":

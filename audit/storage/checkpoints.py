@@ -50,13 +50,14 @@ class Checkpoints:
 
         Args:
           folder: where checkpoints are written and looked for.
-          seconds: the least time between two checkpoints. It is longer where writing is slow, so that writing
-            takes at most 2% of all time. With 0, every segment has a checkpoint, however slow that is.
+          seconds: the least time between two checkpoints. More time passes where writing is slow, so that
+            writing takes at most 2% of all time. With 0, every segment has a checkpoint, however slow that
+            is.
         """
         self._folder = folder.absolute()
         self._seconds = seconds
-        self._due = time.monotonic() + seconds
-        self._has_failed = False
+        self._due = time.monotonic() + seconds  # from this moment on, the next checkpoint is due
+        self._has_failed = False  # whether a failure to write was reported
 
     def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
         """Returns the states of a chunk of runs from its newest usable checkpoint.
@@ -103,7 +104,7 @@ class Checkpoints:
 
         end = time.monotonic()
         self._due = end
-        if self._seconds:
+        if self._seconds:  # with 0, a checkpoint is due at every call, however long writing takes
             self._due += max(self._seconds, _LEAST_TRAINING_RATIO * (end - begin))
 
     def drop(self, chunk: str) -> None:
@@ -129,6 +130,7 @@ class Checkpoints:
         if not self._folder.is_dir():
             return []
         checkpoints = []
+        # A name ends in the number of segments, padded with zeros: sorting by name sorts by that number.
         for path in sorted(self._folder.iterdir(), reverse=True):
             match = _NAME.fullmatch(path.name)
             if match and match[1] == chunk:
@@ -138,7 +140,7 @@ class Checkpoints:
     def _report_once(self, error: Exception) -> None:
         """Prints on stderr why a checkpoint could not be written, at the first failure alone."""
         if not self._has_failed:
-            # Only the cause is shown of a nested message, "what failed: why: the cause".
+            # A message may be nested, as "what failed: why: the cause". Only the cause is shown.
             last_part = str(error).split(": ")[-1]
             reason = getattr(error, "strerror", None) or " ".join(last_part.split())
             print(
@@ -223,6 +225,7 @@ def _remove(path: Path) -> None:
     It is renamed first. If the process is killed before all files are removed, what is left has a name that
     is never looked at, and cannot be taken for a whole checkpoint.
     """
+    # Where it can't be renamed, it is removed under its own name.
     with contextlib.suppress(OSError):
         path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
     files.remove(path)

@@ -89,7 +89,8 @@ def holder(folder: Path, part: str = "claim") -> str:
 def _remark_on_future(path: Path) -> str:
     """Returns a remark on a lease that is dated in the future; empty for all other leases.
 
-    A clock that was set back leaves such a lease.
+    A clock that was set back leaves such a lease. It would count as abandoned only after its date has passed.
+    Up to STALE_SECONDS ahead that is soon enough, and there is no remark.
     """
     try:
         seconds_ahead = path.stat().st_mtime - time.time()
@@ -105,8 +106,8 @@ def _make_lease(path: Path, stale: float) -> filelock.SoftFileLease:
 
     Args:
       path: the lease's file.
-      stale: the seconds without renewal after which the lease counts as abandoned; the holder renews it six
-        times in as long.
+      stale: the seconds without renewal after which the lease counts as abandoned. In that time its holder
+        renews it _RENEWALS times.
     """
     return filelock.SoftFileLease(
         path,

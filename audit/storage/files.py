@@ -117,7 +117,7 @@ def beside(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # interrupts, too
         remove(temporary)
         raise
 

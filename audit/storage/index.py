@@ -52,11 +52,11 @@ class Holdings(NamedTuple):
         holders = self.folders.get(name(setting), [])
         if not holders:
             return None
-        data = {held.data for held in holders}
+        checksums = {held.data for held in holders}
         paths = " and ".join(str(held.folder) for held in holders)
-        require(len(data) == 1, f"{paths} are one setting on different data: move one away")
+        require(len(checksums) == 1, f"{paths} are one setting on different data: move one away")
         stores = [Store.at(held.folder) for held in holders]
-        if len(stores) == 1:
+        if len(stores) == 1:  # `runs_held` would read all scores
             return stores[0]
         return max(stores, key=Store.runs_held)
 
@@ -88,9 +88,9 @@ def holdings(root: Path) -> Holdings:
 
 
 def settings(root: Path) -> list[Path]:
-    """Returns the settings' folders with scores under a store's root, the newest scores first.
+    """Returns the folders of settings that have scores, under the root of stores, the newest scores first.
 
-    Folders that can't be looked into come last. Where there is no root, the list is empty.
+    Folders that can't be looked into come last. Where the root is missing, the list is empty.
 
     Raises:
       InputError: the root can't be read.
@@ -122,7 +122,7 @@ def _find_time(folder: Path) -> int | None:
     It is None where the folder has no scores or no config, and 0 where it can't be looked into.
     """
     try:
-        (folder / CONFIG).lstat()
+        (folder / CONFIG).lstat()  # raises an error where there is no config
         return newest_scores(folder)
     except (FileNotFoundError, NotADirectoryError):
         return None

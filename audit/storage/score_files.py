@@ -189,15 +189,17 @@ def read_cosines(
     arrays = _read_cosine_arrays(path)
     with _naming(path):
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
-        # An array of its own with cosines of canaries that are out goes only with a single run, none of whose
-        # cosines used the other canaries' directions.
+        # Only a single run may have cosines of canaries that are out in an array of their own, and only if no
+        # cosine used the other canaries' directions.
         is_paired = not (are_several_runs or leave_one_out or presence is not None)
-        read = {"scores", "presence"}
+
+        # An array that would not be used is refused: the user expects it to count.
+        used_names = {"scores", "presence"}
         if presence is None:
-            read = {"observed"} if "observed" in arrays else {"in"}
+            used_names = {"observed"} if "observed" in arrays else {"in"}
         if is_paired:
-            read.add("unobserved")
-        extra = ", ".join(sorted(set(arrays) - read))
+            used_names.add("unobserved")
+        extra = ", ".join(sorted(set(arrays) - used_names))
         require(
             not extra,
             f"drop {extra}, or save scores= and presence= where some canaries are out",
@@ -206,6 +208,7 @@ def read_cosines(
             return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
         if are_several_runs:
             return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
+        # A single run, leave-one-out or with presence.
         return given.cosines(cosines, dimension, presence, leave_one_out, in_order)
 
 
@@ -309,6 +312,7 @@ def _reading(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except InputError:
+        # It is a ValueError, whose message for the user the clauses below would replace.
         raise
     except UnicodeDecodeError:
         raise InputError(
@@ -328,10 +332,12 @@ def _say_too_many(path: Path, size: int) -> str:
 def _read_npz(path: Path) -> Scores:
     """Returns the scores in a .npz file.
 
-    The file has arrays `in` and `out`, or `scores` and `presence`, which is 1 or true where the canary was
-    in. Where canaries are ranked among M fresh draws, it has `scores` and `fresh`, and maybe the `seed` by
-    which ties are broken; or it has `ranks` and the number `fresh_draws`, M. Either may come with `presence`.
+    The file has arrays `in` and `out`, or `scores` and `presence`; `presence` is 1 or true where the canary
+    was in. Where canaries are ranked among M fresh draws, it has `scores` and `fresh`, and maybe the `seed`
+    by which ties are broken; or it has `ranks` and the number `fresh_draws`, M. Either may come with
+    `presence`.
     """
+    # Ranks keep the shape (runs, 1) of a single canary a run; other scores of that shape become flat.
     rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
     if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
         return _make_ranks(path, rank_arrays)
@@ -389,11 +395,11 @@ def _read_whole(path: Path, name: str, array: Array, least: int, most: int) -> i
 
 
 def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Returns those arrays of a .npz file that have one of some names, as float64, by name.
+    """Returns the arrays of a .npz file with the given names, as float64, by name.
 
     Args:
       path: the file.
-      names: the names to look for; the file may lack some or all.
+      names: the arrays' names. Names that the file lacks are left out, and so are its other arrays.
       flat: whether an array (n, 1) becomes (n,).
     """
     arrays = {}
@@ -436,6 +442,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     version = np.lib.format.read_magic(header)
+    # For another version this is a KeyError, which `_reading` reports as a damaged file.
     shape, _, dtype = readers[version](header)
     is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
     message = f"{path}: array {name} holds no plain numbers ({dtype}): save floats"
@@ -443,7 +450,7 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
     size = math.prod(shape)
     require(size <= MOST_SCORES, _say_too_many(path, size))
 
-    file.seek(0)
+    file.seek(0)  # `read_array` reads the header again
     array = np.asarray(np.lib.format.read_array(file, allow_pickle=False), np.float64)
     if flat and array.ndim == 2 and array.shape[1] == 1:
         return array[:, 0]
@@ -499,7 +506,7 @@ def _read_stdin(path: Path) -> Scores:
     Raises InputError for input that is empty, or above 1 GiB.
 
     Args:
-      path: STDIN; all readers take their file as an argument.
+      path: not used. `_choose_reader` returns functions of the file, which is STDIN here.
     """
     with _reading(_STANDARD_INPUT):
         file = _open_stdin()
@@ -510,6 +517,7 @@ def _read_stdin(path: Path) -> Scores:
 
 def _open_stdin() -> io.StringIO:
     """Returns standard input as text; raises InputError where it is empty, or above 1 GiB."""
+    # A byte more than is allowed, so that too large an input shows.
     content = sys.stdin.buffer.read(MOST_BYTES + 1)
     require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
     too_large = (
@@ -624,6 +632,7 @@ def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -
     Raises:
       InputError: no such line names the columns of one of _FORMS.
     """
+    # The line of names is at most the first after _MOST_COMMENTS comments.
     for line_number in range(1, _MOST_COMMENTS + 2):
         line = file.readline(_HEADER_BYTES)
         header = _parse_header(path, line.lstrip("# "), renamed, line_number)
@@ -667,7 +676,7 @@ def _parse_header(
 
 
 def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the pair of _FORMS, such as ("score", "in"), that is among a table's columns; None without one.
+    """Returns the pair of _FORMS, such as ("score", "in"), that a table has as columns, or None.
 
     Args:
       path: the file or table, for messages.

@@ -113,7 +113,8 @@ class _Patience:
     def wait(self, store: Store) -> None:
         """Sleeps for _POLL_SECONDS between two looks for a chunk.
 
-        Once more than _PATIENCE_SECONDS have passed, it reports who holds a chunk, a single time.
+        Once more than _PATIENCE_SECONDS have passed since this object was made, it reports who holds a chunk.
+        It does so a single time.
         """
         waited = time.monotonic() - self._begin
         if waited > _PATIENCE_SECONDS and not self._has_reported:
@@ -136,7 +137,7 @@ class _Patience:
 def _hold(store: Store, chunk: Range, stored: dict[str, Range]) -> Iterator[bool]:
     """Tries to claim a chunk until the end of the block, and yields whether this process is to train it.
 
-    It is False where another process holds any of the chunk's runs, or has stored any of them.
+    It yields False where another process holds any of the chunk's runs, or has stored any of them.
 
     Args:
       store: the store of the runs.

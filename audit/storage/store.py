@@ -133,6 +133,7 @@ class Store:
         self.path = root / (f"{words}-{name}" if words else name)
         self._is_claimed = False
         try:
+            # A folder that exists is taken, whatever words are in its name.
             self.path = _find_folder(root, name) or self.path
             config = self.path / CONFIG
             self.path.mkdir(parents=True, exist_ok=True)
@@ -518,7 +519,7 @@ def _compute_checksum(chunk: Scores) -> str:
     """Returns the SHA-256, in hex, of a chunk: the number of its first run, its scores and its presence.
 
     It also covers their shape where a run has several canaries, and the dimension and the number of fresh
-    draws where these are not 0.
+    draws where these are not 0: a file leaves them out where they are 0.
     """
     digest = hashlib.sha256(str(chunk.first).encode())
     if chunk.scores.size > len(chunk.scores):
@@ -579,6 +580,7 @@ def _parse_conclusion(content: bytes) -> Kept:
     require(all(isinstance(row, dict) for row in rows), "rows")
     require(all(isinstance(row.get("method", ""), str) for row in rows), "rows of methods")
 
+    # The level of the audit, then the bound on epsilon that assumes nothing, then the upper bound.
     delta = None
     confidence = None
     if rows:  # all rows have the same delta and confidence
@@ -590,7 +592,7 @@ def _parse_conclusion(content: bytes) -> Kept:
     free_rows = [row for row in rows if row.get("method") in assumption_free]
     if free_rows:
         epsilon = _parse_number(free_rows[0].get("epsilon"))
-    elif "epsilon" in result:  # rows of a single run have other methods
+    elif "epsilon" in result:  # an audit of a single run: its methods are not among those above
         epsilon = _parse_number(result["epsilon"])
 
     upper_bound = None

@@ -57,9 +57,10 @@ def flat_model(
       module: takes a single example, without a batch axis, and returns logits.
       example: an example of the shape and dtype that the module is initialised for.
       criterion: (logits, label) -> the loss of a single example, ().
-      inputs: features -> the floats of one example that the module's first layer sees, for adversaries that
+      inputs: features of an example -> the floats that the module's first layer sees, for adversaries that
         craft examples; by default the features themselves.
     """
+    # Zeros of the parameters' shapes are enough to flatten trees like theirs: no parameters are drawn.
     shapes = jax.eval_shape(module.init, jax.random.key(0), example)["params"]
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
     template, unravel = ravel_pytree(zeros)
@@ -113,7 +114,7 @@ def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]
     """
 
     def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns each example's loss, (B,)."""
+        """Returns the loss of each example of a batch (features (B, ...), labels (B, ...)), (B,)."""
         features, labels = batch
         logits: Any = model.module.apply({"params": parameters}, features)
         return jax.vmap(model.criterion)(logits, labels)

@@ -80,6 +80,7 @@ def _missing() -> str:
     if spec is None:
         _import_from_folder()
         return ""
+    # The folder of a package, or the file of a module.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     place = Path(locations[0])
     if place.resolve() == _ROOT / _ZOO:

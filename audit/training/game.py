@@ -94,11 +94,11 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what an audit needs beside them: which canaries are in, and the others' law.
+        """Returns scores with what an audit needs beside them: which canaries are in, and facts on their law.
 
-        The law is that of the score of a canary that is out. It follows from the dimension p of the
-        directions if scores are their cosines (the adversary's `law_is_known`), or from the number of fresh
-        draws among which a canary was ranked. Where it does not, the dimension, or the number of draws, is 0.
+        Where scores are cosines of uniform directions (the adversary's `law_is_known`), the law of the score
+        of a canary that is out follows from the directions' dimension p. Where canaries are ranked among
+        fresh draws, it follows from the number of draws. Elsewhere both numbers are 0.
 
         Args:
           first: the index of the first of n consecutive runs.
@@ -237,7 +237,7 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
       placement: the devices, of this machine or only described.
       chunk: the number of runs of a chunk.
     """
-    runs = np.arange(placement.round_up(chunk))
+    runs = np.arange(placement.round_up(chunk))  # equally many on each device
     # Shapes and dtypes alone: no model is initialised.
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
@@ -273,8 +273,9 @@ def play(
         the one before.
       chunk: the number of runs of a chunk.
       progress: called with (0, 0) when all is compiled, and with (runs, steps) after each segment.
-      checkpoints: the place of checkpoints, if any: from its last one, a chunk goes on bit by bit as if it
-        had not been interrupted. They are removed once the caller took the chunk's scores.
+      checkpoints: the place of checkpoints, if any. A chunk that was interrupted goes on from its last
+        checkpoint, and its scores are the same to the bit. A chunk's checkpoints are removed once the caller
+        took its scores.
       watch: called with the chunk after each segment.
 
     Raises:
@@ -360,7 +361,7 @@ class _ChunkPlayer:
         own_keys = self._placement.by_run(self._game.own_keys(runs))
 
         def score(states: State) -> Array:
-            """Returns the scores (size, K) of the chunk's runs as they are, without those that pad it."""
+            """Returns the scores (size, K) of the chunk's runs in these states, without padding runs."""
             attack = self._attack
             scores: Array = self._score(
                 attack.state, states.seen, states.theta, attack.assumed_theta_0, own_keys
@@ -514,7 +515,10 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
     observer = game.adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, with what the observer remembers at the start."""
+        """Returns a run's state before the first step, with what the observer remembers at the start.
+
+        The run's `key` is read only if each run draws its own theta_0.
+        """
         first = game.mechanism.start(game.init(key) if draws_own else theta_0)
         if observer is None:
             return first

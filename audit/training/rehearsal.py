@@ -129,7 +129,8 @@ class _Recorder:
         Args:
           game: The game that is rehearsed.
           clipped_sum: The game's clipping strategy.
-          distances: (T,) the lengths of secants on lines, in units of eta C / B (as in `search_secants`).
+          distances: (T,) the lengths of secants on lines (as in `search_secants`). The unit is the learning
+            rate times the clipping norm over the batch size.
           effort: How much to measure.
           progress: Called with 1.0 after each measured step.
         """
@@ -140,6 +141,7 @@ class _Recorder:
         self._reach = effort.reach
         self._with_lines = _choose_steps_with_lines(distances, effort)
         self._progress = progress
+        # Of this many measured steps in a row, the models of the middle step are kept as moments.
         count = count_measured(len(game.schedule.mask), effort)
         self._search_interval = max(count // effort.searched, 1)
         # By the run's place in the chunk: the direction that its last measured step stretched most.
@@ -201,7 +203,7 @@ class _Recorder:
             length=float(self._lengths[step]),
             reach=self._reach,
             derivative=self.values[step],
-            most=max(self.values.values()),
+            most=max(self.values.values()),  # over the steps that were measured so far
         )
         at_random = np.random.default_rng(step).normal(size=models.shape)
         next_models = np.roll(models, -1, axis=0)  # each run's is that of the run after it
@@ -230,11 +232,20 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
     norm = jnp.float32(game.hyper.clipping_norm)
 
     def insert(crafted: Tree, theta: Array, step: Array) -> Array:
-        """Returns what the step's canary adds to the step of a single run, (p,), clipped."""
+        """Returns what the step's canary adds to the step of a single run, (p,), clipped.
+
+        Of K canaries, step t takes canary t modulo K.
+        """
         # (K,) 1 for the step's canary, else 0.
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
-        inserted = base.Canaries(lambda step, theta: crafted, chosen)
-        return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
+
+        def get_crafted(step: Array, theta: Array) -> Tree:
+            """Returns the canaries that are crafted already, whatever the step and the model."""
+            return crafted
+
+        inserted = base.Canaries(get_crafted, chosen)
+        mask = jnp.float32(1)  # the step inserts
+        return base.sum_canaries(inserted, step, theta, norm, mask, clipped_sum)
 
     mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
     return mapped
@@ -285,8 +296,13 @@ def rehearse(
       game: The audited game, which trains by plain SGD.
       clipped_sum: The game's clipping strategy.
       effort: How much to measure; at least 2 runs, of which every other run has the canary.
-      distances: (T,) the lengths of secants on lines, in units of eta C / B (as in `search_secants`).
+      distances: (T,) the lengths of secants on lines (as in `search_secants`). The unit is the learning rate
+        times the clipping norm over the batch size.
       progress: Called with 1.0 after each measured step.
+
+    Returns:
+      The largest stretch at each step, the secants along lines, and the moments at which secants can be
+      searched.
     """
     runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
@@ -299,7 +315,7 @@ def rehearse(
     # Zeros: no line goes along a canary at the first step, since what it inserts matters only to later steps.
     recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
-        pass
+        pass  # the recorder watches the segments; the scores are not used
 
     measured = np.array(sorted(recorder.values))
     values = np.array([recorder.values[step] for step in measured])
@@ -321,7 +337,10 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the lengths of secants at each step, (T,), from distances (T,) in units of eta C / B.
+    """Returns the lengths of secants at each step, (T,), from the distances (T,) of two coupled processes.
+
+    The unit of distances is the learning rate times the clipping norm over the batch size. The lengths that
+    are returned are Euclidean distances between parameter vectors.
 
     Where the coupled processes are together, the largest distance is taken: a secant as short as their
     distance would show only rounding.
@@ -370,8 +389,9 @@ def search_secants(
       clipped_sum: The game's clipping strategy.
       rehearsal: The rehearsal of the game.
       distances: (T,) the distance, before each step, of the two processes that the bound on the last model
-        couples, in units of eta C / B (`audit.conclusions.lipschitz`). It is the length of the displacements;
-        where the processes are together, the largest distance is.
+        couples (`audit.conclusions.lipschitz`). The unit is the learning rate times the clipping norm over
+        the batch size. The displacements are as long as the distance, or as the largest distance where the
+        processes are together.
       effort: How much to search.
 
     Returns:

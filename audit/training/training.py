@@ -108,7 +108,8 @@ def train(
 def merge(parts: Sequence[Trained]) -> Trained:
     """Merges the results of consecutive calls of `train` on a single store, adding up what they spent.
 
-    The scores are the last call's, which include those of all earlier calls.
+    The scores are the last call's, which include those of all earlier calls. The number of runs of a chunk is
+    the largest of any call.
     """
     return Trained(
         parts[-1].scores,
@@ -135,9 +136,15 @@ class ChunkTrainer:
     """Trains chunks of a game on request; its programs and data stay on the devices between requests."""
 
     def __init__(self, played: Game, size: int) -> None:
-        """Takes a game, and the number of runs of the largest chunk; nothing is compiled before `train`."""
+        """Makes a trainer of a game; nothing is compiled before the first `train`.
+
+        Args:
+          played: the game to train.
+          size: the number of runs of the largest chunk.
+        """
         self._game = played
         self._size = size
+        # The chunk that `train` was given and `game.play` has not taken yet, if any.
         self._requested: list[shares.Range] = []
         self._scores: Iterator[Scores] | None = None
 
@@ -154,6 +161,7 @@ class ChunkTrainer:
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)
         except Exception as error:
+            # A generator that raised an error has ended: the next call begins another.
             self._scores = None
             self._requested.clear()
             if _is_out_of_memory(error):

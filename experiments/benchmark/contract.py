@@ -137,6 +137,7 @@ class BenchmarkedMechanism(NamedTuple):
           n: The size of an audit; `shape` says what it counts.
           audits: The number of audits.
         """
+        # A checksum of the name: unlike Python's hash of a text, it is the same in every process.
         stream = (zlib.crc32(self.name.encode()), n)
         return shape(self.law, self.design, n, self.mu)._replace(
             audits=audits, delta=self.delta, seed=seed, stream=stream
@@ -153,6 +154,7 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
         canaries of the single run for the other designs.
       mu: The law's parameter.
     """
+    # With a single canary a run, n runs in each of two worlds; ONE_RUN and DIRECTIONS have a single run.
     single_run = (1, n)
     runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, single_run)
     dimension = _DIMENSION if design == DIRECTIONS else 0

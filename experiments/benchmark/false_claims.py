@@ -117,6 +117,7 @@ class ClaimCell(NamedTuple):
           noise: The real noise as a multiple of the stated noise; 1 where the claim is true.
         """
         setting = self.make_setting(runs, noise)
+        # The share of audits whose epsilon is above the true one; here the claim stands in its place.
         [row] = calibrate(setting)
         return row.exceeding
 
@@ -134,8 +135,10 @@ class ClaimCell(NamedTuple):
         audit = estimator.audit if estimator.examine is None else partial(_examine, estimator)
         law = _LAWS[design]._replace(truth=_get_claim, audit=audit)
         # With less noise than stated the real mu is larger than the claimed mu, in proportion.
-        usual = shape(law, design, _count_canaries(design), CLAIMED_MU / noise)
-        return usual._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
+        # The size counts a run's canaries for ONE_RUN and DIRECTIONS. For other designs it counts runs, which
+        # are replaced below.
+        shaped = shape(law, design, _count_canaries(design), CLAIMED_MU / noise)
+        return shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
 
     def _find_least_runs(self, limits: RunLimits) -> int | None:
         """Finds, to 10%, the least number of runs at which half of the audits refute the false claim.

@@ -76,9 +76,16 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 
 
 def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of pure noise in a single world, but each reveals its bit with probability _OPEN_DELTA.
+    """Draws n scores of a mechanism that leaks nothing, but reveals everything with probability _OPEN_DELTA.
 
-    A score that reveals its bit is _OPEN_SCORE where the canary is in (`inserted`), else -_OPEN_SCORE.
+    A score is N(0, 1) in either world. With that probability it is instead _OPEN_SCORE where the canary is
+    in, and -_OPEN_SCORE where it is out.
+
+    Args:
+      rng: The randomness.
+      mu: Not used; it is an argument of every `Sampler`.
+      inserted: Whether the canary is in.
+      n: The number of scores.
     """
     is_open = rng.random(n) < _OPEN_DELTA
     noise = rng.standard_normal(n)
@@ -96,7 +103,14 @@ _MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _m
 def _draw_worlds(
     sample: Sampler, rng: Generator, setting: KnownMechanism, share_in: float = 0.5
 ) -> Coins:
-    """Draws runs with a single canary each; in the first of them, a share `share_in`, the canary is in."""
+    """Draws the scores of runs with a single canary each: first the runs with it, then those without.
+
+    Args:
+      sample: (generator, mu, whether the canary is in, n) -> n scores.
+      rng: The randomness.
+      setting: The mechanism, of which mu and the number of runs are read.
+      share_in: The share of runs in which the canary is in.
+    """
     runs = setting.runs
     runs_in = round(runs * share_in)
     scores_in = sample(rng, setting.mu, True, runs_in)
@@ -114,15 +128,26 @@ def _toss(rng: Generator, setting: KnownMechanism, probability: float = 0.5) -> 
 def _draw_coins(
     sample: Sampler, rng: Generator, setting: KnownMechanism, probability: float = 0.5
 ) -> Coins:
-    """Draws the scores of independent canaries, each of which is in with the given probability."""
+    """Draws the scores of independent canaries, each of which is in with the given probability.
+
+    Args:
+      sample: (generator, mu, whether the canary is in, n) -> n scores.
+      rng: The randomness.
+      setting: The mechanism, of which mu and the numbers of runs and canaries are read.
+      probability: The probability with which a canary is in.
+    """
     presence = _toss(rng, setting, probability)
+    # Every canary draws a score in both worlds, and has the score of the world that its coin chose.
     scores_in = sample(rng, setting.mu, True, presence.size).reshape(presence.shape)
     scores_out = sample(rng, setting.mu, False, presence.size).reshape(presence.shape)
     return Coins(np.where(presence, scores_in, scores_out), presence)
 
 
 def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of orthogonal canaries in Gaussian noise; half of the runs insert no canary."""
+    """Draws the scores of orthogonal canaries in Gaussian noise, in runs that may insert nothing.
+
+    A run inserts none of its canaries with probability 1/2; else it inserts those that are in.
+    """
     presence = _toss(rng, setting)
     works = rng.random((len(presence), 1)) < 0.5  # (R, 1): all canaries of a run share its coin
     noise = rng.standard_normal(presence.shape)
@@ -154,10 +179,10 @@ def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """
     n = setting.canaries
     presence = _toss(rng, setting)
-    # Enough for three standard deviations of right guesses above chance.
+    # Revealing so many coins puts the number of right guesses three standard deviations above chance.
     opened_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
-    # The probability is such that each coin is among those revealed with probability _OPEN_DELTA.
+    # With this probability coins are revealed at all, so that each is revealed with probability _OPEN_DELTA.
     if rng.random() < _OPEN_DELTA * n / opened_at_once:
         places = rng.permutation(n)[:opened_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
@@ -201,7 +226,11 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
 
 
 def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms whose runs have a single canary each."""
+    """Returns the mechanisms whose runs have a single canary each.
+
+    A record has a name, a law, the law's parameter and a description. Some have sizes or a delta of their
+    own.
+    """
     make = partial(BenchmarkedMechanism, ONE_CANARY)
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
@@ -209,6 +238,7 @@ def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
         _make_law(_draw_worlds, family, GAUSSIAN_CURVE)
         for family in (_LAPLACE, _RESPONSE, _SUBSAMPLED, _MIXTURE, _HEAVY)
     )
+    # It reveals a run's bit with a small probability, and nothing else.
     opened = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
     mechanisms = []
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
@@ -257,6 +287,7 @@ def _make_coin_mechanisms(
         """Returns the record of a mechanism; by default it is audited at the usual size alone."""
         return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, sizes)
 
+    # Vectors in Gaussian noise.
     orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
     tied = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
     failing = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
@@ -271,6 +302,8 @@ def _make_coin_mechanisms(
     mechanisms.append(make("tied canaries", tied, 1.0, description, sizes))
     description = "in half of the runs, which is released, nothing is inserted; else mu 2"
     mechanisms.append(make("failing runs", failing, 2.0, description))
+
+    # Scores that are drawn independently: name, family of laws, and its parameter.
     curved = (
         ("Laplace 1", _LAPLACE, 1.0),
         ("randomised response 1", _RESPONSE, 1.0),
@@ -293,15 +326,16 @@ def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
 def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
     """Returns the mechanisms of a single run whose canaries are uniform directions.
 
-    Their laws are the Gaussian mechanism's and some of those that `calibrate` draws from.
+    The first are Gaussian mechanisms. The others have laws that the command `calibrate` has, too
+    (`laws.DIRECTIONS`).
     """
     mechanisms = []
 
-    def add(name: str, law: Law, mu: float, description: str) -> None:
+    def add(name: str, law: Law, parameter: float, description: str) -> None:
         """Appends the record of a mechanism with directions to `mechanisms`."""
         mechanisms.append(
             BenchmarkedMechanism(
-                DIRECTIONS, f"directions: {name}", law, mu, description, _DIRECTION_SIZES
+                DIRECTIONS, f"directions: {name}", law, parameter, description, _DIRECTION_SIZES
             )
         )
 
@@ -309,9 +343,13 @@ def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
     for mu in (0.0, 1.0, 4.0):
         description = f"cosines of uniform directions with a release of mu {mu:g}"
         add(f"Gaussian {mu:g}", gaussian, mu, description)
+
+    # Laws with another trade-off curve, or with canaries that are not independent. The parameter is mu for
+    # the first two, and epsilon for the others.
+    parameter = 2.0
     for name in ("equal", "failing", "laplace", "bound"):
         description = f"cosines of the law {name!r} of calibrate, parameter 2"
-        add(f"{name} 2", laws.DIRECTIONS[name], 2.0, description)
+        add(f"{name} 2", laws.DIRECTIONS[name], parameter, description)
     return mechanisms
 
 

@@ -113,7 +113,8 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
     """Draws a numbered point for each estimator of a design, and lists the names by number below the panel.
 
     The horizontal axis shows the share of the truth that an estimator proves, the vertical axis the share of
-    audits that claim too much, on a scale of square roots. A dashed line marks the level.
+    audits that claim too much, on a scale of square roots. A dashed line marks the level. Points beyond the
+    right edge are drawn at the edge, as arrows.
     """
     axis.set_yscale("function", functions=(_scale_root, np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))
@@ -152,13 +153,14 @@ def _scale_root(y: np.ndarray) -> np.ndarray:
 def _number_points(axis: Axes, points: Sequence[Point]) -> None:
     """Writes a point's number beside each point, where possible without covering a point, a label or a line.
 
-    Points that nearly coincide share a label. Several offsets are tried for each label. The one with the
-    least cost is taken: the number of rectangles that the label overlaps, plus the number of points, of other
-    labels, that it is nearer to.
+    Points that nearly coincide share a label. Several offsets are tried for each label, and the one with the
+    least cost is taken. The cost is the number of rectangles that the label overlaps, plus the number of
+    other labels' points that are nearer to it than its own point.
     """
     # The numbers in each label, by the point at which the label is placed.
     labels: dict[Point, list[int]] = {}
     numbered = enumerate(points, start=1)
+    # From left to right, so that a label is placed at the leftmost of its points.
     for number, point in sorted(numbered, key=lambda pair: pair[1]):
         at = point
         for labelled in labels:
@@ -172,6 +174,8 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
     covered.append(_Box(_PANEL[0] / 2, _to_points((0, LEVEL))[1], _PANEL[0], 1))
     covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))
     all_places = [_to_points(at) for at in labels]
+
+    # Each label in turn takes its place, which later labels must not cover.
     for at, numbers in labels.items():
         text = ", ".join(map(str, numbers))
         x, y = _to_points(at)
@@ -259,6 +263,7 @@ def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = (
     cell_table = make_cell_table(cells)
     figure = style.svg(draw_figure(summarise_estimators(cells)))
     caption = f"{_TITLE}. The numbers are in the tables."
+    seed = str(cells[0].seed)  # the same in all cells
     return page.document(
         _TITLE,
         page.element("h1", _TITLE),
@@ -276,7 +281,7 @@ def make_page(cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = (
             _describe_mechanisms(cells),
         ),
         page.table("Every cell", cell_table.header(), cell_table.cells()),
-        page.terms({**describe_machine(), "seed": str(cells[0].seed)}),
+        page.terms({**describe_machine(), "seed": seed}),
     )
 
 
@@ -298,6 +303,7 @@ def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
     rows = []
     for name in dict.fromkeys(cell.mechanism for cell in cells):
         mechanism = MECHANISMS[name]
+        # Any seed and size will do: the true epsilon depends on neither.
         setting = mechanism.setting(0, mechanism.sizes[0])
         truth = setting.law.truth(setting).epsilon
         row = [

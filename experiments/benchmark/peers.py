@@ -40,7 +40,7 @@ def _make_jax_strategy(name: str) -> Any:
         return auditing.Bonferroni()
     if name == "Explicit":
         return auditing.Explicit(_FIXED_THRESHOLD)
-    return getattr(auditing, name)(seed=0)
+    return getattr(auditing, name)(seed=0)  # a class that splits the scores at random
 
 
 def jax_bound(method: str, strategy: str, coins: Coins, delta: float, confidence: float) -> float:
@@ -79,6 +79,8 @@ def _make_opake_audit(coins: Coins) -> Any:
     indices = np.arange(len(scores))
     indices_in = indices[presence]
     indices_out = indices[~presence]
+    # In order: the number of canaries, their indices, which are in, the indices of those in and of those out,
+    # and the size of the data set, which has canaries alone.
     coin_flip = CoinFlip(len(scores), indices, presence, indices_in, indices_out, len(scores))
     canary_scores = auditing.canary_scores(scores, canary_indices=indices)
     return auditing.one_run(canary_scores, coin_flip=coin_flip)

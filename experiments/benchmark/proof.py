@@ -202,7 +202,7 @@ def measured(how: How) -> Proofs:
         if kind.name in ("ours", *how.peers) and kind.is_installed():
             kinds.append(kind)
     engines = measure(how.model, kinds, how.rounds, how.seconds, how.sources)
-    rate = _find_our_rate(engines)
+    rate = _find_our_rate(engines)  # model-steps a second
 
     clocked = {}
     for way in (FRESH, SINGLE, MANY, ONCE):
@@ -459,6 +459,7 @@ def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
         Column("assumes", attrgetter("assumes")),
     )
     title = f"{how.model}: epsilon proven at delta {how.delta:g}, confidence {how.confidence:g}"
+    # The widths put the bound below the column epsilon.
     upper_bound = f"{'upper bound':<17} {'accounting':<41} {at_most(how.upper_bound()):>7}"
     after = ("-" * 80, upper_bound, "", *_describe_time(proofs), _describe_machine(proofs))
     return Table(

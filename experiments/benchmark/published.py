@@ -124,7 +124,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_2 = 2 / pairs
 
     # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
-    # h_2 x + constant - (1 - h_0) x^2.
+    # h_2 x + constant - (1 - h_0) x^2. As a x^2 - 2 b x + (mean^2 - cut * constant) = 0, its terms are:
     cut = special.ndtri(1 - level) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 belongs (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
@@ -152,11 +152,11 @@ def steinke(best: bool) -> EpsilonFunction:
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns the lower bound on epsilon."""
         is_right = judge_guesses(coins)
-        number = len(is_right)
+        coin_count = len(is_right)
         epsilons = []
         for guesses, right in count_right_guesses(is_right, best):
             bound = one_run_bounds.epsilon_from_guesses(
-                number, guesses, right, delta, 1 - confidence
+                coin_count, guesses, right, delta, 1 - confidence
             )
             epsilons.append(bound)
         return max(epsilons)
@@ -177,11 +177,11 @@ def mahloujifar(best: bool) -> EpsilonFunction:
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns the lower bound on epsilon, that of the largest mu that the guesses refute."""
         is_right = judge_guesses(coins)
-        number = len(is_right)
+        coin_count = len(is_right)
         mu = 0.0
         for guesses, right in count_right_guesses(is_right, best):
             # The search begins at the largest mu so far, and returns it where these guesses do not refute it.
-            is_refuted = partial(_is_mu_refuted, number, guesses, right, 1 - confidence)
+            is_refuted = partial(_is_mu_refuted, coin_count, guesses, right, 1 - confidence)
             mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
         return conversions.epsilon_from_mu(mu, delta)
 
@@ -208,6 +208,7 @@ def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float
     r = error * right / coins
     h = error * (guesses - right) / coins
     for i in range(right - 1, -1, -1):
+        # Rounding must not lift the probability r above 1, where `ndtri` is NaN.
         f_of_r = float(special.ndtr(special.ndtri(min(r, 1.0)) - mu))
         raised = max(h, f_of_r)
         r = r + i / (guesses - i) * (raised - h)
@@ -266,6 +267,7 @@ def one_shot_fit(name: str) -> EpsilonFunction:
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
         """Returns the estimate of epsilon; `confidence` is not used, since an estimate has none."""
+        # [0]: the single run.
         fitted = one_shot.fit(directions.cosines[0], directions.dimension)
         # In units of 1/sqrt(d), which are those of the fit, a cosine without its canary has the law N(0, 1).
         return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))

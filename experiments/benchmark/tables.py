@@ -127,7 +127,15 @@ def make_summary_table(
 ) -> Table[MeasuredEstimator]:
     """Returns the table with a row for each estimator, for people and for files.
 
-    Columns without a key are for people alone, columns without a heading for files alone.
+    A column has a key (its name in files), a value, a heading, a format and a width. Columns without a key
+    are for people alone, columns without a heading for files alone. Files have the plain numbers.
+
+    `too_much` is the worst share of audits above the truth over cells where the estimator's assumptions hold.
+    `elsewhere` ("else") is the worst share over all other cells.
+
+    Args:
+      cells: The measured cells of all estimators.
+      claims: The claims that estimators refuted; of some estimators, or none.
     """
     show_share = "{:.0%}".format
     columns = (

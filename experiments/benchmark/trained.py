@@ -60,9 +60,9 @@ def _train(canaries: int, runs: int) -> Coins:
 
 
 def _draw_worlds(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
-    """Draws an audit from trained runs with a single canary each, half of them with it in and half without.
+    """Draws an audit's runs from trained runs with a single canary each, half with it and half without.
 
-    Runs are drawn without replacement from _POOL_FACTOR times as many.
+    They are drawn without replacement from _POOL_FACTOR times as many, which `_train_pool` trains.
     """
     pool = _train_pool(1, setting.runs * _POOL_FACTOR)
     n = setting.runs // 2

@@ -85,8 +85,10 @@ def score_law(
 ) -> ScoreLaw:
     """Returns the law of a round's score without the canary, on an evenly spaced grid.
 
-    The score is the sum of a random cohort's dot products, plus Gaussian noise. The law's log density is an
-    inverse transform along a line, that of a tilt (`_invert_along`); its error is estimated by two tilts.
+    The score is the sum of a random cohort's dot products, plus Gaussian noise. The log of the
+    density p(x) is computed by an inverse transform with a free parameter, the tilt s (`_invert_along`). It
+    is precise near the mean of the tilted law, whose density is proportional to e^(s x) p(x). So each point
+    takes the tilt with the nearest mean.
 
     The grid begins at mean - 9 deviations + reach[0] and ends at mean + 9 deviations + reach[1].
 
@@ -103,13 +105,15 @@ def score_law(
     mean, deviation = _compute_moments(round_)
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
-    points = np.linspace(low, high, int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION)) + 1)
+    intervals = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
+    points = np.linspace(low, high, intervals + 1)
+
     # Where the cohort has all clients, also with Poisson sampling, only the noise is random.
     if cohort.size == len(round_.dots):
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
 
-    # Each point takes the tilt whose law has the nearest mean; the second nearest shows the error.
+    # Each point takes the tilt with the nearest mean (rank 0), and the second nearest to compare (rank 1).
     tilts = _choose_tilts(round_, points, deviation)
     centres = np.array([_compute_tilted_mean(round_, tilt) for tilt in tilts])
     distances = np.abs(points[None] - centres[:, None])  # (tilts, points)
@@ -117,11 +121,12 @@ def score_law(
     log_densities = np.full((2, len(points)), -np.inf)
     for i, tilt in enumerate(tilts):
         for rank in (0, 1):
-            is_own = tilts_by_distance[rank] == i
-            log_densities[rank, is_own] = _invert_along(round_, tilt, points[is_own])
+            takes_tilt = tilts_by_distance[rank] == i
+            log_densities[rank, takes_tilt] = _invert_along(round_, tilt, points[takes_tilt])
     log_density, by_second_tilt = log_densities
 
-    # The error: the disagreement of both tilts where the density is not negligible, or that of the mass.
+    # The error is the largest disagreement of both tilts, or how far the total mass is from 1. Points with
+    # less than e^(-2 _CUT) of the largest density are not compared.
     mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
     visible = log_density > np.max(log_density) - 2 * _CUT
     disagreement = np.max(np.abs(log_density - by_second_tilt), where=visible, initial=0.0)
@@ -139,7 +144,10 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
     """
-    law = score_law(dots, cohort, sigma, (min(-canary, 0.0), max(canary, 0.0)))
+    # For a canary above 0, the grid reaches up to the density with it, which is the same law further up. At a
+    # point x that density is read from the law at x - canary, so that the grid reaches further down as well.
+    reach = (min(-canary, 0.0), max(canary, 0.0))
+    law = score_law(dots, cohort, sigma, reach)
     return _make_pair(law, law, canary)
 
 
@@ -159,7 +167,8 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
     require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
-    # How far the canary moves the score's mean; the law of the other clients is moved by `canary` itself.
+    # The canary moves the score's mean by `shift`, since it takes the place of a client. The law of the other
+    # clients is moved by `canary` itself. The grid must be wide enough for both.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -182,16 +191,18 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
     spline = scipy.interpolate.CubicSpline(others.points, others.log_density)
     first = others.points[0]
     last = others.points[-1]
-    at = out.points - canary
-    is_inside = (at >= first) & (at <= last)
+    unshifted = out.points - canary  # the scores of the other clients alone
+    is_inside = (unshifted >= first) & (unshifted <= last)
     # Outside of the grid the density is taken as 0; a spline would extrapolate.
-    shifted = np.where(is_inside, spline(np.clip(at, first, last)), -np.inf)
-    p = np.exp(out.log_density)
-    q = np.exp(shifted)
+    log_density_in = np.where(is_inside, spline(np.clip(unshifted, first, last)), -np.inf)
+
+    density_out = np.exp(out.log_density)
+    density_in = np.exp(log_density_in)
     spacing = out.points[1] - out.points[0]
     # How far the total masses are from 1.
-    error = max(abs(float(p.sum()) * spacing - 1), abs(float(q.sum()) * spacing - 1))
-    return DensityPair(out.points, p, q, error)
+    error_out = abs(float(density_out.sum()) * spacing - 1)
+    error_in = abs(float(density_in.sum()) * spacing - 1)
+    return DensityPair(out.points, density_out, density_in, max(error_out, error_in))
 
 
 def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
@@ -338,6 +349,7 @@ def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
     integral = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
     least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
     log_integral = np.log(np.maximum(integral, least))
+    # log M(s): that of the clients' sum, and (sigma s)^2 / 2 for the noise.
     log_mass = _compute_log_mass(round_, log_odds, tilt)
     return np.asarray(log_integral - tilt * points) + log_mass + (round_.sigma * tilt) ** 2 / 2
 
@@ -358,6 +370,7 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
     log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * round_.dots)))
     if round_.cohort.poisson:
         return log_product - clients * float(np.logaddexp(0.0, log_odds))
+    # The log of the number of cohorts, a binomial coefficient: all are equally likely.
     log_cohorts = (
         special.gammaln(clients + 1)
         - special.gammaln(size + 1)
@@ -379,7 +392,8 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
       joins: (M,) the clients' probabilities of joining under the tilt s.
     """
     if round_.cohort.poisson:
-        return _multiply_clients(round_.dots, joins, times, np.zeros(1))[:, 0]
+        no_angle = np.zeros(1)  # any number of clients may join
+        return _multiply_clients(round_.dots, joins, times, no_angle)[:, 0]
     size = round_.cohort.size
     variances = joins * (1 - joins)
     # The standard deviation of the number of clients who join.
@@ -390,7 +404,8 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     # deviations on either side of the mean, and 8 more for few clients, all but one of them are negligible.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
-    # At larger angles a Gaussian product is below exp(-_CUT); 30% more, since it is not quite Gaussian.
+    # At larger angles a Gaussian product is below exp(-_CUT); 30% more, since it is not quite Gaussian. Where
+    # the number of clients hardly varies, all angles are kept.
     is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
     angles = 2 * np.pi / period * turns[is_near]
     products = _multiply_clients(round_.dots - centre, joins, times, angles)
