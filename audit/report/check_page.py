@@ -146,12 +146,13 @@ def _draw_bars(
 
     Args:
       axes: the axes to draw into.
-      values: the values by name. Values that are not finite are drawn as 0.
-      is_right: function that says whether a value is as it should be. Others are red.
+      values: the values by name. Values that are not finite come first, red and as wide as the largest other.
+      is_right: function that says whether a finite value is as it should be. Others are red.
     """
     sizes = {}
     for name, value in values.items():
-        sizes[name] = value if np.isfinite(value) else 0.0
+        sizes[name] = value if np.isfinite(value) else np.inf
+    widest = max([size for size in sizes.values() if np.isfinite(size)], default=1.0)
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_BARS]
 
     labels = []
@@ -159,8 +160,9 @@ def _draw_bars(
     colors = []
     for name in largest:
         size = sizes[name]
-        labels.append(name[:_LONGEST_NAME])
-        widths.append(max(size, _LEAST_SIZE))
+        label = name[:_LONGEST_NAME]
+        labels.append(label if np.isfinite(size) else f"{label} (not finite)")
+        widths.append(max(min(size, widest), _LEAST_SIZE))
         colors.append(style.OUT if is_right(size) else style.VERMILION)
     places = range(len(largest))
     axes.barh(places, widths, color=colors)
