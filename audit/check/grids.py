@@ -57,8 +57,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     Returns:
       The grid, or None where draws agree no more often than chance and rounding let them.
     """
-    # Only parameters that are trained, noisy and not visibly rounded are compared: the first of these, so many
-    # that they have at most _MOST_PAIRS pairs of draws.
+    # Only parameters that are trained, noisy and not visibly rounded are compared: the first of these, as
+    # many as have _MOST_PAIRS pairs of draws.
     columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
     columns = columns[given.values[:, columns].std(axis=0) > 0]
     seeds = len(given.draws)

@@ -253,9 +253,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
         return 0.0
     first_row = np.zeros_like(finite[0])
     points = 2 * np.array([first_row, *finite])  # movements count by half
-    points -= points.mean(
-        axis=0
-    )  # a shift keeps the radius, and smaller numbers lose fewer digits below
+    points -= points.mean(axis=0)  # keeps the radius, and loses fewer digits below
     products = points @ points.T
     squares = np.diag(products)
     weights = np.full(len(points), 1 / len(points))

@@ -245,9 +245,7 @@ def _explain_other_batches(
             continue
         # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
         # a quarter as large at four times as many.
-        ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(
-            batch, np.inf
-        )  # inf: none to compare
+        ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)  # inf fits none
         if abs(ratio / ratio_of_actual_size - 1) < 0.15:
             figure = f"noise {ratio:.3g} times as large at {batch}"
             result.append(findings.ACTUAL_SIZE.fill(check=row, figure=figure))
