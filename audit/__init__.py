@@ -96,7 +96,8 @@ if not TYPE_CHECKING:
         """Returns the object of a public name, after importing the module that defines it.
 
         Python calls this for names that `audit` does not define itself, so that each module is imported only
-        when it is needed. A name that its module does not define, as `directions`, stands for the module.
+        when it is needed. _ROOMS has the module of each public name. A name that the module does not define
+        is the module's own name, such as `directions`; it gives the module itself.
         """
         if name not in _ROOMS:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")

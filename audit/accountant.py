@@ -20,8 +20,8 @@ def hidden_state_epsilon(
 ) -> float:
     """Returns an upper bound on the epsilon of DP-SGD's last model, if nobody sees an earlier one.
 
-    The bound is never above composition's. No smaller bound holds for every loss with these constants. It
-    needs no JAX.
+    The bound is never above that of composition, which holds if every model is seen. No smaller bound holds
+    for every loss with these Lipschitz constants. The function loads no JAX.
 
     Args:
       noise_multiplier: the noise's standard deviation over the clipping norm.

@@ -91,7 +91,7 @@ def bounds(
     looks: "list[int] | tuple[int, ...] | None" = None,
     name: str = "scores",
 ) -> Result:
-    """Returns lower bounds on epsilon from scores; loads no JAX.
+    """Returns lower bounds on epsilon from scores, without loading JAX.
 
     Args:
       scores_in: scores (n,) of independent runs with the canary, higher meaning in; or (n, K) for K
@@ -155,7 +155,7 @@ def audit(
       out: the folder of the store.
       delta: the delta at which epsilon is bounded.
       confidence: the probability with which each bound holds.
-      data_file, tfds_dir: where the data lie, instead of fetching them.
+      data_file, tfds_dir: a file or a TFDS folder to read the data from; by default they are fetched.
       settings: the command's other flags that describe the setting, such as adversary="gc_r", k=5, seed=1.
         lipschitz="measured" measures along rehearsed runs how much steps stretch distances between models;
         smooth models at k > 1 are measured by default, and "none" switches it off. `rehearsals` is the number
@@ -178,8 +178,9 @@ def audit(
     from audit.tasks.task import Sources
     from audit.training import training
 
-    measured = settings.pop("lipschitz", None)
-    runs_requested = _take_rehearsals(settings)
+    # These two are no fields of the setting.
+    lipschitz_request = settings.pop("lipschitz", None)  # "measured", "none" or None
+    rehearsals_request = _take_rehearsals(settings)
     request = _check_request(runs, out, delta, confidence)
     sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
 
@@ -189,7 +190,7 @@ def audit(
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)
-    runs_rehearsed = rehearsals.count_rehearsals(setting, measured, runs_requested)
+    runs_rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
 
     dataset = zoo.task(model).data.load(sources)
     with jax.default_matmul_precision("float32"):
@@ -202,7 +203,7 @@ def audit(
 
     if runs_rehearsed is not None:
         measuring.measure_zoo(store, setting, dataset, runs_rehearsed)
-    steps = lipschitz.of_data(store, setting, dataset)  # their Lipschitz constants, where known
+    steps = lipschitz.of_data(store, setting, dataset)  # the steps' constants; None if not known
     conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
     results.keep_result(
         store,
@@ -265,7 +266,7 @@ def audit_model(
     installed.require_training_libraries("audit_model")
     from audit import own
 
-    fields: dict[str, Any] = {**settings}
+    fields: dict[str, Any] = {**settings}  # of which the next line takes delta and confidence out
     request = _take_request(runs, out, fields)
     model = own.wrap_module(module, criterion, features, labels)
     return _audit_own(model, request, adversary, fields)
@@ -310,7 +311,7 @@ def audit_loss(
     installed.require_training_libraries("audit_loss")
     from audit import own
 
-    fields: dict[str, Any] = {**settings}
+    fields: dict[str, Any] = {**settings}  # of which the next line takes delta and confidence out
     request = _take_request(runs, out, fields)
     model = own.wrap_loss(loss, params, features, labels)
     return _audit_own(model, request, adversary, fields)
@@ -328,15 +329,15 @@ def require_claim(claim: Any) -> None:
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the checked evidence of a caller's scores, which `bounds` was given.
+    """Returns the scores that a caller gives to `bounds` as checked evidence.
 
     Args:
-      scores_in: scores with the canary, (n,) or (n, K). Where scores_out is None: a table of scores, or
-        evidence already.
+      scores_in: scores with the canary, (n,) or (n, K). Where scores_out is None: a table of scores with its
+        columns, or evidence, which is returned as it is.
       scores_out: scores without the canary, (m,) or (m, M), or None.
 
     Raises:
-      InputError: the two do not go together, or are no scores.
+      InputError: scores_in and scores_out do not go together, or are no scores.
     """
     from audit.evidence import given
     from audit.storage import score_files
@@ -371,7 +372,7 @@ class _Request(NamedTuple):
 
 
 def _check_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
-    """Returns the request of an audit that trains; raises InputError for values that do not fit."""
+    """Returns the checked request of an audit that trains; raises InputError for values out of range."""
     from audit.laws import conversions
     from audit.values import number, path
 
@@ -388,7 +389,10 @@ def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Reques
 
 
 def _take_rehearsals(fields: dict[str, Any]) -> int | None:
-    """Takes the number of runs to rehearse out of a caller's settings, in place; None where it is missing."""
+    """Takes the number of runs to rehearse out of a caller's settings, in place, and returns it.
+
+    Returns None where the caller gives none.
+    """
     from audit.values import number
 
     runs = fields.pop("rehearsals", None)
@@ -431,6 +435,7 @@ def _audit_own(
 
     steps = own.StepsRequest(fields.pop("lipschitz", None), _take_rehearsals(fields))
     with jax.default_matmul_precision("float32"):
+        # The request's fields are the runs, the folder and the level.
         conclusion, folder = own.audited(model, fields, adversary, *request, steps)
     return _make_result(conclusion, folder, request)
 

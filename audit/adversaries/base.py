@@ -115,12 +115,16 @@ class Shapes(NamedTuple):
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     """Checks the shapes that an adversary's functions return, and returns the shapes of their arguments.
 
-    The functions are only traced by JAX, with shapes in place of arrays. Whatever they raise is raised here.
+    The functions are only traced by JAX, with shapes in place of arrays. An exception that they raise is
+    passed on.
 
     Args:
       adversary: the adversary to check.
       state: what its `init` returned.
       parameters: p, the number of the model's parameters.
+
+    Returns:
+      The shapes of a step's number, of the model, and of what the observer remembers (() without observer).
 
     Raises:
       InputError: craft or score return other shapes than the contract says.
@@ -138,6 +142,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
 
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
+    # For the message: what has no shape, as a tuple of arrays, is named by its type.
     shape = getattr(scores, "shape", type(scores).__name__)
     expected = f"a score a canary, (canaries,) = {(canaries,)}"
     require(
@@ -161,6 +166,7 @@ def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
     shape = (canaries, parameters)
     array = f"(canaries, parameters) = {shape}"
     if not isinstance(crafted, Coordinates | Directions | Examples):
+        # Shapes are compared as text: what has no shape, as a tuple of arrays, is named by its type.
         given = str(getattr(crafted, "shape", type(crafted).__name__))
         message = f"the adversary's craft gives shape {given}: give an array {array}"
         require(given == str(shape), message)

@@ -71,8 +71,9 @@ def simulated_biased_dimension(
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
       simulations: the number of runs to simulate.
-      per_step: if True, the movement is the sum of squared updates, which ranks coordinates as its root in
-        the paper does; if False, it is the distance of the final model from theta_0 (Errata H4).
+      per_step: if True, a run's movement is the sum of squared updates. The paper takes the root of the sum
+        over all runs (Errata H4), which ranks coordinates in the same order. If False, a run's movement is
+        the distance of the final model from theta_0.
       canaries: K.
       expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
         are measured; None for a single canary.
@@ -117,7 +118,7 @@ def _least(
       expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
         are measured; None for a single canary.
     """
-    if expect is None:
+    if expect is None:  # a single canary
         return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
 
     def choose(key: Array, theta_0: Array) -> Array:
@@ -150,7 +151,7 @@ def _sum_movements(
 def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
     """Returns the adversary of a single canary C e_d, for the coordinate d = choose(key, theta_0).
 
-    Its score is theta_0[d] - theta_T[d]: a step subtracts the canary.
+    The score is theta_0[d] - theta_T[d]. A step subtracts the canary, so that an inserted canary raises it.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
@@ -163,6 +164,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
         return state.gradient
 
     def score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the score as an array (1,), of the single canary."""
         return (theta_0[state.dimension] - theta_t[state.dimension])[None]
 
     return Adversary(init, craft, score)
@@ -196,9 +198,14 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses the coordinates, and trains once without noise to see where they are expected to end.
+        """Chooses K distinct coordinates, and computes the values at which they are expected to end.
 
-        theta_0 (p,) is the initialisation as the adversary knows it; the clipping norm is a canary's entry.
+        These are the values after training without noise and with half of every canary, by `expect`.
+
+        Args:
+          key: the key of the choice.
+          theta_0: the initialisation (p,) as the adversary knows it.
+          clipping_norm: C, the entry of every canary at its coordinate.
         """
         dimensions = choose(key, theta_0)
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)

@@ -49,10 +49,10 @@ class GcS(AdversaryFields):
     )
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields on which scores depend: all of them, or all but `simulations`.
+        """Returns the fields on which scores depend, by name, without those at their defaults.
 
-        The number of simulations matters only if they are noisy. Noiseless simulations are all the same, so
-        that a single one is run, and linear response runs none.
+        `simulations`, the number of simulated runs, is left out unless these are noisy: noiseless simulations
+        are all the same, so that a single one is run, and linear response runs none.
         """
         identity = super().deciding()
         is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
@@ -91,9 +91,10 @@ class GcR(AdversaryFields):
 
 
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
-    """Makes GC-S: gradients along the coordinates that training moves least.
+    """Makes GC-S: gradients of norm C along the coordinates that simulated training moves least.
 
-    With linear response, they are along the coordinates for which it forecasts the largest leak instead.
+    The variant "linear_response" simulates nothing: it takes the coordinates for which linear response
+    forecasts the largest leak.
 
     Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
     forecast.

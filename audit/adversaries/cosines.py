@@ -59,7 +59,7 @@ def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
 
     The vector is -theta_T if the field `cots_score` is "weights". Else, for a single canary, it is the
     displacement theta_0 - theta_T; for several, it is expected - theta_T, where the expected model is that of
-    training without noise.
+    training without noise and with half of every canary.
     """
     from audit.adversaries import directions
 
@@ -74,6 +74,9 @@ def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
 def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary":
     """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines.
 
+    The field `observe` chooses the cosine: with the final displacement ("final"), with minus the final
+    weights ("weights"), or the largest over all steps of those with a step's move ("all").
+
     Raises InputError for a single canary: the method compares the canaries of a run.
     """
     from audit.adversaries import directions
@@ -82,10 +85,10 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     require(
         canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
     )
-    if fields.observe == "all":  # every step is observed, not only the final model
+    if fields.observe == "all":
+        # The law of a largest cosine is not known. So coins decide which canaries are in.
         return directions.largest_cosines(canaries)
 
-    # Cosines with the final displacement, or with minus the final weights.
     origin = directions.initial_model
     if fields.observe == "weights":
         origin = directions.zero_model

@@ -38,7 +38,7 @@ def zero_model(theta_0: Array) -> Array:
 
 
 def random_direction(origin: Callable[[Array], Array] = initial_model) -> Adversary:
-    """Returns the adversary that inserts C * u for one uniformly random unit vector u.
+    """Returns the adversary that inserts C * u for a single uniformly random unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
 
@@ -55,8 +55,11 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         return state.gradient
 
     def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the direction and origin - theta_T; 0 if these two are equal."""
-        direction = state.gradient[0]
+        """Returns the cosine (1,) of the canary's direction and origin - theta_T.
+
+        The cosine is 0 if the final model theta_T is the origin.
+        """
+        direction = state.gradient[0]  # the only canary, C * u
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
@@ -79,9 +82,10 @@ class RandomDirections(NamedTuple):
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
-    """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k, drawn when needed.
+    """Returns CotS with K canaries: C * u_k for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine of u_k and expected - theta_T.
+    The score of canary k is the cosine of u_k and expected - theta_T. Only the directions' keys are kept;
+    a direction is drawn from its key whenever it is needed.
 
     Args:
       canaries: K.
@@ -99,10 +103,10 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
 
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns zeros (p,) as the expected model, so that scores are cosines with the final weights, negated.
+    """Returns zeros (p,) as the expected model, so that scores are cosines with the negated final weights.
 
-    This is an `Expect`; of its arguments it reads only the shape of theta_0. The LiDP paper (Section 6) takes
-    such cosines, though the weights contain the initialisation too.
+    Only the shape of theta_0 is read; the other arguments are those of every `Expect`. The LiDP paper
+    (Section 6) takes such cosines, though the weights contain the initialisation too.
     """
     return zero_model(theta_0)
 
@@ -149,8 +153,8 @@ def final_cosines(
     Args:
       canaries: K.
       origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
-        `initial_model`: the cosines are those with what training changed. `zero_model`: those with the final
-        weights, as in the paper; the initial weights dilute them.
+        With `initial_model`, cosines are taken with what training changed. With `zero_model`, they are taken
+        with the final weights, as in the paper; the initial weights make them smaller.
       fresh: whether every run draws its own directions, as the bounds on fresh directions need. Only then do
         the cosines of canaries that are out follow the same law in every run, independently between runs.
     """
@@ -178,19 +182,21 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     """Returns one-shot canaries, each scored by the largest cosine of its direction with any step's move.
 
     The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Algorithm 3 of
-    that paper takes the step's noisy mean in its place. If the server takes Optax's SGD with momentum, the
-    noisy mean is along the move less `momentum` times the move before; a `momentum` above 0 selects that.
+    that paper takes the step's noisy mean instead. For Optax's SGD with momentum, the noisy mean points along
+    the move less `momentum` times the previous move, so that a `momentum` above 0 gives Algorithm 3.
 
     Args:
       canaries: K.
       momentum: the momentum of the server's SGD, or 0 for cosines with the moves themselves.
-      most_kept: the most entries K * p of directions that stay in memory; larger ones are drawn at each step.
+      most_kept: the largest number K * p of entries for which the directions stay in memory. If there are
+        more, the directions are drawn anew at each step.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:
-        """Draws the directions' keys, and the directions themselves if they are kept in memory."""
+        """Draws the keys of K directions, and the directions if all K * p entries may stay in memory."""
         keys = jax.random.split(key, canaries)
-        stored = canaries if canaries * theta_0.size <= most_kept else 0
+        stored = canaries if canaries * theta_0.size <= most_kept else 0  # all directions, or none
+        # One after the other, so that only the result is in memory.
         units = jax.lax.map(
             lambda direction_key: draw_unit_direction(direction_key, theta_0),
             keys[:stored],
@@ -218,11 +224,12 @@ def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Arra
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
     """Returns what is remembered after another iterate, with each canary's largest cosine updated.
 
-    The cosine is with the move to the iterate, theta_{t-1} - theta_t, less `momentum` times the move before.
+    A canary's cosine at this iterate is that of its direction with the move to the iterate,
+    theta_{t-1} - theta_t, less `momentum` times the previous move.
 
     Args:
-      state: the directions, by keys or themselves, and the momentum.
-      seen: the iterate before, the move to it, and the largest cosines so far.
+      state: the directions' keys, the directions if they stay in memory, and the momentum.
+      seen: the previous iterate, the move to it, and the largest cosines so far.
       step: the number of the step, which is not read.
       released: the iterate (p,) after the step.
     """

@@ -35,15 +35,16 @@ class ScoredExamples(NamedTuple):
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K examples, each scored by its loss.
 
-    Each inserts its clipped gradient at the current model, as training on it would. A score is the example's
-    loss on the expected model minus that on the final model: training on the example lowers the latter.
+    An example's clipped gradient at the current model is inserted, as if training took the example. A score
+    is the example's loss on the expected model minus its loss on the final model, which training on the
+    example lowers.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model that is expected without noise; with `plain` the
-        losses on it count as 0, so that scores are minus the final losses.
+      expect: (craft, state, theta_0) -> the final model that is expected without noise. With `plain`, no
+        model is expected, and scores are minus the final losses.
     """
 
     def losses(theta: Array, examples: Examples) -> Array:
@@ -52,7 +53,11 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
         return values
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples, and computes their losses on the expected model, which are 0 for `plain`."""
+        """Makes the examples, and computes their losses on the expected final model.
+
+        If `expect` is `plain`, no model is expected: the losses are 0, so that scores are minus the final
+        losses.
+        """
         # `_craft` does not read the losses, so that this state is enough to train with.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
         if expect is plain:
@@ -67,9 +72,10 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
 
 
 def plain(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns theta_0; as an `Expect` it says that scores are minus the losses (LiDP paper, Section 6).
+    """Stands in the place of an `Expect` to say that no model is expected; it is never called.
 
-    `inserted_examples` recognises this function and does not call it.
+    `inserted_examples` recognises the function, and takes scores that are minus the final losses (LiDP paper,
+    Section 6). Only to have the type of an `Expect`, it returns theta_0.
     """
     return theta_0
 
@@ -95,7 +101,8 @@ def flipped_labels(
       labels: (N,) their labels, from 0 to classes - 1.
       classes: the number of classes.
       canaries: K.
-      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
+      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
+        with the loss on the real final model. `plain`: no model is expected.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -110,7 +117,7 @@ def flipped_labels(
 
 
 def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
-    """Returns the adversary of one random training example with a uniformly drawn wrong label.
+    """Returns the adversary of a single random training example with a uniformly drawn wrong label.
 
     Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
     the final model, which training on it lowers.
@@ -208,12 +215,14 @@ def poisoned_examples(
       data: () -> the principal directions of the data.
       tail: the range of directions, and how canaries are made of them.
       canaries: K.
-      expect: (craft, state, theta_0) -> the model with whose losses the final model's are compared.
+      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
+        with the loss on the real final model. `plain`: no model is expected.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Draws a direction for each example: scale * direction, plus the data's mean where it is added."""
+        """Makes K examples: scale * a drawn direction, plus the data's mean if `tail.mean` is True."""
         mean, directions = data()
+        # Directions tail.first to tail.last - 1.
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
         features = tail.mean * mean + tail.scale * directions[drawn]  # tail.mean is True or False
         labels = jnp.full(canaries, tail.label, jnp.int32)
@@ -230,8 +239,9 @@ def least_direction(
 ) -> Adversary:
     """Returns ClipBKD: a single example, the mean plus the direction of the smallest singular value.
 
-    Its label is that with the highest loss on a model trained without the canary. The LiDP paper averages the
-    losses of 100 such models.
+    The singular vectors are those of the centred data. The example's label is that with the highest loss on a
+    model trained without the canary. The LiDP paper averages the losses of 100 such models; here a single
+    model is trained.
 
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
@@ -241,16 +251,17 @@ def least_direction(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Trains a model, and gives the example the label with the highest loss on it."""
+        """Makes the example, whose label is that with the highest loss on a model trained without it."""
         mean, directions = data()
         theta = train(key, theta_0)
-        least = directions[-1]  # directions come by falling singular value
+        least = directions[-1]  # that of the smallest singular value
         features = jnp.asarray(mean + least, jnp.float32)
 
         def loss_of_label(label: Array) -> Array:
             return loss(theta, (features, label))
 
         losses = jax.vmap(loss_of_label)(jnp.arange(classes))
+        # [None] gives label and features the axis of canaries, of length 1.
         label = jnp.argmax(losses)[None].astype(jnp.int32)
         return Examples(features[None], label)
 

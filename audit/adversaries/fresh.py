@@ -37,7 +37,7 @@ class SphereFields(FreshFields):
 
 
 def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose directions every run draws afresh.
+    """Makes the adversary of gradients of norm C along random directions, which every run draws afresh.
 
     A score leaves out the other canaries' directions where these would add noticeably to its variance.
 

@@ -54,7 +54,8 @@ class Knowledge(NamedTuple):
         import jax
         import jax.numpy as jnp
 
-        example = jax.ShapeDtypeStruct(self.data[0].shape[1:], self.data[0].dtype)
+        features = self.data[0]  # (N, ...)
+        example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
         first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
         is_float = jnp.issubdtype(first_input.dtype, jnp.floating)
         require(
@@ -107,11 +108,12 @@ class Knowledge(NamedTuple):
         return rehearse
 
     def principal(self) -> "Principal":
-        """Returns the principal directions, float64, of the data as the model's first layer sees them."""
+        """Returns mean and principal directions, in float64, of the data as the first layer sees them."""
         import jax
         import numpy as np
 
         from audit.adversaries import examples
 
-        inputs = jax.vmap(self.model.inputs)(self.data[0])
+        features = self.data[0]  # (N, ...)
+        inputs = jax.vmap(self.model.inputs)(features)
         return examples.principal(np.asarray(inputs))

@@ -26,9 +26,10 @@ class _LossFields(AdversaryFields):
     )
 
     def expect(self, knowledge: Knowledge) -> "Expect":
-        """Returns the function that gives the expected final model, with whose losses scores compare.
+        """Returns the function that gives the expected final model, for the field `loss_score`.
 
-        It is `plain` if scores are minus the final losses themselves.
+        For "excess", a score is an example's loss on the expected model minus its loss on the final model.
+        Else a score is minus the final loss; `plain` says so, as a mark that is never called.
         """
         from audit.adversaries import examples
 
@@ -77,18 +78,20 @@ class ClipBkd(AdversaryFields):
 def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
     """Makes L: training examples with wrong labels, whose gradients are inserted.
 
+    The score of a single canary is minus its final loss, whatever `loss_score` is.
+
     Raises InputError for labels that are not classes, and for more canaries than examples.
     """
     from audit.adversaries import examples
 
     features, labels = knowledge.data[:2]
-    task = (knowledge.model.loss, features, labels, knowledge.labels())
+    arguments = (knowledge.model.loss, features, labels, knowledge.labels())
     canaries = knowledge.canaries
     if canaries == 1:
-        return examples.flipped_label(*task)
+        return examples.flipped_label(*arguments)
     most = len(labels)
     require(canaries <= most, f"`canaries={canaries}`: there are {most} examples; give fewer")
-    return examples.flipped_labels(*task, canaries, fields.expect(knowledge))
+    return examples.flipped_labels(*arguments, canaries, fields.expect(knowledge))
 
 
 def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
@@ -103,7 +106,7 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
     """
     from audit.adversaries import examples
 
-    most = math.prod(knowledge.inputs().shape)
+    most = math.prod(knowledge.inputs().shape)  # as many directions as an example has entries
     data_have = f"`end_direction={fields.end_direction}`: the data have {most} directions"
     require(fields.end_direction <= most, f"{data_have}; give at most {most}")
     label = fields.poison_label
@@ -123,7 +126,9 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
 
 
 def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
-    """Makes ClipBKD: an example along the direction in which the data vary least.
+    """Makes ClipBKD: a single example along the direction in which the data vary least.
+
+    Its label is that with the highest loss on a model trained without noise and without the canary.
 
     Raises InputError for several canaries, for features that are not floats, and for labels that are not
     classes.

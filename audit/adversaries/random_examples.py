@@ -38,9 +38,9 @@ class RandomExamples(FreshFields):
 
 
 def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adversary":
-    """Makes the adversary whose random examples every run draws afresh, and ranks among `fields.fresh` more.
+    """Makes the adversary whose canaries are random examples, drawn afresh in every run.
 
-    Its `variant` names the score and the generator: adversaries of the same variant share compiled programs.
+    Each canary is ranked among `fields.fresh` further examples that the run draws from the same generator.
     """
     from audit.adversaries import ranked
 
@@ -54,6 +54,7 @@ def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adve
         knowledge.canaries,
         fields.fresh,
     )
+    # Adversaries of an equal variant share compiled programs, so that it names all that these depend on.
     return adversary._replace(
         variant=f"{fields.examples_score} among {fields.fresh} of {generator.words}"
     )

@@ -74,7 +74,8 @@ def fresh_examples(
 ) -> Adversary:
     """Returns the adversary of K random examples, each ranked among M fresh examples.
 
-    Each canary inserts its clipped gradient at the current model, as training on it would.
+    An example's clipped gradient at the current model is inserted, as if training took the example. The score
+    of a canary is the number of fresh examples that score below it, with ties broken at random.
 
     Args:
       generate: (key, number) -> random examples, canaries and fresh ones alike.
@@ -99,20 +100,22 @@ def fresh_examples(
         return state.examples
 
     def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns for each canary the number of fresh examples that score below it, (K,).
+        """Returns for each canary how many of M fresh examples score below it, (K,).
 
-        Fresh examples are drawn block by block. Of the last block, those beyond M are not counted.
+        Ties are broken at random. M is `fresh` of the enclosing function. Fresh examples are drawn block by
+        block; those of the last block that are beyond M are not counted.
         """
         scores = score_examples(state.examples, theta_t, state.reference)
+        fresh_key = state.fresh
         block = min(_BLOCK, fresh)
 
         def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
             """Draws the block of fresh examples that begins with number `start`, and adds it to the counts.
 
             For each canary, (K,), the counts are the number of fresh examples that score below it, and the
-            number of those that score the same.
+            number of those that score the same. Of the last block, only numbers below M (`fresh`) count.
             """
-            examples = generate(jax.random.fold_in(state.fresh, start), block)
+            examples = generate(jax.random.fold_in(fresh_key, start), block)
             fresh_scores = score_examples(examples, theta_t, state.reference)
             is_counted = start + jnp.arange(block) < fresh
             # (K, block): each canary is compared with each fresh example.
@@ -153,7 +156,10 @@ def break_ties(key: Array, below: Array, tied: Array) -> Array:
 
 
 def loss_drops(loss: Loss) -> ScoreExamples:
-    """Returns the black-box score: an example's loss on the reference model minus that on the final model."""
+    """Returns the black-box score: by how much an example's loss fell from the reference model to the final.
+
+    It needs the losses on both models, but no gradients.
+    """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
         losses = jax.vmap(loss, (None, 0))
@@ -167,8 +173,8 @@ def loss_drops(loss: Loss) -> ScoreExamples:
 def gradient_products(loss: Loss) -> ScoreExamples:
     """Returns the white-box score: how far training moved the model down an example's gradient.
 
-    It is the dot product of reference - theta_T with the example's gradient at length 1, added up over the
-    gradients at the reference model and at the final model theta_T.
+    It is the sum of two dot products of reference - theta_T with the example's gradient, scaled to length 1:
+    for the gradient at the reference model, and for that at the final model theta_T.
     """
 
     def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
@@ -176,7 +182,7 @@ def gradient_products(loss: Loss) -> ScoreExamples:
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
-            """Returns the movement's component along the example's gradient at theta."""
+            """Returns the movement's component along the example's gradient at theta; 0 for gradient 0."""
             gradient: Array = jax.grad(loss)(theta, labelled)
             return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
 
@@ -192,9 +198,9 @@ def gradient_products(loss: Loss) -> ScoreExamples:
 def random_examples(features: Array, labels: Array, classes: int) -> RandomGenerator:
     """Returns the generator of random examples of the shape and scale of data.
 
-    Every entry of the features is drawn independently: from a normal law with the mean and the standard
-    deviation of all entries in the data, or, if these are whole numbers, uniformly from 0 to the largest of
-    them. Labels are drawn likewise; classes uniformly.
+    Every entry of the features is drawn independently. Its law is normal, with the mean and the standard
+    deviation of all entries in the data. If these are whole numbers, it is uniform from 0 to the largest of
+    them. Labels are drawn likewise, but classes uniformly from 0 to classes - 1.
 
     Args:
       features: (N, ...) the data's features.
@@ -284,16 +290,16 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
+        """Trains the expected model; the coordinates drawn here are replaced in every run by `draw`."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        first_coordinates = jnp.arange(canaries)  # placeholders: `draw` reads only their number
-        undrawn = OwnCoordinates(first_coordinates, values, key, rehearse(theta_0))
+        placeholders = jnp.arange(canaries)  # `draw` reads only their number
+        undrawn = OwnCoordinates(placeholders, values, key, rehearse(theta_0))
         return draw(undrawn, key)
 
     def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
-        """Draws a run's coordinates, and the key of its ties, from the run's key."""
+        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
-        # K is read off the state, not the closure: games of the same program share this function.
-        number = len(state.dimensions)
+        number = len(state.dimensions)  # K
         dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
         return state._replace(dimensions=dimensions, ties=tie_key)
 
@@ -301,9 +307,10 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         return Coordinates(state.dimensions, state.values)
 
     def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns how many of the p - K coordinates without a canary moved less than each canary's, (K,).
+        """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
 
-        A coordinate's movement is expected - theta_T there. Ties are broken at random.
+        A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
+        random.
         """
         movement = state.expected - theta_t
         scores = movement[state.dimensions]

@@ -36,9 +36,10 @@ class AdversaryFields:
 
     @property
     def least_runs(self) -> int:
-        """Returns the fewest runs of an audit: 2, one in each world.
+        """Returns the fewest runs of an audit: 2, so that there is a run with the canary and one without.
 
-        1 is enough if every run draws its own canaries, or if all canaries are in.
+        It is 1 if every run draws its own canaries, or if all canaries are in: bounds then need no run of the
+        world without canaries.
         """
         return 1 if self.any_time or self.inserts_all else 2
 

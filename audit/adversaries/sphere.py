@@ -59,20 +59,22 @@ def fresh_directions(
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
+        """Trains the expected model. Every run replaces the keys, of which its `draw` reads the number."""
         keys = _split_keys(key, canaries, theta_0.size)
         return Sphere(keys, clipping_norm, rehearse(theta_0))
 
     def draw(state: Sphere, key: Array) -> Sphere:
-        """Returns the state with the keys of a run's own directions."""
-        # K is read off the state, not the closure: games of the same program share this function.
+        """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
         keys = _split_keys(key, len(state.keys), state.expected.size)
         return state._replace(keys=keys)
 
     def score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
         u = state.expected - theta_t
         cosines = _leave_one_out_cosines if leave_one_out else _plain_cosines
         return cosines(state.keys, u)
 
+    # Adversaries of an equal variant share compiled programs, but the two scores are different functions.
     variant = "leave-one-out" if leave_one_out else ""
     return Adversary(
         init,
@@ -119,9 +121,9 @@ def _fold_blocks(
     # False for the padding of the last block.
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
 
-    def add_block(total: Tree, now: tuple[Array, Array, Array]) -> tuple[Tree, None]:
+    def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
-        block_keys, u_block, is_inside = now
+        block_keys, u_block, is_inside = block
         directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
@@ -171,7 +173,10 @@ def _eigenvalue_limits(canaries: int, parameters: int) -> tuple[float, float]:
 
 
 def _plain_cosines(keys: Array, u: Array) -> Array:
-    """Returns the cosine (K,) of each direction with u (p,); directions are drawn by keys (K, blocks)."""
+    """Returns the cosine (K,) of each direction with u (p,); all cosines are 0 if u is 0.
+
+    The directions are drawn block by block from keys (K, blocks), and are never in memory as a whole.
+    """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
         """Adds a block to the directions' dot products with u (K,) and to their squared lengths (K,)."""
@@ -191,7 +196,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
         cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
 
-    The directions are drawn by keys (K, blocks).
+    It is 0 where that part of u is 0. The directions are drawn block by block from keys (K, blocks).
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
@@ -210,9 +215,9 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
     weights = inverse @ products
     diagonal = jnp.diagonal(inverse)
-    # |part of u orthogonal to all directions|^2; then, for each direction, the component of u along its part
-    # orthogonal to the others, and the length of u's part orthogonal to the others.
+    # The squared length of u's part orthogonal to all directions, which rounding may make less than 0.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
+    # For each direction: its dot product with u's part orthogonal to the others, and the length of that part.
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))

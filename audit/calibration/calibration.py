@@ -61,12 +61,13 @@ class KnownMechanism(NamedTuple):
     def find_broken(self, assumes: frozenset[str]) -> frozenset[str]:
         """Returns which of a method's assumptions do not hold for this mechanism and its audits.
 
-        If none is returned, the method must keep to its level.
+        If none is returned, the method must not exceed the truth more often than its level allows.
 
         Args:
           assumes: the method's assumptions.
         """
         broken = self.law.breaks
+        # A single run has methods of its own, which need no further runs.
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
         return assumes & broken
@@ -206,20 +207,20 @@ def calibrate(
       on_audit_done: called with 1 after each audit.
 
     Returns:
-      A row for each method, or for each number of runs after which the method is read.
+      A row for each method; for a method that is read after several numbers of runs, a row for each number.
 
     Raises:
       InputError: for values out of range.
     """
     require_possible(setting)
     tasks = [(setting, index) for index in range(setting.audits)]
-    audits = []
-    for values in in_order(audit_once, tasks, processes):
-        audits.append(values)
+    values_by_audit = []  # for each audit, a value of each row
+    for values_of_audit in in_order(audit_once, tasks, processes):
+        values_by_audit.append(values_of_audit)
         on_audit_done(1)
     truth = setting.law.truth(setting)
-    # `audits` has a list of the methods' values for each audit; zip gives each method's values in all audits.
-    return [_summarise(setting, values, truth) for values in zip(*audits, strict=True)]
+    values_by_row = zip(*values_by_audit, strict=True)
+    return [_summarise(setting, values, truth) for values in values_by_row]
 
 
 def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
@@ -237,13 +238,13 @@ def draw(setting: KnownMechanism, index: int) -> Any:
 def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
     """Returns the largest share of audits above the truth that is still compatible with a claimed level.
 
-    It is a quantile of the binomial law: if each audit exceeds the truth with probability `claimed`, a larger
-    share does with probability at most `error`.
+    It is a quantile of the binomial law: if each audit exceeds the truth with probability `claimed`, the
+    share of those that do is larger than this with probability at most `error`.
 
     Args:
       claimed: the probability with which a bound may exceed the truth, 1 - confidence.
       audits: the number of audits.
-      error: the probability of a larger share.
+      error: the largest probability of a larger share.
     """
     # bdtrik inverts the binomial distribution function in the number of successes, not rounded.
     most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
@@ -253,28 +254,29 @@ def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
     """Returns a method's row: how often its value was above the truth, and how near it came.
 
-    What is above the truth by rounding alone does not count. Where the audits were also tested for a Gaussian
-    trade-off curve, the row says how often that test rejected (fired), or had too little power to (unsure),
-    and how often it missed a value above the truth.
+    A value counts as above the truth if it exceeds it by more than rounding does. Where the audits were also
+    tested for a Gaussian trade-off curve, the row has three more shares of audits: the test rejected the
+    curve (fired); it did not, but had too little power (unsure); it did not, had the power, and the value was
+    above the truth (missed).
 
     Args:
       setting: the mechanism and its audits.
       values: what the method gave in each audit.
       truth: the truth about the mechanism; mu is compared if truth and method give it, else epsilon.
     """
-    first = values[
-        0
-    ]  # decides for all audits whether mu is compared, and whether the curve was tested
+    # The first audit shows, as any would, whether the method gives mu and whether the curve was tested.
+    first = values[0]
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])
     gives_mu = not math.isnan(first.mu)
+
     true_epsilon = truth.epsilon
     exceeds = epsilon > true_epsilon + _SLACK
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
 
-    beyond = 0.0
+    beyond = 0.0  # the mean excess of the audits above the truth
     if exceeds.any():
         beyond = float((epsilon[exceeds] - true_epsilon).mean())
 

@@ -106,6 +106,7 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     """Returns the calibration law of a family of scores, whose parameter is the setting's mu."""
     draw = partial(_draw_scores, law)
     truth = partial(score_truth, law)
+    # Only normal scores have a Gaussian trade-off curve, which some methods assume.
     breaks = _NOTHING if law is known_laws.GAUSSIAN else frozenset([GAUSSIAN_CURVE])
     return Law(law.name, draw, truth, _audit_scores, _require_scores, breaks)
 
@@ -166,9 +167,12 @@ class Tie(NamedTuple):
     breaks: frozenset[str] = _NOTHING
 
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws (whether each run works (n, 1), 1 or 0; the noise of each score (n, K)).
+        """Draws which runs of an audit work, and the noise of all scores.
 
         A run fails, and inserts nothing, with the probability that `failing` gives.
+
+        Returns:
+          1 for each run that works and 0 for each that fails, (n, 1); and the noise of the scores, (n, K).
         """
         works = np.ones((setting.runs, 1))
         share = self.failing(setting.runs)
@@ -191,8 +195,9 @@ class Tie(NamedTuple):
     def truth(self, setting: KnownMechanism) -> Truth:
         """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
-        Scores of canaries that are out are N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1)
-        in the share of runs that fail. The largest values are taken over a grid of thresholds.
+        A canary is guessed to be in if its score exceeds the threshold. Scores of canaries that are out are
+        N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail. The
+        largest values are taken over a fine grid of thresholds; they are 0 at least, since no leak is less.
         """
         failing = self.failing(setting.runs)
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
@@ -256,7 +261,7 @@ def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
 
 
 def _audit_cosines(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
-    """Returns the bounds from a single run's cosines, and the paper's eps_lo by Jeffreys' limits."""
+    """Returns the bounds from a single run's cosines, and the one-shot paper's eps_lo by Jeffreys' limits."""
     name = one_shot.ONE_SHOT_JEFFREYS
     error = 1 - setting.confidence
     jeffreys = one_shot.in_sample(cosines, setting.delta, error, one_shot.LIMITS[name])
@@ -277,9 +282,11 @@ def _draw_independent(rng: Generator, setting: KnownMechanism) -> Coins:
 def _draw_overlapping(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws the scores of a single run's canaries along (e_0 + e_i) / sqrt(2), with inner products of 1/2.
 
-    The movement along e_0 is common to all canaries; that along e_i is canary i's own.
+    The run releases mu times the sum of the canaries that are in, plus standard normal noise. A score is the
+    inner product of this release and the canary.
     """
     bits = _draw_bits(rng, setting)
+    # The release along e_0, to which all canaries that are in add, and along each e_i, canary i's own.
     common = np.sqrt(0.5) * setting.mu * bits.sum() + rng.standard_normal()
     own = np.sqrt(0.5) * setting.mu * bits + rng.standard_normal(bits.shape)
     return Coins(np.sqrt(0.5) * (common + own), bits)
@@ -296,8 +303,8 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
 
     A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, so rarely that
-    each is revealed with probability delta. Scores of 2 or -2 reveal a coin. Random numbers up to 0.1 order
-    the other scores.
+    each is revealed with probability delta. A score of 2 or -2 reveals its coin. The other scores are 1 or -1
+    plus a random number up to 0.1, so that no two are equal.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
@@ -350,14 +357,14 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The method that bounds the mu of a GDP guarantee is left out for laws that do not have a mu.
     """
-    has_gdp = setting.law.truth is gaussian_truth
+    has_gdp = setting.law.truth is gaussian_truth  # else the setting's mu stands for epsilon
     values = []
     for method in exact_null.METHODS.values():
         if method.name == exact_null.EXACT_NULL_GDP and not has_gdp:
             continue
         bound = method.compute(design, setting.delta, setting.confidence)
         for runs in setting.stops or (setting.runs,):
-            # The path has the bound after each run; without a path there is only that after all runs.
+            # A method's path has the bound after each run; without a path, only that after all runs is known.
             epsilon = bound.path[runs - 1] if bound.path else bound.epsilon
             values.append(Value(method.name, epsilon, runs=runs))
     return values
@@ -407,11 +414,12 @@ def _draw_shifted_cosines(
       columns: the number of canaries of a run that are drawn; all K by default.
     """
     shape = setting.runs, columns or setting.canaries
-    # The dimensions orthogonal to the other directions and to v_j's part that is orthogonal to these.
+    # The number of dimensions orthogonal to all K directions.
     free = setting.dimension - setting.canaries
-    outside = np.ones(shape)  # squared lengths of the orthogonal parts
+    outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
     if setting.canaries > 1:
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
+    # The release u_j along that part; in the free dimensions it is noise, whose squared length is chi-square.
     along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
     length = np.sqrt(along**2 + rng.chisquare(free, shape))
     return np.asarray(np.sqrt(outside) * along / length)
@@ -439,7 +447,8 @@ def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None 
     """Draws cosines (R, K) of canaries that are in, as large as (epsilon, delta)-DP allows for epsilon = mu.
 
     If a cosine of a canary that is out exceeds t with probability a(t), one of a canary that is in exceeds t
-    with probability min(e^epsilon a(t) + delta, 1). They are drawn by inversion of uniform numbers.
+    with probability min(e^epsilon a(t) + delta, 1). Cosines are drawn by inverting this probability at
+    uniform numbers; a number below delta gives the largest cosine.
 
     Args:
       rng: the generator.

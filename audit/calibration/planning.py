@@ -71,9 +71,10 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     )
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound at this number of runs, as a share of the truth.
+        """Returns the mean bound of simulated audits of so many runs, as a share of the true epsilon.
 
-        Within the limits _AUDITS, the audits have _ALL_RUNS runs in all: each call takes about as long.
+        So that each call takes about as long, fewer audits are simulated the more runs each has: all together
+        have about _ALL_RUNS runs, within the limits _AUDITS on the number of audits.
         """
         audits = int(np.clip(_ALL_RUNS // runs, *_AUDITS))
         return mean_if_gaussian(setting._replace(runs=runs, audits=audits)) / truth
@@ -84,8 +85,17 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs, of several canaries each, that prove a given share of the true epsilon.
 
-    The share is proved on average over simulated audits, by the bound `lifted_gaussian`. Arguments, result
-    and errors are those of `runs_needed`.
+    The share is proved on average over simulated audits, by the bound `lifted_gaussian`.
+
+    Args:
+      setting: the mechanism; its numbers of runs and audits are not read.
+      tightness: the share, between 0 and 1.
+
+    Returns:
+      The number of runs, to two digits; None if a million do not suffice.
+
+    Raises:
+      InputError: A tightness out of range, or a truth of epsilon = 0.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
@@ -96,12 +106,13 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
         return [Value(method.name, method.bound(design, tried.delta, tried.confidence).epsilon)]
 
     def compute_share(runs: int) -> float:
-        """Returns the mean bound at this number of runs, as a share of the truth.
+        """Returns the mean bound of simulated audits of so many runs, as a share of the true epsilon.
 
-        Within the limits _AUDITS_OF_SEVERAL, the audits have _ALL_RUNS_OF_SEVERAL runs in all. Their law
-        audits by a single method, so that `calibrate` returns a single row.
+        So that each call takes about as long, fewer audits are simulated the more runs each has: all together
+        have about _ALL_RUNS_OF_SEVERAL runs, within the limits _AUDITS_OF_SEVERAL on the number of audits.
         """
         audits = int(np.clip(_ALL_RUNS_OF_SEVERAL // runs, *_AUDITS_OF_SEVERAL))
+        # A law that audits by a single method, so that `calibrate` returns a single row.
         law = setting.law._replace(audit=bound_epsilon)
         [row] = calibrate(setting._replace(law=law, runs=runs, audits=audits))
         return row.mean_epsilon / truth
@@ -112,8 +123,8 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
 def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
     """Returns the least number of runs, to two digits, at which a growing share reaches a target.
 
-    The number is bracketed between too few and enough runs, until these differ by at most 5%. Where to look
-    next is predicted from 1 - share, which falls about as 1 / sqrt(runs).
+    Numbers of runs are tried until the largest that is too small and the least that is enough differ by at
+    most 5%. Which number to try next is predicted from 1 - share, which falls about as 1 / sqrt(runs).
 
     Args:
       target: the share to reach, between 0 and 1.
@@ -182,13 +193,13 @@ def runs_until_refuted(
     """
     require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
     rng = np.random.default_rng(seed)
-    # The log probabilities with which a score N(0, 1) of a canary that is out exceeds each threshold.
+    # The log of the probability with which a score N(0, 1) of a canary that is out exceeds each threshold.
     log_rates = special.log_ndtr(-THRESHOLDS)
-    means = np.full((_BUG_RUNS, 1), mu / noise)
+    means = np.full((_BUG_RUNS, 1), mu / noise)  # of each run's scores, all canaries in
     power = gaussian_power(mu)
     needed = []
     for _ in range(_BUG_AUDITS):
-        shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)
+        shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)  # of scores of deviation 1
         test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
         needed.append(test.runs if test.refuted else math.inf)
 

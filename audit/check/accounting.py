@@ -150,7 +150,8 @@ def _check_poisson(
         )
         bugs.append(finding)
 
-    # The report names the accountant. Where sampling gains nothing, the bound is that without sampling.
+    # For the report, the accountant that gave the bound: where sampling gains nothing, it is the exact bound
+    # without sampling.
     sigma, steps, sampling_rate = composition
     is_sampled = sampling_rate < 1
     if is_sampled:
@@ -165,15 +166,23 @@ def _check_poisson(
 def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
     """Checks a claimed epsilon for fixed-size batches, between data sets that differ by a replaced example.
 
-    A claim below the lower bound is refuted. A claim between the bounds is neither proven nor refuted.
+    A claim below the lower bound on epsilon is refuted. A claim between lower and upper bound is neither
+    proven nor refuted.
+
+    Args:
+      claimed: the claimed epsilon.
+      delta: the claimed delta.
+      composition: the steps.
     """
+    # The upper bound is the smaller of two.
     rdp = _compute_fixed_rdp_epsilon(composition, delta)
     unsampled = _compute_whole_epsilon(composition, delta)
     accountant = "RDP" if rdp < unsampled else "exact, without sampling"
     epsilon = min(rdp, unsampled)
 
-    # The lower bound is the larger of two. If the example or its replacement has gradient zero, the pair of
-    # data sets is that of Poisson batches; the other bound is that of opposite gradients.
+    # The lower bound is the larger of two, each for a pair of data sets. In the first pair, the example or
+    # its replacement has gradient zero: sums then have the laws that they have in Poisson batches with and
+    # without an example. In the second pair, the two gradients are opposite.
     poisson = accounting.participant_upper_bound(composition, delta)
     grid = max(LEAST_GRID, _FINE * epsilon)
     least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
@@ -191,8 +200,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
         text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
         return CheckOutcome(text, tried=False, figures=figures)
 
-    # The functions below take a movement of 2 C. Doubling sigma gives the epsilon of the mistake, a movement
-    # of C.
+    # Mistakes that may explain the claim. The functions of the upper bound assume that a replaced example
+    # moves the sum by 2 C. With a doubled sigma, they give the epsilon of a movement of C.
     doubled = composition._replace(noise_multiplier=2 * composition.noise_multiplier)
     rdp_if_c = _compute_fixed_rdp_epsilon(doubled, delta)
     unsampled_if_c = _compute_whole_epsilon(doubled, delta)
@@ -259,9 +268,11 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
     edges = np.linspace(-highest, highest, _SUM_BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket, where the example moves the sum by `shift`.
+        """Returns the log probability that a step's noisy sum lies in each bucket.
 
-        The example is in a batch with probability `sampling_rate`.
+        Args:
+          shift: by how much the example moves the sum, in units of C, if it is in the batch. It is in the
+            batch with probability `sampling_rate`.
         """
         absent = _compute_normal_masses(edges / sigma)
         present = _compute_normal_masses((edges - shift) / sigma)
@@ -276,10 +287,12 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
 
 
 def _compute_normal_masses(edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns a standard normal variable's probabilities of the buckets between edges, and of both tails.
+    """Returns the probabilities (n + 1,) with which a standard normal variable lies in each bucket.
+
+    The first and the last bucket are the tails below and above all edges.
 
     Args:
-      edges: (n,) increasing; the result is (n + 1,).
+      edges: (n,) the edges between buckets, increasing.
     """
     below = np.concatenate([[0.0], special.ndtr(edges), [1.0]])
     above = np.concatenate([[1.0], special.ndtr(-edges), [0.0]])
@@ -293,10 +306,10 @@ def _check_shuffled(
     delta: float,
     composition: Composition,
 ) -> CheckOutcome:
-    """Checks a claimed epsilon for shuffled batches against a lower bound.
+    """Checks a claimed epsilon for shuffled batches against a lower bound, of the whole epochs of the steps.
 
-    No upper bound is known, so that a claim above the lower bound counts as untried. Raises InputError for
-    less than an epoch.
+    A claim below it is a bug. No upper bound is known, so that any other claim counts as untried. Raises
+    InputError for less than an epoch.
     """
     sigma, steps, sampling_rate = composition
     batches = count_batches(sampling_rate)
@@ -314,7 +327,11 @@ def _check_shuffled(
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
-    """Checks that delta is below 1 / n for n examples, so that releasing one example whole is excluded."""
+    """Checks that delta is below 1 / n for n examples, so that releasing an example whole is excluded.
+
+    A delta above 0.1 / n is no bug, but the report advises a smaller one.
+    """
+    # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
     advised = 0.1 / examples  # well below 1 / n, at which an example may be released whole
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
@@ -341,19 +358,20 @@ def _explain_claim(
 ) -> str:
     """Returns a sentence on the mistakes that would give the claim; empty where there is none.
 
-    RDP and a coarse grid are quick, and never below the exact epsilon. They leave a few mistakes, whose
-    epsilon is then computed on a fine grid.
+    RDP and a coarse grid of privacy losses are quick upper bounds on a mistake's epsilon. Mistakes that they
+    cannot rule out are accounted for on a fine grid, but only a few.
 
     Args:
       claimed: the claimed epsilon.
       delta: the claimed delta.
       composition: the steps as they are.
-      accounted: the epsilon that accounting gives for these steps.
+      accounted: the epsilon that accounting gives for these steps, above the claim.
       examples: the number of examples of the data set; None if unknown.
     """
     if claimed == 0:  # the differences below are relative to the claim
         return ""
-    # First leave out mistakes whose RDP epsilon is too far from the claim, then those of the coarse grid.
+    # A mistake is ruled out if an upper bound on its epsilon is below the claim, or if its RDP epsilon is so
+    # far above the claim as RDP hardly ever is above the exact epsilon.
     least = claimed * (1 - _FITS)
     factor, summand = _RDP_EXCESS
     most = claimed * factor + summand
@@ -364,9 +382,11 @@ def _explain_claim(
         coarse = _compute_coarse_epsilon(mistake.composition, delta, claimed)
         if coarse >= least:
             candidates.append((coarse, mistake))
+    # No coarse epsilon is below the claim, so that the smallest are the nearest.
     candidates.sort(key=lambda candidate: candidate[0])
 
-    # A mistake must come nearer to the claim than the right epsilon does.
+    # A mistake fits if its epsilon lies within 2% of the claim, and at most half as far from the claim as the
+    # right epsilon does.
     close = min(_FITS, abs(claimed / accounted - 1) / 2)
     fitting = []
     for _, mistake in candidates[:_MOST_COMPOSITIONS]:
@@ -389,6 +409,7 @@ def _compute_coarse_epsilon(composition: Composition, delta: float, claimed: flo
     """
     grid = min(max(_COARSE * claimed, _COARSE), 1.0)
     epsilon = accounting.account_sampled(composition, grid).get_epsilon(delta)
+    # The exact epsilon without sampling is an upper bound too, and may be the lower one.
     unsampled = accounting.epsilon_upper_bound(
         composition.noise_multiplier,
         composition.insertions,
@@ -405,7 +426,9 @@ def _say_fitting(names: list[str]) -> str:
 
 
 def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mistake]:
-    """Returns common mistakes in accounting for these steps, without those that change nothing.
+    """Returns common mistakes in accounting for these steps, each with what it accounts for instead.
+
+    Mistakes that change nothing are left out, and those out of the accountant's range.
 
     Args:
       composition: the steps as they are.
@@ -423,12 +446,14 @@ def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mist
         _Mistake("sigma is squared", Composition(sigma**2, steps, sampling_rate)),
         _Mistake("the sampling rate is squared", Composition(sigma, steps, sampling_rate**2)),
     ]
+    # A batch that is divided among workers, or into parts that are accounted for as steps.
     for parts in _PARTS:
         part = sampling_rate / parts
         worker = f"the rate is of one of {parts} workers, {part:.4g}"
         micro = f"each of {parts} parts of a batch is counted as a step, at rate {part:.4g}"
         mistakes.append(_Mistake(worker, Composition(sigma, steps, part)))
         mistakes.append(_Mistake(micro, Composition(sigma, steps * parts, part)))
+    # The rate that follows from a loader's length, in batches, which is a whole number.
     lengths = [math.floor(1 / sampling_rate), math.ceil(1 / sampling_rate)]
     if examples is not None:
         batch_size = max(round(sampling_rate * examples), 1)

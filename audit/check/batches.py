@@ -172,7 +172,7 @@ def check_batches(
     require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
     is_kind = isinstance(assumed, str) and assumed in _TITLES
     require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
-    leak = None
+    leak = None  # no comparison of Poisson and shuffled batches
     if noise_multiplier is not None:
         leak = _compute_leaks(noise_multiplier, rate, epochs, delta)
 
@@ -201,12 +201,14 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     kind = _recognise_kind(sample)
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
-    # Where Poisson batches are not assumed, 0 or 1 take the place of p-values.
+    # Where Poisson batches are not assumed, 1 takes the place of a row's p-value if the batches are as
+    # assumed, and 0 if they are not. Only the test of "every example" stays, for fixed-size batches.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
     if sample.assumed in _ONCE_A_PASS:
         p_values["every example"] = float(kind == sample.assumed)
 
+    # By row, what the report shows even if the row passes; a row that shows nothing says "as expected".
     measured = dict.fromkeys(_ODDITIES, "")
     measured["batch size"] = _describe_rate(sample)
     measured["spread of sizes"] = f"deviation {sizes.std():.3g}"
@@ -227,13 +229,14 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns the batches' mean size in words, and how wrong a rate would have to be to be seen.
+    """Returns in words the batches' mean size, and the relative error of the rate that the test would show.
 
-    Over all batches, the number of examples drawn has the relative deviation sqrt((1 - rate) / its mean). A
-    two-sided test sees a difference of so many deviations as its level and its power need together.
+    Over all batches, the number of examples drawn has the relative standard deviation sqrt((1 - rate) / its
+    mean). A two-sided normal test of a level shows, with the probability _SEEN, a difference of
+    z(level / 2) + z(1 - _SEEN) standard deviations, z(q) being the upper q-quantile.
     """
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate  # expected, over all batches
-    level = LEVEL / _TESTS
+    level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
     deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
     visible = 100 * deviations * math.sqrt((1 - sample.sampling_rate) / drawn)
     rate = f"{sample.sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
@@ -243,8 +246,8 @@ def _describe_rate(sample: BatchSample) -> str:
 def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     """Checks that no batch holds an example twice, and that batches do not come again.
 
-    A repeated batch is a bug if Poisson batches would almost never repeat; batches of another kind repeat as
-    rarely.
+    If the kind takes every example once a pass, the second pass must not have the first pass's batches. No
+    pass may repeat a batch where Poisson batches would almost never repeat.
 
     Args:
       sample: the batches.
@@ -289,7 +292,7 @@ def _name_findings(
       sample: the batches.
       kind: the kind of batches that they are recognised as; empty if none.
       certain: the findings that need no test.
-      rejected: by row of the report, what its rejected tests are of.
+      rejected: by row of the report, the names of its rejected tests.
     """
     result = list(certain)
     odd_rows = [row for row in _ODDITIES if rejected.get(row)]  # those that no finding explains yet
@@ -310,10 +313,11 @@ def _name_findings(
         odd_rows.remove("largest batch")
         # Sizes that are cut also spread less.
         odd_rows = [row for row in odd_rows if row != "spread of sizes"]
+    # For batches of the assumed kind, a finding that there is by now counts as explaining the other rows.
     if result and kind:
         return result
 
-    # What is left has no known bug behind it: a finding for each row.
+    # No known bug explains the rows that are left: each gets a finding that names the row.
     for row in odd_rows:
         finding = findings.ODD_BATCHES.fill(
             check=row,
@@ -341,8 +345,11 @@ def _explain_rate(sample: BatchSample, rate: float) -> str:
 
     Tries one over the loader's length, and the stated rate divided or multiplied by a whole number up to 64.
     """
-    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))  # of the rate
-    close = 4 * deviation + 1e-3 * rate  # the difference up to which a mistake's rate fits
+    # A mistake's rate fits up to four standard deviations of the measured rate and a thousandth of it.
+    deviation = math.sqrt(rate * (1 - rate) / (sample.examples * len(sample.sizes)))
+    close = 4 * deviation + 1e-3 * rate
+    # A pass that was read to its end shows the loader's length. A single pass does not: it is merged from
+    # calls that gave a batch each.
     batches = len(sample.passes[0].sizes)
     if len(sample.passes) > 1 and sample.passes[0].is_whole and abs(1 / batches - rate) < close:
         return f"It is 1 / {batches} = {1 / batches:.4g}, one over the loader's length."
@@ -371,6 +378,7 @@ def _name_cut(sample: BatchSample) -> CheckFinding:
     """Returns the finding of batch sizes that are cut at a maximum or a minimum."""
     sizes = sample.sizes
     distribution = scipy.stats.binom(sample.examples, sample.actual_rate)
+    # The test of both edges was rejected: if not for the largest size, then for the smallest.
     largest_p_value, _ = _compute_edge_p_values(sizes, distribution)
     is_cut_above = largest_p_value < LEVEL
     edge = sizes.max() if is_cut_above else sizes.min()
@@ -400,7 +408,7 @@ def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
 def _drops_last_batch(sample: BatchSample) -> bool:
     """Returns whether every pass is whole, has batches of one size, and leaves out less than a batch.
 
-    False for fewer than two passes.
+    False for fewer than two passes: a single pass is merged from calls that gave a batch each.
     """
     if len(sample.passes) < 2:
         return False
@@ -421,7 +429,8 @@ def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
       examples: the number of examples of the data set.
 
     Returns:
-      The passes, merged into one where each has a single batch; and how many batches hold an example twice.
+      The passes, merged into a single pass where each has a single batch; and how many batches hold an
+      example twice.
     """
     observed = _choose_observed(examples)
     passes: list[BatchPass] = []
@@ -483,7 +492,9 @@ def _merge_passes(passes: list[BatchPass]) -> BatchPass:
 
 
 def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
-    """Returns whether to draw another pass.
+    """Returns whether to draw another pass, since the tests need more passes, batches or examples.
+
+    Two passes are always drawn, so that they can be compared. No more are drawn after _MOST_BATCHES batches.
 
     Args:
       passes, batches: how many were drawn so far.
@@ -492,7 +503,8 @@ def _needs_more(passes: int, batches: int, drawn: int, absent: int) -> bool:
     """
     if passes < 2:
         return True
-    # That is drawn / (1 - rate) >= _LEAST_DRAWN, as 1 - rate is absent / (drawn + absent).
+    # drawn / (1 - rate) >= _LEAST_DRAWN decides how precisely the rate is measured, and 1 - rate is
+    # absent / (drawn + absent).
     is_precise = drawn * (drawn + absent) >= _LEAST_DRAWN * absent
     is_enough = passes >= _LEAST_PASSES and batches >= _LEAST_BATCHES and is_precise
     return not is_enough and batches < _MOST_BATCHES
@@ -509,8 +521,8 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     members = sample.members
     examples = sample.examples
     batches = len(sizes)
-    # The total and the empty batches are compared with the stated rate, all else with the measured rate, so
-    # that a wrong rate alone does not fail it.
+    # The total and the empty batches are compared with the stated rate. All else is compared with the
+    # measured rate, so that a wrong rate alone does not fail these tests.
     rate = sample.actual_rate
     size_law = scipy.stats.binom(examples, rate)
     total = int(sizes.sum())
@@ -520,6 +532,7 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     p_values = {}
     total_test = scipy.stats.binomtest(total, examples * batches, sample.sampling_rate)
     p_values["batch size"] = float(total_test.pvalue)
+    # Simulations need all examples of a batch to be observed.
     if examples <= _FEW_EXAMPLES and examples == members.shape[1]:
         simulated = _simulate_p_values(members, rate)
     else:
@@ -580,8 +593,8 @@ def _simulate_p_values(members: NDArray[np.bool_], rate: float) -> dict[str, flo
         chunk = max(1, _AT_ONCE // members.size)  # as many as fit into memory together
         measured = []
         for start in range(0, simulations, chunk):
-            size = (min(chunk, simulations - start), *members.shape)
-            measured.append(_measure_spreads(rng.random(size, np.float32) < rate))
+            shape = (min(chunk, simulations - start), *members.shape)
+            measured.append(_measure_spreads(rng.random(shape, np.float32) < rate))
         for row, value in observed.items():
             simulated = np.concatenate([spreads[row] for spreads in measured])
             # The observed variance counts as a simulated one, so that no p-value is 0.
@@ -631,7 +644,7 @@ def _count_together(sample: BatchSample) -> tuple[NDArray[np.int64], float]:
     The counts are (observed, observed), with 0 on the diagonal and below. The expected number is that of
     Poisson batches, the same for every pair.
     """
-    members = sample.members.astype(np.float32)
+    members = sample.members.astype(np.float32)  # since products of floats are much faster
     together = np.rint(members.T @ members).astype(np.int64)
     return np.triu(together, 1), len(members) * sample.actual_rate**2
 
@@ -647,7 +660,8 @@ def _compute_together_p_value(sample: BatchSample) -> float:
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     """Returns, by row of the report, 1 where batches that should not be Poisson are as assumed, else 0.
 
-    These take the place of p-values. Sizes are judged; rows that only concern Poisson batches get 1.
+    These numbers take the place of p-values. Only sizes are judged: of shuffled and fixed-size batches they
+    are exact, but for a smaller last batch of a shuffled pass. Rows that only concern Poisson batches get 1.
     """
     sizes = sample.sizes
     usual = round(sample.expected_size)
@@ -655,7 +669,7 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     if sample.assumed == SHUFFLED:
         last = sample.examples % max(usual, 1)
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))
-    are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual
+    are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
     may_vary = sample.assumed == BALLS_IN_BINS
     return {
         "batch size": float(are_close),
@@ -706,7 +720,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         observed = window.shape[1]
         log_at_most_once += observed * np.logaddexp(log_never, log_once)
     if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
-        # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1.
+        # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
+        # batches do not count.
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
@@ -725,6 +740,7 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
     """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
+        # A pass as drawn may have more batches than a pass should have.
         return [batch_pass.members[:batches_per_pass] for batch_pass in sample.passes]
     merged = sample.passes[0]
     do_sizes_vary = np.ptp(merged.sizes[:-1]) > 0  # the last batch may be smaller
@@ -744,6 +760,7 @@ def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bo
     overlaps = first.astype(np.float32) @ second.T  # (batches, batches)
     # A batch comes again if all its observed examples are together in a batch of the other pass.
     comes_again = np.max(overlaps, axis=1) == sizes
+    # Batches with a single observed example at most would come again by chance.
     return bool(sizes.max() > 1 and np.all(comes_again))
 
 

@@ -37,10 +37,10 @@ class BugCause(NamedTuple):
 
 
 def find_plateau(tried: TriedExamples) -> float:
-    """Returns the norm at which the four largest movements of added examples stop; 0 if they differ.
+    """Returns the norm at which the four largest movements of added examples stop; 0 if their norms differ.
 
-    0, too, for examples in place of a row: their movements are differences from that row's own gradient, and
-    so do not stop at the same norm.
+    It is also 0 for examples in place of a row. Their movements are differences from that row's own gradient,
+    and so do not stop at the same norm even if examples are clipped.
     """
     if not tried.were_added:
         return 0.0
@@ -79,18 +79,18 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    Added examples are stopped by clipping where one of them moves the step by C, or where they stop suddenly
-    as their features grow: over all layers together, or in a layer that is clipped to a share of C.
+    Clipping stops added examples if one of them moves the step by C, or if a movement grows with an example's
+    features and then stops suddenly: the whole movement, or that of a layer that is clipped to a share of C.
 
     Examples in place of a row are judged by size alone: by the largest movement, or by the radius of the
-    ball that holds their contributions. That radius is C only for contributions in all directions, so that
+    ball that holds their contributions. That radius is C only if contributions lie in all directions, so that
     0.9 C is enough.
 
     Args:
       probe: the step.
       tried: how far examples move the step.
-      plateau: the norm at which several examples stop; 0 if there is none, and then only single layers are
-        tested for a sudden stop.
+      plateau: the norm at which several examples stop; 0 if there is none. Then the whole movement does not
+        stop, and only single layers are tested for a sudden stop.
     """
     largest = max(list_finite_norms(tried.list_all()), default=0.0)
     if not tried.were_added:
@@ -105,7 +105,8 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
 def _find_stopped_layers(tried: TriedExamples) -> list[int]:
     """Returns at most three layers in which the four largest norms are the same, the largest first.
 
-    They are the same where each layer is clipped to a share of C.
+    The norms are the same where each layer is clipped to a share of C. Three layers are enough to show that,
+    and each takes many steps to test.
     """
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
@@ -130,12 +131,16 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
       layer: the index of the layer whose norm is measured; None for the norm over all layers.
     """
     for example in tried.examples.values():
-        columns = example.columns
+        columns = example.columns  # the features first
         if example.is_scaled or columns[0].dtype.kind != "f":
             continue
 
         def measure(scale: float, columns: trees.Columns = columns) -> float:
-            """Returns how far the example with scaled features moves the step when added to its batch."""
+            """Returns how far the example with scaled features moves the step when added to its batch.
+
+            The norm is that within `layer`, or over all layers. `columns` is a default, so that it stays that
+            of this example in the loop.
+            """
             batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
@@ -163,7 +168,7 @@ def _find_scale(measure: Callable[[float], float], level: float) -> float:
     """
     low = -3.0  # log10 of the scale, as is `high`
     high = float(np.log10(trees.LARGEST_SCALE))
-    for _ in range(12):
+    for _ in range(12):  # leaves an interval of 0.0015, or 0.3% of the scale
         middle = (low + high) / 2
         if measure(10**middle) < level:
             low = middle
@@ -176,8 +181,9 @@ def is_sign_step(probe: StepProbe) -> bool:
     """Returns whether a step moves every parameter equally far on any batch, as Adam's first step does.
 
     It is judged on the batch as given, on a part of it, and on larger and smaller features, at several seeds.
-    False where the step refuses too many of these, or moves too few parameters by more than rounding.
+    False where the step refuses more than one of these, or moves too few parameters by more than rounding.
     """
+    # Each with its seed. The base is the batch as given at seed 0.
     batches = [
         (probe.rows, 1),
         (trees.take(probe.rows, slice(0, max(1, len(probe.rows[0]) // 4))), 0),
@@ -197,6 +203,7 @@ def is_sign_step(probe: StepProbe) -> bool:
     distances = distances[np.isfinite(distances) & is_exact]
     if len(results) < 4 or distances.size < 16:
         return False
+    # Without the extremes, since a gradient near 0 moves its parameter less.
     low, high = np.quantile(distances, [0.05, 0.95])
     return bool(high < _SIGN_SPREAD * low)
 
@@ -204,8 +211,9 @@ def is_sign_step(probe: StepProbe) -> bool:
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
     """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
 
-    The noise's deviation then differs between parameters. When each parameter's movement is divided by its
-    own noise, extreme examples stop at the same norm; it must be from 0.8 to 1.1 for the four largest.
+    The noise's deviation then differs between parameters. A movement is in units of eta C / B and the
+    deviation in units of eta sigma C / B. If each parameter's movement is divided by the parameter's own
+    deviation, examples that are clipped to C stop at the norm 1; the four largest must be from 0.8 to 1.1.
     """
     if not drawn.varies_by_number():
         return False
@@ -215,7 +223,7 @@ def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
     for movement in tried.list_all().values():
         if movement.vector.size != deviations.size:  # not all numbers of the noise were kept
             return False
-        if np.any(movement.vector[~is_seen]):
+        if np.any(movement.vector[~is_seen]):  # a parameter that moves without noise
             return False
         norms.append(np.linalg.norm(movement.vector[is_seen] / deviations[is_seen]))
     norms.sort(reverse=True)
@@ -227,9 +235,10 @@ def find_lost_signal(
     tried: TriedExamples,
     plateau: float,
 ) -> CheckFinding | None:
-    """Returns the finding of examples that stop at a fraction of C which a mistake explains; None otherwise.
+    """Returns the finding that examples stop at a fraction of C, if a mistake explains this; else None.
 
-    None, too, where a layer stops at C / sqrt(layers): each layer is then clipped to its share of C.
+    Such a mistake shrinks the examples' sum but not the noise. None, too, where a layer stops at
+    C / sqrt(layers): each layer is then clipped to its share of C.
 
     Args:
       probe: the step.
@@ -241,7 +250,7 @@ def find_lost_signal(
         return None
     rows = len(probe.rows[0])
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
-    is_exact = tolerance < 0.1 * plateau + _FIT  # rounding errors are below a tenth of the plateau
+    is_exact = tolerance < 0.1 * plateau + _FIT  # rounding changes the plateau by less than a tenth
 
     # Each layer's largest norm, in units of C / sqrt(layers), where a layer stops that has its share of C.
     layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
@@ -272,15 +281,16 @@ def find_cause(
       examples_interact: whether examples change how far others move the step.
     """
     violations = find_violations(tried)
-    largest = next(iter(violations.values()))
+    largest = next(iter(violations.values()))  # they come by falling norm
     movements = tried.movements
+
     if drawn and _shrinks_with_batch(drawn):
         return BugCause(findings.ACTUAL_SIZE.name, "Noise shrinks as the batch grows.")
     rows = [row for row, movement in tried.places.items() if is_violation(movement)]
     if len(violations) == len(rows):  # only examples in certain rows exceed C
         return _describe_places(tried, rows)
 
-    # Of the parameters that move, most move by C, and none by more.
+    # In the largest movement, most of the parameters that move do so by C, and none by more.
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
@@ -293,6 +303,7 @@ def find_cause(
     if layer_cause:
         return layer_cause
 
+    # Mistakes in a factor: clipped examples stop at a norm other than C.
     plateau = find_plateau(tried)
     if not _stop_in_several_directions(tried, plateau):
         plateau = 0.0  # the same gradient several times: its norm does not come from clipping
@@ -304,6 +315,7 @@ def find_cause(
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
 
+    # Without clipping, movements are as large as gradients, which grow with features.
     if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
     if examples_interact and _clips_whole_batch(probe):
@@ -344,7 +356,7 @@ def _describe_excess(
     movements: Mapping[str, Movement],
     largest: Movement,
 ) -> str:
-    """Returns a sentence that narrows down movements of more than C which no known bug explains.
+    """Returns a sentence that narrows down why movements exceed C, where no known bug explains it.
 
     Args:
       probe: the step.
@@ -360,7 +372,7 @@ def _describe_excess(
             if np.max(np.linalg.norm(other_norms, axis=1)) <= 1 + largest.tolerance:
                 names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
                 return f"All but {names} stay within C: is their gradient clipped too?"
-    if largest.norm < 1.1:
+    if largest.norm < 1.1:  # nearly C, so that clipping is nearly right
         return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
     return "They do not stop at any norm: is there any clipping?"
 
@@ -413,7 +425,8 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
 def _are_scaled_up(tried: TriedExamples) -> bool:
     """Returns whether short gradients are scaled up to C: several movements are just C, and none is less.
 
-    At least four must be C, in more than one direction, and more than four must exceed it.
+    At least four must be C, in more than one direction, and more than four must exceed it. Examples that do
+    not move the step are left out.
     """
     norms = np.array([norm for norm in list_finite_norms(tried.movements) if norm > 0])
     is_at_c = np.abs(norms - 1) < _PLATEAU
@@ -453,8 +466,8 @@ def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: flo
       allowed: C and the tolerance: as far as examples may move the step.
 
     Returns:
-      The indices of the first layers tried without which no example exceeds `allowed` and two at least come
-      near C; empty if there are none.
+      The indices of the first layers tried that fit: if they are left out of the norms, no example exceeds
+      `allowed`, and two at least come near C. Empty if none fit.
     """
     layers = layer_norms.shape[1]
     candidates = [[layer] for layer in range(layers)]
@@ -494,8 +507,9 @@ def _grows_with_features(tried: TriedExamples) -> bool:
 def _clips_whole_batch(probe: StepProbe) -> bool:
     """Returns whether the batch's sum of gradients seems to be clipped, in place of each example's gradient.
 
-    A batch four times as long and one with features 1000 times as large then both have a sum of norm C, and
-    move the parameters equally far from where an empty batch leaves them. False where the step refuses one.
+    If so, a batch four times as long and a batch with features 1000 times as large both have a sum of norm C,
+    and move the parameters equally far from where an empty batch leaves them. False where the step refuses
+    any of the three batches.
     """
     seed = 0  # the same for all three batches, so that they have the same noise
     try:

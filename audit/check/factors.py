@@ -19,13 +19,13 @@ def find_mistakes(
     tolerance: float,
     special: Mapping[str, float],
 ) -> list[str]:
-    """Returns the mistakes, in words, that multiply a movement or the noise by a factor; best fit first.
+    """Returns in words the mistakes that multiply a movement or the noise by a factor, the best fit first.
 
     Args:
       settings: what the caller states.
       factor: the measured movement or noise over what it should be.
       tolerance: the relative difference up to which a mistake's factor fits.
-      special: by further mistakes that can be behind the factor, the factor that each gives.
+      special: further mistakes to consider, with the factor that each gives.
     """
     factors = {
         **special,
@@ -38,7 +38,8 @@ def find_mistakes(
     }
     errors = {}
     for mistake, mistaken_factor in factors.items():
-        has_effect = abs(mistaken_factor - 1) > 0.02  # C left out explains nothing where C is 1
+        # A mistake whose factor is about 1 explains nothing, such as "C is left out" where C is 1.
+        has_effect = abs(mistaken_factor - 1) > 0.02
         # Rounded, so that mistakes that fit as well as each other stay in their order.
         error = round(abs(factor / mistaken_factor - 1), 3)
         if has_effect and error < tolerance:
@@ -61,7 +62,7 @@ def explain_noise(
       tolerance: the relative difference up to which a mistake's factor fits.
     """
     sigma = settings.noise_multiplier
-    size = settings.batch_size
+    size = settings.batch_size  # B in the texts, as C is the clipping norm
     factors: dict[str, float] = {
         "divided by sqrt(B) too much": size**-0.5,
         "divided by sqrt(B), or drawn for every example": size**0.5,
@@ -110,11 +111,12 @@ def find_lost_signal(
 def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str:
     """Returns a sentence on why a whole step, examples' movements and noise, is a factor too large.
 
-    It lists the values of B, C and eta, other than those stated, that give such a step, and the mistakes
-    that multiply a whole step by the factor.
+    The sentence always names the learning rate that gives such a step. It names a batch size B if the step
+    fits a whole number, the clipping norm C sqrt(layers) if the factor is sqrt(layers), and mistakes that
+    multiply a whole step by the factor.
 
     Args:
-      factor: the step's size over what the settings make it.
+      factor: the step's size over what the settings make it; below 1 if the step is too small.
       settings: what the caller states.
       layers: how many layers are trained.
     """
@@ -126,6 +128,7 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
     is_possible_size = 1 <= whole_size < _LARGEST_BATCH
     if is_possible_size and abs(batch_size / whole_size - 1) < _NEAR_INTEGER:
         text = f"B = {batch_size:.4g} where {settings.batch_size:g} is stated"
+        # Opacus rounds its divisor down, so that steps are a little too large.
         if 1 < factor < 1.5:
             text += " (Opacus divides by int(examples / len(loader)))"
         explanations.append(text)
@@ -144,7 +147,8 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
         scale = 2**power
         mistakes_of_a_step[f"a loss scale of {scale:,} that is not divided out"] = float(scale)
         mistakes_of_a_step[f"a loss scale of {scale:,} divided out twice"] = 1 / scale
-    explanations += find_mistakes(settings, factor, 2 * _NEAR_INTEGER, mistakes_of_a_step)
+    tolerance = 2 * _NEAR_INTEGER  # 0.4%, twice what is allowed above
+    explanations += find_mistakes(settings, factor, tolerance, mistakes_of_a_step)
     return _list_mistakes(explanations)
 
 

@@ -57,8 +57,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     Returns:
       The grid, or None where draws agree no more often than chance and rounding let them.
     """
-    # Only parameters that are trained, noisy and not visibly rounded are compared, and at most so many that
-    # they have about _MOST_PAIRS pairs of draws.
+    # Only parameters that are trained, noisy and not visibly rounded are compared: the first of these, as
+    # many as have _MOST_PAIRS pairs of draws.
     columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
     columns = columns[given.values[:, columns].std(axis=0) > 0]
     seeds = len(given.draws)
@@ -73,8 +73,11 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     # Each value's agreement with itself is taken away; each pair was counted twice.
     agreements = _count_agreements(draws, draws, tolerances) - draws.size
     agreements = agreements // 2
+
+    # Whether more pairs agree than chance and rounding explain.
     deviations = given.deviations[given.layer[columns]]
-    # The probability that a pair agrees: the difference of two draws is within the tolerance.
+    # The probability that a pair agrees: that the normal difference of two draws is within the tolerance, or
+    # that a float32 generator gives the same number twice.
     rates = 2 * tolerances * _DENSITY / deviations + _FLOAT32
     expected = float(np.sum(pairs_each * np.minimum(rates, 1)))
     if agreements < 3 * expected + _LEAST:

@@ -84,8 +84,8 @@ def make_draw(loader: Any) -> Draw:
     def iterate(seed: int) -> Iterator[Any]:
         """Returns an iterator over the batches of a single pass.
 
-        The seed is given as the epoch to samplers that have `set_epoch`. Among these is torch's
-        DistributedSampler, which repeats its order unless the epoch is set.
+        If the loader, its batch sampler or the sampler of the latter has `set_epoch`, the seed is given to it
+        as the epoch: torch's DistributedSampler repeats its order unless the epoch is set.
         """
         for part in (loader, sampler, getattr(sampler, "sampler", None)):
             set_epoch = getattr(part, "set_epoch", None)
@@ -129,7 +129,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> D
     """
     try:
         drawn = _read_batches(draw(seed), most)
-    except InputError:
+    except InputError:  # its message says already what to do
         raise
     except SystemExit as error:
         raise InputError(f"`draw` ends the program by sys.exit with seed {seed}") from error
@@ -177,16 +177,18 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
 
 
 def _to_array(batch: Any) -> NDArray[Any]:
-    """Returns a batch of any library as an array, a single column of it as a vector.
+    """Returns a batch of example indices, as any library gives it, as an array.
 
-    Raises InputError for a batch of several columns, or of rows of unequal length.
+    A batch of a single column becomes a vector. Raises InputError for a dictionary, for a batch of several
+    columns, and for rows of unequal length.
     """
     require(not isinstance(batch, dict), f"`draw` gave dictionaries: {_ADVICE}")
+    # A tuple or list of arrays: the columns of a batch, such as features and labels, or single indices.
     if isinstance(batch, tuple | list) and len(batch) and hasattr(batch[0], "shape"):
-        is_column = len(batch) == 1
+        has_one_entry = len(batch) == 1
         entries_are_numbers = all(np.ndim(entry) == 0 for entry in batch)
-        require(is_column or entries_are_numbers, f"`draw` gave several columns: {_ADVICE}")
-        if is_column:
+        require(has_one_entry or entries_are_numbers, f"`draw` gave several columns: {_ADVICE}")
+        if has_one_entry:
             batch = batch[0]
     if hasattr(batch, "detach"):  # a tensor of torch
         batch = batch.detach().cpu()
@@ -196,6 +198,6 @@ def _to_array(batch: Any) -> NDArray[Any]:
         indices = np.asarray(batch)
     except ValueError as error:  # rows of unequal length
         raise InputError(f"`draw` gave ragged batches: {_ADVICE}") from error
-    # The form in which argwhere and TensorFlow's `where` return indices.
+    # argwhere and TensorFlow's `where` return indices as a single column.
     is_column = indices.ndim == 2 and indices.shape[1] == 1
     return indices[:, 0] if is_column else indices

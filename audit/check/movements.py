@@ -66,12 +66,13 @@ def try_examples(probe: StepProbe, examples: dict[str, Example], seconds: float)
     """Measures how far examples move the step when they are added to its batch.
 
     Where the step refuses a larger batch, ignores one more example, or draws its noise anew for a larger
-    batch, each example replaces the batch's first row instead.
+    batch, each example replaces the batch's first row instead. In both cases, two of the examples are also
+    tried in several rows of the batch.
 
     Args:
       probe: the step.
       examples: the examples by name.
-      seconds: how long a call of the step takes.
+      seconds: how long a call of the step takes, which limits the number of rows.
     """
     movements, error = _add_each(probe, examples)
     if error:
@@ -121,10 +122,11 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
       seconds: how long a call of the step takes.
     """
     if not is_any_moved(tried.movements) or not is_any_finite(tried.movements):
-        return tried
+        return tried  # without movements to compare, no two examples are the most different
     places: dict[int, Movement] = {}
     pair = find_opposites(tried)
     seconds_a_row = 2 * seconds  # a call for each of the two examples
+    # As many rows as time allows, but four in any case.
     most = int(np.clip(_SECONDS / seconds_a_row, 4, _MOST_PLACES))
     for row in _choose_places(len(probe.rows[0]), most):
         try:
@@ -226,6 +228,7 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
     matrix = np.array(vectors)
     products = matrix @ matrix.T
     squares = np.diag(products)
+    # |a - b|^2 = |a|^2 + |b|^2 - 2 <a, b>, for each pair of movements.
     squared_distances = squares[:, None] + squares - 2 * products
     first, second = np.unravel_index(int(np.argmax(squared_distances)), squared_distances.shape)
     return ExamplePair(names[first], names[second])
@@ -235,9 +238,9 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
     """Returns the radius of the smallest ball around the examples' contributions in place of the first row.
 
     Clipped gradients lie in a ball of radius C around zero. Movements are differences from the first row's
-    own gradient, which is unknown, so that the ball's centre among them is unknown too; its radius is not.
-    Half of the largest distance would say less: of three gradients of norm C at angles of 120 degrees it is
-    0.87 C.
+    own gradient, which is unknown. So only the radius of the ball can be measured, not its centre. Half of
+    the largest distance between movements would say less: it is 0.87 C for three gradients of norm C at
+    angles of 120 degrees.
 
     Returns:
       The radius in units of eta C / B, or a little less: 2,000 Frank-Wolfe steps on the dual problem, whose
@@ -250,7 +253,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
         return 0.0
     first_row = np.zeros_like(finite[0])
     points = 2 * np.array([first_row, *finite])  # movements count by half
-    points -= points.mean(axis=0)
+    points -= points.mean(axis=0)  # keeps the radius, and loses fewer digits below
     products = points @ points.T
     squares = np.diag(products)
     weights = np.full(len(points), 1 / len(points))
@@ -408,8 +411,9 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     """Chooses pairs of parts of a batch, and the examples that replace their rows.
 
     The pairs are two random halves of the rows; the first two rows; and, where there are examples with short
-    labels, two random quarters of the rows, filled with these. The other half of the rows keeps its tokens: a
-    mean over all tokens of the batch changes how much these count.
+    labels, two random quarters of the rows, filled with these. All tokens of a short label but the first are
+    padding. The other half of the rows then keeps its tokens, so that it shows whether the loss is a mean
+    over all tokens of the batch: short labels make each other token count more.
 
     Args:
       tried: the examples.
@@ -426,7 +430,7 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
 
     def assign(chosen: list[int], replacements: list[Columns], shift: int) -> dict[int, Columns]:
-        """Returns, for each chosen row, the replacement with index row + shift, modulo their number."""
+        """Returns for each chosen row the example in its place: replacement row + shift, cyclically."""
         return {row: replacements[(row + shift) % len(replacements)] for row in chosen}
 
     halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
@@ -457,7 +461,7 @@ def _measure_interaction(
     """
     after_first = probe.run_mean(with_first, seeds)
     after_neither = probe.run_mean(probe.rows, seeds)
-    # (both - neither) - (first - neither) - (second - neither)
+    # (both - neither) - (first - neither) - (second - neither) = both - first - second + neither
     difference = (
         probe.run_mean(with_both, seeds)
         - after_first

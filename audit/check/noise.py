@@ -125,7 +125,7 @@ class DrawnNoise(NamedTuple):
             return False
         squares = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
         ratios = squares / given.deviations[given.layer[is_seen]] ** 2
-        spread_by_chance = (2 / (seeds - 1)) ** 0.5
+        spread_by_chance = (2 / (seeds - 1)) ** 0.5  # relative, of normal samples' variances
         return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
     def is_constant(self) -> bool:
@@ -138,6 +138,7 @@ class DrawnNoise(NamedTuple):
         if isinstance(fourfold, str) or np.any(self.given.values):
             return False
         constant = (4 * self.given.mean - fourfold.mean) / 3
+        # A parameter of exactly 0 has no noise.
         deviation = np.sqrt(np.mean(constant[constant != 0] ** 2))
         return bool(0.3 < deviation < 3)
 
@@ -182,7 +183,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     for name, batch in _make_other_batches(probe.rows).items():
         others[name] = _draw_at(probe, batch, 1, fewer)
 
-    # The probe knows which layers are trained from all steps so far. The others get no degrees of freedom.
+    # All steps so far have shown which layers are trained. The others get no degrees of freedom.
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
     given = given._replace(freedom=given.freedom * is_trained)
     layer_sizes = np.bincount(probe.layer)
@@ -196,8 +197,8 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
       probe: the step.
       seconds: how long a draw takes.
     """
-    # `needed` gives the smallest layer enough degrees of freedom, and may take _MOST_SECONDS; `better` gives
-    # enough numbers over all layers, and may take _FEW_SECONDS.
+    # `needed` seeds give the smallest layer enough degrees of freedom, and may take up to _MOST_SECONDS. The
+    # `better` number of seeds gives enough numbers over all layers, but may take only _FEW_SECONDS.
     trained_layers = np.unique(probe.layer[probe.is_trained])
     sizes = np.bincount(probe.layer)[trained_layers].tolist() or [_FREEDOM]
     needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
@@ -256,7 +257,8 @@ def _draw_at(
     except RefusedError as error:
         return str(error)
 
-    # All parameters of a layer have the same type, and so the spacing of the first.
+    # A layer's deviation counts as right up to four spacings, relative. All parameters of a layer have the
+    # same type, and so the spacing of the first.
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     # Where rounding is coarser than a quarter of the deviation, a parameter may be the same for every seed
@@ -278,10 +280,10 @@ def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64
       stream: 0 for the batch as given, 1 for all others.
       count: the number of seeds.
     """
-    # The word is fixed, so that the class's name does not decide the seeds.
+    # The class's name is replaced by a fixed word, so that the seeds do not depend on it.
     text = repr(probe.settings).replace("StepSettings", "Stated")
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
-    pairs = -(-count // 2)
+    pairs = -(-count // 2)  # rounded up
     rng = np.random.default_rng([step_seed, stream])
     first = 2 * rng.integers(1, 2**30, pairs)
     return np.column_stack([first, first + 1]).ravel()[:count]
@@ -422,6 +424,8 @@ def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
     if freedom == 0:
         return 0.0
     tolerance = float(np.max(drawn.given.tolerance))
+    # The test rejects if the sum of squares, in stated deviations, lies below `low` or above `high`. It is
+    # chi-square times ratio^2.
     chi2 = scipy.stats.chi2(freedom)
     low = chi2.ppf(level / 2) * (1 - tolerance) ** 2
     high = chi2.isf(level / 2) * (1 + tolerance) ** 2
@@ -452,7 +456,8 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
 def _compute_least_deviation(drawn: DrawnNoise) -> float:
     """Returns the deviation up to which a parameter or a layer counts as without noise.
 
-    It is 1% of the measured deviation or of the stated deviation, whichever is less; in stated deviations.
+    It is 1% of the measured deviation or of the stated deviation, whichever is less, in units of the stated
+    deviation. It is NaN if no noise can be seen.
     """
     measured = max(drawn.compute_deviation(), 0)
     stated = 1
@@ -500,6 +505,8 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
 def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> Any:
     """Returns two-sided p-values of the null hypothesis that the noise's deviation is 1, as stated.
 
+    Within the tolerance, the p-value is the largest.
+
     Args:
       freedom: the degrees of freedom of each sum of squares.
       squares: the sums of squares, chi-square with this freedom under the null hypothesis.
@@ -530,7 +537,7 @@ def _test_shape(values: Vector) -> Iterator[NoiseTest]:
 
     Yields nothing for fewer than 200 values. A tail is tested where enough draws are expected there.
     """
-    if values.size < 200:
+    if values.size < 200:  # too few to show a shape
         return
     yield NoiseTest("shape", "distribution", compute_fit_p_value(values, scipy.stats.norm()))
     tails = 2 * scipy.stats.norm.sf(_TAILS)
@@ -592,6 +599,7 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
     expected = np.diff([0.0, *distribution.cdf(edges), 1.0]) * len(values)
     counts = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
     statistic = np.sum((counts - expected) ** 2 / np.maximum(expected, 5))
+    # There are len(edges) + 1 intervals, of which the last count follows from the others.
     return float(scipy.stats.chi2.sf(statistic, len(edges)))
 
 
@@ -612,13 +620,14 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
     )
 
-    layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]  # the first 40 at most
+    # The first 40 layers at most, since every pair of layers is compared below.
+    layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)
-    for part in layers:
+    for layer_noise in layers:
         # Repetitions within a small layer are too few to show among all numbers.
-        is_small = 8 * part.shape[1] <= numbers
+        is_small = 8 * layer_noise.shape[1] <= numbers
         if is_small:
-            yield from _test_distances(part)
+            yield from _test_distances(layer_noise)
 
     # Of two layers, as many first parameters are compared as the smaller layer has.
     p_values = []
@@ -663,11 +672,13 @@ def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t.
 
     The t has half as many degrees of freedom as there are products. That is right where each number is in two
-    products. Elsewhere its tails are heavier than they need be, so that correct noise passes more often.
+    products. Where each is in a single product, the tails of this t are heavier than they need be, so that
+    correct noise passes more often.
 
     Args:
       correlation: the absolute value of the measured correlation, a mean of products of two numbers.
       terms: the number of these products.
     """
+    # The floor is for a correlation of 1 or more.
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
     return float(2 * scipy.stats.t.sf(student, df=terms / 2))

@@ -44,14 +44,16 @@ class NoiseBugs(NamedTuple):
 
         Args:
           certain: the findings that need no test.
-          rejected: by row of the report, what its rejected tests are of; every row of the noise has an entry.
+          rejected: by row of the report, the names of its rejected tests; every row of the noise is there.
         """
         drawn = self.drawn
         has_noise = bool(np.any(drawn.given.values))
         repeats = count_repeats(drawn)
-        # Whether seeds or parameters share noise: fewer numbers are then independent than the tests assume.
-        shares_numbers = False
         result = list(certain)
+
+        # Whether seeds or parameters share noise. If so, fewer numbers are independent than other tests
+        # assume, so that their rejections need no finding.
+        shares_numbers = False
         if repeats and (has_noise or drawn.is_constant()):
             finding = findings.REPEATED_NOISE.fill(
                 which="several seeds" if has_noise else "every seed",
@@ -74,6 +76,8 @@ class NoiseBugs(NamedTuple):
         if rejected["noise"] and not sharing_explains:
             result += self._explain_wrong_layers(rejected["noise"])
         result += _explain_other_batches(drawn, {} if shares_numbers else rejected)
+
+        # A grid explains why the noise is not normal.
         on_grid = not shares_numbers and self.grid and self.grid.tells_batches_apart
         if on_grid and self.grid:
             result.append(_describe_grid(self.grid))
@@ -133,20 +137,24 @@ class NoiseBugs(NamedTuple):
         given = self.drawn.given
         deviations = given.deviations[indices]
         freedom = given.freedom[indices]
-        more = ""
+        remarks = ""
         if self.depends_on_example:
-            more = " What an example does depends on the seed: is something done after the noise?"
+            remarks = (
+                " What an example does depends on the seed: is something done after the noise?"
+            )
         if self.drawn.varies_by_number():
-            more += f" {findings.BY_NUMBER}"
+            remarks += f" {findings.BY_NUMBER}"
+
         if not _are_equal(deviations, freedom):
             figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
-            why = f"It differs by layer.{more}"
+            why = f"It differs by layer.{remarks}"
             return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
+
         deviation = np.average(deviations**2, weights=freedom) ** 0.5
-        # 1%, and four standard errors of a measured deviation, which are 1 / sqrt(2 freedom) each.
+        # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom); but at most 5%.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
-        why = f"{fits}{more}"
+        why = f"{fits}{remarks}"
         return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
 
 
@@ -181,7 +189,8 @@ def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
 def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds repeat the noise of another seed exactly; 0 where that can be chance.
 
-    Only parameters without visible rounding are compared, and those without noise only if none has any.
+    Only parameters without visible rounding are compared. If any parameter has noise, those without are left
+    out.
     """
     given = drawn.given
     varies = given.values.std(axis=0) > 0
@@ -236,7 +245,7 @@ def _explain_other_batches(
             continue
         # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
         # a quarter as large at four times as many.
-        ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)
+        ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)  # inf fits none
         if abs(ratio / ratio_of_actual_size - 1) < 0.15:
             figure = f"noise {ratio:.3g} times as large at {batch}"
             result.append(findings.ACTUAL_SIZE.fill(check=row, figure=figure))

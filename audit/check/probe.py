@@ -113,13 +113,17 @@ class StepProbe:
         self._batch = batch
         self.rows = trees.read_columns("batch", batch)
 
+        # In this order: the spacings and the numbers are read off the first step.
         leaves = self._call(self.rows, 0)
         self.spacings = self._read_spacings(leaves)
         self.base = self._read_numbers(leaves)
         self.is_trained = np.zeros(self.start.size, bool)
 
     def _read_parameters(self, params: Any) -> None:
-        """Sets the attributes that follow from the parameters: the layers', and `start`."""
+        """Sets the attributes that follow from the parameters: those of the layers, and `start`.
+
+        A layer is a floating-point array among the parameters; other arrays are left out.
+        """
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
             if "float" in str(leaf.dtype):
@@ -145,7 +149,7 @@ class StepProbe:
         require(is_finite, "`params` are not finite: give numbers")
 
     def run(self, rows: Columns, seed: int) -> Vector:
-        """Returns the parameters (p,) after a step on a batch.
+        """Returns the parameters (p,) after a step on a batch; updates `is_trained`.
 
         The step gets copies of the parameters, which it may change in place or donate.
 
@@ -205,7 +209,7 @@ class StepProbe:
     def run_mean(self, rows: Columns, seeds: range) -> Vector:
         """Returns the parameters (p,) after a step on a batch, averaged over seeds.
 
-        The noise makes the seeds' rounding errors independent, so that their mean is smaller.
+        The noise makes the seeds' rounding errors independent, so that the mean's error is smaller.
         """
         total = np.zeros(self.start.size)
         for seed in seeds:
@@ -220,7 +224,7 @@ class StepProbe:
         steps: int = 2,
         seeds: int = 1,
     ) -> Movement:
-        """Measures a difference of steps, without what rounding adds to its length.
+        """Measures the length of a difference of steps, in eta C / B, without what rounding adds to it.
 
         Args:
           difference: (p,) the difference of two steps, or the signed sum of four.
@@ -230,9 +234,10 @@ class StepProbe:
           seeds: the number of seeds over which each of these steps is averaged.
 
         Returns:
-          The movement. Its tolerance is the change of the norm by six standard deviations of its rounding
-          error, and a floor. The error is that of a norm of 1, or of the norm if it is larger, for two steps;
-          and of a norm of 0 for more steps, whose difference is 0 in a correct step.
+          The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
+          error of its square, plus a floor. The error depends on the norm. For two steps it is taken at the
+          measured norm, but at 1 at least. For four steps it is taken at 0, their difference in a correct
+          step.
         """
         vector = difference / self.settings.unit
         squares = vector**2
@@ -245,6 +250,8 @@ class StepProbe:
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
         around = max(norm, 1.0) if steps == 2 else 0.0
+        # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
+        # all of v where the error is largest.
         variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
         deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
@@ -258,7 +265,8 @@ class StepProbe:
     def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
         """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
 
-        It combines the spacings of all roundings of a step, as if they were independent.
+        It is the root of the sum of the squared spacings of all roundings of a step, as if these were
+        independent. Parameters of a layer that no step moves are not rounded.
 
         Args:
           after: (p,) the parameters after the step.

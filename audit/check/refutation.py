@@ -185,13 +185,16 @@ def refute_sampler(
     # Without the claim's Lipschitz constants: they bound the last model alone, but here every sum is seen.
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
+
+    # The game and its tests are fixed before the runs that count, so that bets on these are fair.
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
     game = _choose_game(rehearsed, claim)
     tests = _choose_tests(game, claim, noise is None)
     sizes = _find_sizes(rehearsed[0])
+
     rng = np.random.default_rng(seed)
-    shares: list[Array] = []
-    test = claimed_curve.ClaimTest(1.0, False, 0)
+    shares: list[Array] = []  # of each run: 1 for each test that sees the target, else 0
+    test = claimed_curve.ClaimTest(1.0, False, 0)  # no evidence yet: an e-value of 1
     while len(shares) < passes and not test.refuted:
         for _ in range(min(_TOGETHER, passes - len(shares))):
             target = int(rng.integers(examples))
@@ -211,7 +214,7 @@ def refute_sampler(
 def _iterate_passes(
     draw: Callable[[int], Any], examples: int, batches: int
 ) -> Iterator[list[NDArray[np.int64]]]:
-    """Yields the batches of a single pass after another, without end.
+    """Yields the batches of each pass over a loader, pass after pass, without end.
 
     Args:
       draw: the function from a seed to the batches of a pass.
@@ -222,6 +225,7 @@ def _iterate_passes(
     while True:
         first = loaders.draw_pass(draw, seed, examples).batches
         seed += 1
+        # A single batch from a call: as many calls as a pass has batches make a pass.
         while len(first) == 1 and batches > 1:
             for i in range(batches - 1):
                 first += loaders.draw_pass(draw, seed + i, examples).batches[:1]
@@ -297,6 +301,7 @@ def _look(heights: Array, game: WorstCase, tests: _Tests, rng: np.random.Generat
       rng: the generator of the noise.
     """
     sums = heights + game.noise_multiplier * rng.standard_normal(heights.shape)
+    # [None] and [0]: the ratios are computed for several runs, of which this is the only.
     statistics = np.where(tests.largest, sums.max(), _compute_ratios(sums[None], game)[0])
     return np.asarray(statistics > tests.thresholds, np.float64)
 
@@ -327,7 +332,8 @@ def _look_at_any_noise(
     direction /= np.linalg.norm(direction)
     lengths = np.linalg.norm(vectors, axis=1).reshape(heights.shape)
     largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
-    # In the world without the target its gradient is 0, which lies 1 above the -C that others have.
+    # In the world without the target, its gradient is 0. Where all others' gradients are -C, the sum of its
+    # batch is then larger than other sums by C.
     in_target = 1.0 if game.once else 0.0
     rate = _bound_rate_of_lengths(largest, lengths, dimension, in_target)
     # A test sees the target if so large a sum has, without it, at most the test's false-positive rate.
@@ -337,29 +343,33 @@ def _look_at_any_noise(
 def _bound_rate_of_lengths(
     threshold: float, lengths: Array, dimension: int, in_target: float
 ) -> float:
-    """Returns an upper bound on the probability that any sum exceeds a threshold without the target.
+    """Returns an upper bound on the probability that any noisy sum exceeds a threshold, without the target.
 
-    It is a union bound over all sums, given the lengths of their noise. Which batch of an epoch is the
-    target's is unknown; the bound takes that with the longest noise.
+    The bound is over the random direction along which sums are taken, given the lengths of their noise. It is
+    a union bound over all sums. The sum of the target's batch is higher before noise, by `in_target`. Which
+    batch of an epoch this is, is unknown: the bound adds a term for the batch with the longest noise, and
+    keeps the terms of all batches.
 
     Args:
       threshold: the threshold of the sums along the direction, in units of C.
-      lengths: (epochs, batches) the lengths of the noise vectors.
+      lengths: (epochs, batches) the lengths of the noise vectors, in units of C.
       dimension: d, the noise's number of entries.
-      in_target: the sum, before noise, of the batch with the target, one in each epoch; 0 where it is like
-        all other sums.
+      in_target: the sum before noise, in units of C, of the batch that holds the target in the other world, a
+        single batch of each epoch. All other sums are 0 before noise; if this is 0, too, no term is added.
     """
-    others = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
+    # Noise of length 0 has a tiny length instead: it exceeds no threshold above 0.
+    all_sums = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
     if in_target == 0:
-        return float(others)
+        return float(all_sums)
     longest = np.maximum(lengths.max(axis=1), 1e-300)
-    return float(others + _find_tail((threshold - in_target) / longest, dimension).sum())
+    return float(all_sums + _find_tail((threshold - in_target) / longest, dimension).sum())
 
 
 def _find_tail(cosines: Array, dimension: int) -> Array:
     """Returns the probability that a coordinate of a uniform unit vector of R^d exceeds each cosine.
 
-    A coordinate c of it makes sqrt((d - 1) / (1 - c^2)) c Student's t with d - 1 degrees of freedom.
+    For a coordinate c of the vector, sqrt((d - 1) / (1 - c^2)) c follows Student's t law with d - 1 degrees
+    of freedom. Cosines above 1 are never exceeded, and those below -1 always are.
     """
     inside = np.clip(cosines, -1.0, 1.0)
     with np.errstate(divide="ignore"):  # a cosine of 1 or -1 gives an infinite t
@@ -388,11 +398,13 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     """
     variance = game.noise_multiplier**2
     if game.once:
-        # Log densities of N(2, sigma^2) or N(1, sigma^2) over that of N(0, sigma^2), for each batch that may
-        # be the target's.
-        inside = special.logsumexp((2 * sums - 2) / variance, axis=-1)
-        outside = special.logsumexp((sums - 0.5) / variance, axis=-1)
-        return np.asarray((inside - outside).sum(axis=-1))
+        # The sum of the target's batch is N(2, sigma^2) with the target and N(1, sigma^2) without it. Both
+        # log densities are over that of N(0, sigma^2), for each batch that may be the target's.
+        with_target = special.logsumexp((2 * sums - 2) / variance, axis=-1)
+        without_target = special.logsumexp((sums - 0.5) / variance, axis=-1)
+        return np.asarray((with_target - without_target).sum(axis=-1))
+
+    # A sum is N(1, sigma^2) if the batch takes the target, else N(0, sigma^2).
     rate = 1 / game.batches
     taken = math.log(rate) + (sums - 0.5) / variance
     return np.asarray(np.logaddexp(math.log1p(-rate), taken).sum(axis=(-2, -1)))
@@ -432,9 +444,10 @@ def _claim_epsilon(claim: DpSgd) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
-    """Returns the tests that make a capital against the claim grow fastest in simulated runs.
+    """Returns the tests on which bets against the claim make capital grow fastest in simulated runs.
 
-    Candidates are tests of both statistics, with quantiles of the simulated runs as thresholds.
+    A test sees the target if its statistic exceeds its threshold. Candidates are tests of both statistics,
+    the log-likelihood ratio and the largest sum, with quantiles of the simulated runs as thresholds.
 
     Args:
       game: the game.
@@ -445,14 +458,16 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     levels = np.linspace(0.02, 0.98, _CANDIDATES)
     ratio_thresholds = np.quantile(ratios, levels)
     largest_thresholds = np.quantile(largest, levels)
+
+    # The tests of the ratio come first in all arrays below, then those of the largest sum.
     log_rates = [_limit_log_rate(ratios, float(threshold)) for threshold in ratio_thresholds]
     log_rates.extend(_bound_log_rate(game, float(threshold)) for threshold in largest_thresholds)
     all_log_rates = np.array(log_rates)
-    allowed = np.maximum(claim.power(np.exp(all_log_rates)), 1e-300)
+    allowed = np.maximum(claim.power(np.exp(all_log_rates)), 1e-300)  # a divisor below
     powers = 1 - np.concatenate([levels, levels])  # the share of simulated runs above a quantile
 
     # A bet c multiplies capital by 1 + c (1 / m - 1) where the test sees the target, else by 1 - c; m is the
-    # power that the claim allows. A test counts with the bet of the largest mean log.
+    # power that the claim allows. The growth is the mean log of this factor, at the best bet for each test.
     seen = powers * np.log1p(BETS[:, None] * (1 / allowed - 1))
     missed = (1 - powers) * np.log1p(-BETS[:, None])
     growth = (seen + missed).max(axis=0)
@@ -461,7 +476,8 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
         # The second half of the candidates are tests of the largest sum.
         best = best[best >= _CANDIDATES]
 
-    # claimed_curve puts most of the capital on its near thresholds: the best few tests fill these in turn.
+    # There are as many tests as claimed_curve has thresholds. It puts most of the capital on those in NEAR:
+    # the best few tests fill these in turn. The candidates, the best first, fill the others.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])
@@ -479,6 +495,7 @@ def _limit_log_rate(ratios: Array, threshold: float) -> float:
       ratios: (R,) S of simulated runs with the target.
       threshold: c.
     """
+    # The minimum prevents an overflow where the second factor is 0.
     weights = np.exp(np.minimum(threshold - ratios, 0.0)) * (ratios > threshold)
     return min(math.log(limit_mean(weights, 1.0, _LOG_INVERSE_ERROR)) - threshold, 0.0)
 
@@ -492,12 +509,14 @@ def _bound_log_rate(game: WorstCase, threshold: float) -> float:
       game: the game.
       threshold: the threshold of the largest sum, in units of C.
     """
-    # In the world without the target its gradient is 0, which lies 1 above the -C that others have.
+    # In the world without the target, its gradient is 0. Where all others' gradients are -C, the sum of its
+    # batch is then larger than other sums by C.
     in_target = 1.0 if game.once else 0.0
     sigma = game.noise_multiplier
     log_tails = np.array(  # of an epoch: the target's batch, and all others
         [
             special.log_ndtr((in_target - threshold) / sigma),
+            # max: with a single batch there is no other, and the bound counts a sum too many.
             math.log(max(game.batches - 1, 1)) + special.log_ndtr(-threshold / sigma),
         ]
     )

@@ -206,10 +206,10 @@ def make_report(
       subject: "step", "batches" or "accounting".
       outcomes: what each check saw, by its row, in the order of the table.
       needed: the rows that must be tried for the subject to pass.
-      name_findings: a function that returns all findings, from those that need no test and, by row, what its
-        rejected tests are of.
+      name_findings: (the findings that need no test, the names of the rejected tests by row) -> all findings.
       **pictures: the numbers and arrays that the page draws, by name.
     """
+    # All tests of the report are judged together, to keep its level.
     p_values = {}
     for row, outcome in outcomes.items():
         for what, p_value in outcome.p_values.items():
@@ -264,6 +264,7 @@ def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
     rejected = set()
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     for rank, (name, p_value) in enumerate(ranked):
+        # The level is shared out among the tests that are not rejected yet.
         is_rejected = p_value <= LEVEL / (len(p_values) - rank)
         if not is_rejected:
             break

@@ -258,10 +258,11 @@ def sampler_claims(
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants)
     with_tail = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants, steps.tail)
-    words = "if every step is Lipschitz with constant 1, which is not checked"
+    condition = "if every step is Lipschitz with constant 1, which is not checked"
     if lipschitz is not None:
-        words = _describe_constants(schedule.lipschitz)
-    training = _Training(schedule, with_tail, level, truncation, words)
+        condition = _describe_constants(schedule.lipschitz)
+    training = _Training(schedule, with_tail, level, truncation, condition)
+    # The caller's sampler first; a single row if that is Poisson sampling.
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     return SamplerClaims(rows, training.delta, training.with_tail.tail)
@@ -311,7 +312,8 @@ def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
 def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
     """Returns the claim for a sampler.
 
-    The last model of a sampler that is there to compare with is bounded by what every model leaks.
+    For a sampler that is there to compare with, the last model gets no bound of its own: it leaks no more
+    than all models together.
 
     Args:
       name: the sampler's name in _SAMPLERS.
@@ -325,7 +327,7 @@ def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
         last_model = LastModel(every_model.upper, tail, "no more than every model leaks")
         return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, None))
     limit = sampler.bound(training.schedule, training.delta)
-    upper = min(limit.epsilon, every_model.upper)
+    upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
     tail = None
     if training.with_tail.tail:
         with_tail = sampler.bound(training.with_tail, training.delta)
@@ -345,25 +347,26 @@ def _account_poisson(training: _Training) -> EveryModel:
 def _account_truncated(training: _Training) -> EveryModel:
     """Returns dp-accounting's upper bound on epsilon for truncated Poisson batches.
 
-    Where the numbers of examples are unknown, it is the composition of all steps without amplification: an
-    example may also push another one out of its batch, which moves the sum by up to 2 C.
+    It is at most the composition of all steps without amplification by sampling, which alone is known where
+    the numbers of examples are not. An example may also push another out of its batch, so that it moves the
+    sum by up to 2 C: in the composition, sigma counts by half.
     """
     sigma, steps, rate = training.composition
-    whole = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
+    composed = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
     truncation = training.truncation
     if truncation is None:
         sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
-        return EveryModel(None, whole, f"composition of all steps; {sizes}")
+        return EveryModel(None, composed, f"composition of all steps; {sizes}")
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(
         truncation.examples, rate, truncation.largest_batch, sigma
     )
-    grid = max(1e-4, 1e-7 * whole)  # distance of privacy losses; coarser where epsilon is large
+    grid = max(1e-4, 1e-7 * composed)  # distance of privacy losses; coarser where epsilon is large
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, grid)
     epsilon = float(accountant.compose(step, steps).get_epsilon(training.delta))
-    return EveryModel(None, min(epsilon, whole), "dp-accounting (truncated PLD)")
+    return EveryModel(None, min(epsilon, composed), "dp-accounting (truncated PLD)")
 
 
 def _account_allocation(training: _Training) -> EveryModel:
@@ -448,7 +451,7 @@ def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None
       bound: the function that bounds the last model's epsilon.
     """
     schedule = training.schedule
-    constants = schedule.lipschitz[: schedule.insertable]
+    constants = schedule.lipschitz[: schedule.insertable]  # without those of noise-only steps
     for tail in _TAILS:
         longer = samplers.make_schedule(
             schedule.noise_multiplier, schedule.batches, schedule.epochs, constants, tail
