@@ -175,9 +175,9 @@ class Tie(NamedTuple):
           1 for each run that works and 0 for each that fails, (n, 1); and the noise of the scores, (n, K).
         """
         works = np.ones((setting.runs, 1))
-        share = self.failing(setting.runs)
-        if share:
-            works = (rng.random(works.shape) >= share).astype(np.float64)
+        probability = self.failing(setting.runs)
+        if probability:  # else no random number is spent on it
+            works = (rng.random(works.shape) >= probability).astype(np.float64)
         return works, self.draw_noise(rng, setting.runs, setting.canaries)
 
     def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:

@@ -370,8 +370,8 @@ def _explain_claim(
     """
     if claimed == 0:  # the differences below are relative to the claim
         return ""
-    # A mistake is ruled out if an upper bound on its epsilon is below the claim, or if its RDP epsilon is so
-    # far above the claim as RDP hardly ever is above the exact epsilon.
+    # A mistake is ruled out if an upper bound on its epsilon is more than 2% below the claim, or if its RDP
+    # epsilon is farther above the claim than RDP usually is above the exact epsilon.
     least = claimed * (1 - _FITS)
     factor, summand = _RDP_EXCESS
     most = claimed * factor + summand
@@ -382,7 +382,7 @@ def _explain_claim(
         coarse = _compute_coarse_epsilon(mistake.composition, delta, claimed)
         if coarse >= least:
             candidates.append((coarse, mistake))
-    # No coarse epsilon is below the claim, so that the smallest are the nearest.
+    # All coarse epsilons are above the claim, or just below it, so that the smallest are the nearest.
     candidates.sort(key=lambda candidate: candidate[0])
 
     # A mistake fits if its epsilon lies within 2% of the claim, and at most half as far from the claim as the

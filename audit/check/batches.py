@@ -665,7 +665,8 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     """
     sizes = sample.sizes
     usual = round(sample.expected_size)
-    last = usual  # the expected size of the last batch of a pass
+    # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
+    last = usual
     if sample.assumed == SHUFFLED:
         last = sample.examples % max(usual, 1)
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))

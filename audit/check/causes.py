@@ -398,21 +398,21 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     if not np.all(np.isfinite(layer_norms)):
         return None
     peaks = np.max(layer_norms, axis=0)  # each layer's largest norm
-    allowed = 1 + max(movement.tolerance for movement in movements.values())
+    allowed = 1 + max(movement.tolerance for movement in movements.values())  # C, and rounding
 
     # Layers are clipped one by one if none exceeds C, and the example that moves the step most moves several
     # layers by C.
     loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
     at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
     if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
-        moved = np.sum(peaks > 1e-3)
+        moved = np.sum(peaks > 1e-3)  # layers that examples move at all
         name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
         return BugCause(name, f"{at_c} of {moved} layers stop at C at once.")
 
     unclipped = _find_unclipped_layers(layer_norms, np.array(probe.dimensions), allowed)
     if not unclipped:
         return _find_layers_clipped_apart(probe, layer_norms)
-    names = ", ".join(probe.layer_names[i] for i in unclipped[:6])
+    names = ", ".join(probe.layer_names[i] for i in unclipped[:6])  # at most six in a message
     is_largest = [tried.examples[name].is_largest for name in movements]
     peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
     # A layer that is left out of the norm alone is still multiplied by the clipping factor, which is tiny for
@@ -479,7 +479,7 @@ def _find_unclipped_layers(layer_norms: Vector, dimensions: Vector, allowed: flo
     for left_out in candidates:
         other_norms = np.delete(layer_norms, left_out, axis=1)
         norms = np.sort(np.linalg.norm(other_norms, axis=1))[::-1]  # the largest first
-        stops_at_c = norms[0] <= allowed and norms[0] > 0.96
+        stops_at_c = norms[0] <= allowed and norms[0] > 0.96  # near C
         if stops_at_c and len(norms) > 1 and norms[1] > 0.96:
             return list(left_out)
     return []

@@ -208,6 +208,7 @@ def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float
     variance = 2 * noise_multiplier**2
     least = min(np.linalg.norm(vector) for vector in vectors)
     spread = max(np.linalg.norm(vector - shared) for vector in vectors)
+    # Within half to twice the deviation of such noise.
     is_like_noise = shared.size >= 4 and 0.25 * variance < typical_square < 4 * variance
     # One example moves a correct step by at most 1, so that without redrawn noise a shared movement is no
     # longer than that.

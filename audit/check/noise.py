@@ -175,7 +175,8 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     if isinstance(given, str):
         raise RefusedError(given)
 
-    # Other batches get fewer draws, and the fewest where a draw is slow.
+    # Other batches get a quarter of the draws, at least 12 and at most _FREEDOM / 4; only four where draws
+    # are slow.
     fewer = max(12, min(count, _FREEDOM) // 4)
     if time.perf_counter() - began >= _SLOW_SECONDS:
         fewer = 4
@@ -322,12 +323,15 @@ def _measure_noise(
     # and the tails of the noise with them.
     farthest = np.abs(draws.mean(axis=0)) + _REACH * deviation
     farthest_spacing = trees.compute_ulp(farthest, probe.spacings[is_sampled]) / deviation
+    # Rounding hides noise if it is coarser than both the stated deviation, 1, and the measured deviation.
     is_visible = farthest_spacing <= max(1.0, float(np.median(noise.std(axis=0))))
     # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12.
     rounding_squares = freedom_of_number / 12 * np.mean(spacing**2, axis=0)
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
     layer_freedom = freedom_of_number * np.bincount(layer, is_visible)
+    # The subtraction may leave less than 0, and a layer without visible parameters has no freedom: its
+    # deviation is 0.
     return StepNoise(
         draws=(draws - probe.start[is_sampled]) / deviation,
         rounding=np.max(spacing, axis=0),
@@ -349,11 +353,12 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
         p_values[test.row][test.what] = test.p_value
     measured = _describe_rows(drawn, p_values)
 
+    # What a row says if it passes, before what was measured; and why it could not be tried.
     texts = dict.fromkeys(ROWS, "as usual")
     texts["noise"] = ""
     texts["independence"] = "nothing against it"
     texts["shape"] = "normal"
-    reasons = dict.fromkeys(ROWS, "there is no noise to look at")  # why a row could not be tried
+    reasons = dict.fromkeys(ROWS, "there is no noise to look at")
     reasons["noise"] = (
         "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
     )

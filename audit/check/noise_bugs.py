@@ -63,6 +63,7 @@ class NoiseBugs(NamedTuple):
             result.append(finding)
             shares_numbers = True
         elif rejected["independence"]:
+            # Tests between parameters; if only consecutive seeds are correlated, numbers are not shared.
             between_numbers = [what for what in rejected["independence"] if what != CONSECUTIVE]
             if between_numbers:
                 result.append(findings.SHARED_NOISE.fill(tests="; ".join(between_numbers)))
