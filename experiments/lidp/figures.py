@@ -297,10 +297,8 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
-        for method, shift in (
-            (ORDER_2, -0.15),
-            (ORDER_4, 0.15),
-        ):  # the two marks of a row do not overlap
+        # Shifted, so that the two marks of a row do not overlap.
+        for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
             look = _get_look(method)
             for place, entry in enumerate(entries):
                 gain = entry.by_order.get(method)
@@ -330,9 +328,8 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 5 from the stored audits: each attack's bounds over runs and over canaries."""
     pairs = _read_scores(sweep, evidence)
     stored_audits = []
-    by_attack: dict[
-        str, dict[int, Scores]
-    ] = {}  # by the attack's name, then by the number of canaries
+    # Scores by the attack's name, then by the number of canaries.
+    by_attack: dict[str, dict[int, Scores]] = {}
     for audit, scores in pairs:
         if scores is not None:
             stored_audits.append(audit)

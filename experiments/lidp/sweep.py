@@ -240,8 +240,8 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     """Returns a grid's audits, in three panels: over runs n, over canaries K, and over dimension d.
 
     The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
-    epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. All panels but that over d
-    are in 10,000 dimensions.
+    epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. The other panels are
+    in 10,000 dimensions.
     """
     places = []
 

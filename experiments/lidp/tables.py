@@ -71,9 +71,8 @@ class MechanismPoint(NamedTuple):
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
-        exact = conversions.epsilon_from_mu(
-            1 / sigma, delta
-        )  # a canary moves the sum by 1: mu = 1 / sigma
+        # A canary is a unit vector, so that the mechanism has mu = 1 / sigma.
+        exact = conversions.epsilon_from_mu(1 / sigma, delta)
         return exact, gaussian_mechanism.window_limit(sigma, delta)
 
 
