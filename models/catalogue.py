@@ -169,9 +169,10 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
     """
 
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
-        """Loads the images and deals those for training to `setting.clients` clients that prefer classes.
+        """Loads the images, and deals the training images unevenly to `setting.clients` clients.
 
-        The smaller `setting.alpha`, the more unevenly a class is dealt. Test images are for the test.
+        The smaller `setting.alpha`, the fewer clients get most of a class. The test images are dealt to no
+        client and serve as the federation's test.
         """
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
@@ -394,7 +395,10 @@ def _make_central_row(row: Task, why_not: str = _NO_IMAGES) -> ZooModel:
 
 
 def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
-    """Returns the row of a network for California Housing, which `models.dense` makes.
+    """Returns the row of a network that classifies the blocks of California Housing.
+
+    The two classes are prices above the median price and all others. A function of `models.dense` makes the
+    network.
 
     Args:
       name: the model's name, and that of the function in `models.dense`.

@@ -273,6 +273,7 @@ def _materialise(x: Array) -> Array:
     """
 
     def by_branch() -> Array:
+        """Passes x through a conditional, whose result XLA stores."""
         is_nan = jnp.isnan(x.reshape(-1)[0])
         branch: Array = jax.lax.cond(is_nan, lambda: jnp.full_like(x, jnp.nan), lambda: x)
         return branch
@@ -331,9 +332,10 @@ def max_pool(x: Array) -> Array:
 
 
 def _pool_in_halves(x: Array) -> Array:
-    """Computes maxima of 2 x 2 pixels for each half of the channels, and joins the halves.
+    """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2), for a CPU.
 
-    XLA on a CPU stores the result of joining. It would compute anything else anew for each use.
+    The maxima are computed for each half of the channels, and the halves joined, because XLA on a CPU stores
+    the result of joining. Otherwise it would compute the maxima anew for each use.
     """
     half = x.shape[-3] // 2
     maxima = [_pool(x[..., :half, :, :]), _pool(x[..., half:, :, :])]

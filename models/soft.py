@@ -63,7 +63,7 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     def loss(theta: Array, mixtures: Array) -> Array:
         """Returns the mean cross entropy of predicting each mixture (V,) from those before it."""
         logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
-        following = mixtures[1:]
+        following = mixtures[1:]  # (T, V), the mixtures to predict
         log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)
         return -jnp.mean(log_likelihoods)
 

@@ -61,8 +61,8 @@ class MechanismAudit(NamedTuple):
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
     def mechanism(self) -> "GaussianMechanism":
-        """Returns the mechanism to simulate."""
-        # Needs SciPy, which this module does without.
+        """Returns the Gaussian mechanism to simulate, with the noise that belongs to the audit's epsilon."""
+        # Imported only here, since it needs SciPy, which listing a sweep's cells does not.
         from experiments.lidp.gaussian_mechanism import GaussianMechanism
 
         sigma = float(np.sqrt(SIGMA_SQUARED[self.epsilon]))
@@ -111,7 +111,8 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
     audit = place.audit
     matrix_seconds = _ENTRY_SECONDS * audit.runs * audit.canaries**2
     seed_seconds = matrix_seconds + _SEED_SECONDS + _RUN_SECONDS * audit.runs
-    # To choose thresholds takes as long as a seed, on one core. The seeds then share two cores.
+    # An estimate for two cores. Choosing the thresholds takes as long as a seed, on a single core; the seeds
+    # then share both.
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:

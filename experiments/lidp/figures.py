@@ -137,9 +137,9 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     if panel == "over n":
         single = [point for point in points if point.audit.canaries == 1]
         axis.set(ylabel="lower bound on epsilon")
-    others = [point for point in points if point not in single]
+    several = [point for point in points if point not in single]
     for method, look in _LOOKS.items():
-        _draw_means(axis, others, method, look)
+        _draw_means(axis, several, method, look)
     _set_log_axis(axis, points)
     if panel == "over n":
         for method, look in _SINGLE_LOOKS.items():
@@ -168,13 +168,13 @@ def correlations_figure(points: Points) -> Figure:
 
 
 def _draw_means(axis: Axes, points: Points, method: str, look: _Look) -> None:
-    """Draws a method's mean epsilon over x, with the means' standard errors as bars.
+    """Draws a method's mean epsilon over seeds, against x, with the means' standard errors as bars.
 
     Args:
       axis: The panel.
       points: The audits; those without the method are left out.
       method: The method, a key of _LOOKS.
-      look: The look of the method's line.
+      look: The label, color, marker and dashes of the method's line.
     """
     with_method = [point for point in points if method in point.findings.epsilons]
     xs = [point.x() for point in with_method]
@@ -197,8 +197,9 @@ def _set_log_axis(axis: Axes, points: Points) -> None:
 def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
     """Draws the left panel of Figure 4: bias and gain in variance over canaries K (equation 10).
 
-    The bias is order 1's mean epsilon with K canaries less that with one canary. The gain is the mean epsilon
-    of order 2 or 4 less that of order 1, with the same number of canaries.
+    The bias is order 1's mean epsilon with K canaries minus its mean epsilon with a single canary. The gain
+    is the mean epsilon of order 2 or 4 minus that of order 1, with the same number of canaries. Nothing is
+    compared unless an audit with a single canary is stored.
     """
     single = [point for point in points if point.audit.canaries == 1]
     if single:
@@ -208,6 +209,7 @@ def _draw_gains_in_variance(axis: Axes, points: Points) -> None:
         axis.plot(xs, biases, "o:", color=BLUE, label="bias")
         for method in ("wilson_2", "wilson_4"):
             look = _LOOKS[method]._replace(size=6)
+            # A gain is None where the audit has too few canaries for the order.
             label = f"variance gain, {look.label.removeprefix('LiDP + ')}"
             pairs = [(point.x(), point.gain(method)) for point in many]
             _plot_present(axis, pairs, label=label, **look.style())
@@ -235,11 +237,11 @@ def _draw_moments(axis: Axes, panel: str, points: Points) -> None:
     drawn = _plot_present(axis, second, label="|mu_2 - mu_1²|", **_LOOKS["wilson_2"].style())
     _plot_present(axis, fourth, label="|mu_4 - mu_2²|", **_LOOKS["wilson_4"].style())
     if drawn:
-        first_x, first_y = drawn[0]  # where the slope begins
+        first_x, first_y = drawn[0]  # the slope passes through the first point of mu_2
         slope = [first_y * first_x / x for x, _ in drawn]
         axis.plot([x for x, _ in drawn], slope, ":", color=BLACK, label="slope -1")
     _set_log_axis(axis, points)
-    scale = "log" if drawn else "linear"
+    scale = "log" if drawn else "linear"  # an empty logarithmic axis would have no range
     axis.set(yscale=scale, xlabel=_X_LABELS[panel])
     axis.legend(fontsize=8)
 
@@ -269,13 +271,11 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> list[tuple[Audited, Scores
 
 
 def _draw_gains(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws Table 1: how many times fewer runs several canaries need than one.
-
-    In the sweep, each audit with a single canary is followed by the audit with several that belongs to it.
-    """
+    """Draws Table 1: how many times fewer runs several canaries need than a single canary."""
     pairs = _read_scores(sweep, evidence)
     missing = sum(scores is None for _, scores in pairs)
     entries = []
+    # Audits with a single canary are at even places of the sweep, each before its counterpart with several.
     for (audit, single), (_, several) in zip(pairs[::2], pairs[1::2], strict=True):
         if single is not None and several is not None:
             label = f"{audit.series}, {audit.panel}"
@@ -297,6 +297,7 @@ def gains_figure(title: str, entries: Sequence[Gain]) -> Figure:
     """
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(7, 0.3 * len(entries) + 1.8))
+        # Shifted, so that the two marks of a row do not overlap.
         for method, shift in ((ORDER_2, -0.15), (ORDER_4, 0.15)):
             look = _get_look(method)
             for place, entry in enumerate(entries):
@@ -327,6 +328,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 5 from the stored audits: each attack's bounds over runs and over canaries."""
     pairs = _read_scores(sweep, evidence)
     stored_audits = []
+    # Scores by the attack's name, then by the number of canaries.
     by_attack: dict[str, dict[int, Scores]] = {}
     for audit, scores in pairs:
         if scores is not None:

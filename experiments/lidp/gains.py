@@ -66,7 +66,9 @@ class Lifted(NamedTuple):
 def compare_with_single(label: str, single: Scores, several: Scores, levels: Level) -> Gain:
     """Compares runs with several canaries to runs with a single canary, for an entry of Table 1.
 
-    An entry has the largest epsilon of both, and how many times fewer runs the several canaries need.
+    Each method's epsilon is computed at several numbers of runs. An entry has the largest of them with a
+    single canary (order 1) and with several (orders 2 and 4). It also says how many times fewer runs the
+    several canaries need to prove the same epsilon.
 
     Args:
       label: The entry's name.
@@ -74,6 +76,7 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
       several: Scores of runs with several canaries.
       levels: Delta and confidence of the bounds.
     """
+    # Both curves have the same numbers of runs, since the sweep audits both with equally many.
     runs = choose_numbers_of_runs(len(single.scores))
     single_curve = compute_curve(SINGLE, single, runs, levels)
     highest = {}
@@ -89,14 +92,15 @@ def compare_with_single(label: str, single: Scores, several: Scores, levels: Lev
 def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Level) -> Lifted:
     """Computes an attack's bounds over the number of canaries and over the runs.
 
-    Over the number of runs, bounds are computed with a single canary, and with the number of canaries that is
-    nearest to the square root of the number of all runs.
+    Over the number of runs, bounds are computed with a single canary and with a single larger number of
+    canaries: of the numbers above 1, the nearest to the square root of the number of all runs.
 
     Args:
       attack: The attack.
       by_canaries: Scores by the number of canaries in each run.
       levels: Delta and confidence of the bounds.
     """
+    # All audits of an attack have the same number of runs.
     all_runs = len(next(iter(by_canaries.values())).scores)
     runs = choose_numbers_of_runs(all_runs)
 
@@ -131,7 +135,8 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
       runs: The number of all runs.
     """
     most = max(runs // 2, 2)
-    # Even numbers, since half of the runs with a single canary insert it.
+    # The numbers are even, since half of the runs with a single canary insert it. Where several of them round
+    # to the same number, the set keeps it once.
     halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
@@ -147,7 +152,7 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
       runs: The numbers of runs.
       levels: Delta and confidence of the bounds.
     """
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(0)  # a fixed seed, so that a figure always shows the same numbers
     bound = lifted.METHODS[method].bound
     curve = []
     for count in runs:
@@ -182,9 +187,9 @@ def compute_gain(
 
 
 def compute_mean(entries: Sequence[Gain], order: str) -> float | None:
-    """Returns the harmonic mean of a method's gains over the entries that have one, as the paper averages.
+    """Returns the harmonic mean of a method's gains, as the paper averages them.
 
-    It is None where no entry has a gain.
+    Entries without a gain are left out. The result is None where no entry has a gain.
 
     Args:
       entries: The entries of Table 1.
@@ -214,6 +219,7 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
     """
     has_several_canaries = scores.scores.shape[1] > 1
     if has_several_canaries:
+        # Sorted, so that the part of all runs is the runs in their own order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return part.design()
@@ -227,8 +233,8 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the fewest runs at which a curve of epsilons reaches a level.
 
-    The curve is made monotone by its running maximum, and interpolated in the logarithm of the runs. The
-    result may be a fraction.
+    The curve is made monotone by its running maximum. Between its points, epsilon is taken to be linear in
+    the logarithm of the number of runs. The result may be a fraction.
 
     Args:
       runs: The numbers of runs, rising.
@@ -236,7 +242,7 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
       level: The level, at most the largest epsilon.
     """
     highest = np.maximum.accumulate(epsilons)
-    reached = int(np.argmax(highest >= level))
+    reached = int(np.argmax(highest >= level))  # the first point at which the level is reached
     if reached == 0:  # no point before it to interpolate from
         return runs[0]
     before = reached - 1

@@ -87,7 +87,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
     require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
-    # Each run draws a K x K matrix: blocks of runs bound the memory of all matrices.
+    # Each run of inserted canaries draws a K x K matrix: blocks of runs bound the memory of all matrices.
     block = max(_BLOCK_ENTRIES // canaries**2, 1)
     inserted = []
     for start in range(0, setting.runs, block):
@@ -139,7 +139,7 @@ def examine_order(
     """
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
-    means = lifted.moments(detected, canaries, min(canaries, 4))
+    means = lifted.moments(detected, canaries, min(canaries, 4))  # means[j] is mu_j
     second_gap = None
     if canaries >= 2:
         second_gap = abs(means[2] - means[1] ** 2)
@@ -153,9 +153,10 @@ def examine_order(
 def window_limit(sigma: float, delta: float) -> float:
     """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
 
-    Scores are then normal with standard deviation sigma, and with mean 1 with the canary and 0 without it.
-    The limit is the epsilon log((p_1 - delta) / p_0) at the window's upper end, the 90% quantile of the
-    scores with the canary: p_1 = 10% of the scores with the canary exceed it, and p_0 of those without.
+    The window ends at the 10% and 90% quantiles of scores. With a single canary, scores are normal with
+    standard deviation sigma; their mean is 1 where the canary is inserted, else 0. A threshold proves
+    log((p_1 - delta) / p_0), where p_1 and p_0 are the shares of scores above it with and without the canary.
+    The limit is this epsilon at the upper end, the 90% quantile with the canary, where p_1 is 10%.
 
     Args:
       sigma: The standard deviation of the noise.
@@ -168,17 +169,19 @@ def window_limit(sigma: float, delta: float) -> float:
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     """Draws scores (n, K) of canaries on releases that hold these canaries.
 
-    Only the span of the K canaries matters. A rotation of it makes K uniform directions the rows of a
-    lower-triangular K x K matrix. Its entries below the diagonal are normal, those on the diagonal chi with
-    d, d - 1, ... degrees of freedom, and its rows are then normalised (Bartlett's decomposition).
+    A score is the inner product of a canary with its run's release. Only the span of the K canaries matters
+    to it. In rotated coordinates, the K uniform directions are the rows of a lower-triangular K x K matrix.
+    Its entries below the diagonal are standard normal, those on the diagonal chi-distributed with d, d - 1,
+    ... degrees of freedom, and each row is then normalised (Bartlett's decomposition).
     """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
-    diagonal = np.arange(canaries)
+    diagonal = np.arange(canaries)  # row i has d - i degrees of freedom
     rows[:, diagonal, diagonal] = np.sqrt(rng.chisquare(dimension - diagonal, (runs, canaries)))
     rows /= np.linalg.norm(rows, axis=2, keepdims=True)  # a canary is a row, a unit vector
+    # (n, K): each run's release, which is the sum of its canaries and noise, within the span.
     released = rows.sum(1) + sigma * rng.standard_normal((runs, canaries))
-    # The inner product of each canary with its run's release.
+    # (n, K, K) times (n, K, 1): in each run, the inner product of each canary with the release.
     scores = np.matmul(rows, released[:, :, None])[:, :, 0]
     return np.asarray(scores)
 
@@ -200,9 +203,10 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
     length = np.zeros(runs)
     for _ in range(canaries - 1):
         squared = length**2 + 1 + 2 * length * _draw_cosines(rng, (runs,), dimension)
-        length = np.sqrt(np.maximum(squared, 0.0))
+        length = np.sqrt(np.maximum(squared, 0.0))  # rounding may give a square below 0
     along = length + sigma * rng.standard_normal(runs)
     released = np.sqrt(along**2 + sigma**2 * rng.chisquare(dimension - 1, runs))
+    # A run's K fresh canaries share its release.
     return released[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 
@@ -219,10 +223,10 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns the epsilon log((p_1 - delta) / p_0) from an order of Wilson's limits; 0 where p_1 <= delta.
+    """Returns the epsilon log((p_1 - delta) / p_0) from Wilson's limits of an order; 0 where p_1 <= delta.
 
-    p_1 is a lower limit of the rate at which inserted canaries are detected, p_0 an upper limit of the rate
-    at which fresh canaries are.
+    p_1 is a lower confidence limit of the rate at which inserted canaries are detected. p_0 is an upper
+    confidence limit of the rate at which fresh canaries are detected.
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.

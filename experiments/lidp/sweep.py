@@ -221,6 +221,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # Each audit with a single canary comes before its counterpart with several: the table pairs neighbours.
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
+    # Figure 5 shows the first training alone, at a single epsilon, over numbers of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     all_sweeps = [
         _make_mechanism_sweep("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
@@ -238,13 +239,14 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     """Returns a grid's audits, in three panels: over runs n, over canaries K, and over dimension d.
 
-    In the panel over n there are audits with one canary and with sqrt(n), at the paper's epsilon 1. The other
-    panels are at epsilon 4. All but the panel over d are in 10,000 dimensions.
+    The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
+    epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. The other panels are
+    in 10,000 dimensions.
     """
     places = []
 
     def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds an audit to a panel, at the usual delta and confidence."""
+        """Adds an audit to a panel, with the grid's seeds, at the usual delta and confidence."""
         audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Level())
         places.append(PlacedAudit(panel, audit))
 

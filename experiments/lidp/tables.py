@@ -63,13 +63,15 @@ class MechanismPoint(NamedTuple):
         return self.mean(method) - self.mean("wilson_1")
 
     def limits(self) -> tuple[float, float]:
-        """Returns the mechanism's exact epsilon, and the limit of the paper's window of thresholds.
+        """Returns (the mechanism's exact epsilon, the limit of the paper's window of thresholds).
 
-        The limit is the most that one canary shows from any number of runs. It is less than the exact
-        epsilon, as the paper's thresholds lie between the scores' 10% and 90% quantiles (Errata L2).
+        The limit is the largest epsilon that audits with a single canary show, from any number of runs. It is
+        less than the exact epsilon, as the paper's thresholds lie between the scores' 10% and 90% quantiles
+        (Errata L2).
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
+        # A canary is a unit vector, so that the mechanism has mu = 1 / sigma.
         exact = conversions.epsilon_from_mu(1 / sigma, delta)
         return exact, gaussian_mechanism.window_limit(sigma, delta)
 
@@ -133,7 +135,7 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
         _number_column("gain_2", "gain 2", lambda entry: entry.by_order.get(ORDER_2)),
         _number_column("gain_4", "gain 4", lambda entry: entry.by_order.get(ORDER_4)),
     ]
-    means = ""  # in the last two columns, of 7 characters each
+    means = ""  # of the gains, below the last two columns, which have 7 characters each
     for order in (ORDER_2, ORDER_4):
         mean = gains.compute_mean(entries, order)
         text = "-" if mean is None else f"{mean:.2f}"
@@ -223,6 +225,7 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
                 "fourth": point.findings.fourth,
             }
             rows.append(row)
+    # All rows have the same keys.
     columns = [Column(key, itemgetter(key)) for key in rows[0]] if rows else []
     return Table(columns, rows).csv()
 
@@ -235,7 +238,7 @@ def _make_table(
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns a line with what the paper says of a figure's panel; empty where it says nothing."""
+    """Returns a list of one line, with what the paper says of a figure's panel; [] where it says nothing."""
     claim = CLAIMS.get((figure, panel, None))
     if claim is None:
         return []

@@ -272,7 +272,7 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
         the final model. If not, a normal law is fitted to them.
       levels: The delta of the estimates, and the confidence of the paper's lower value (`in_sample`).
     """
-    values = scores.scores[0]
+    values = scores.scores[0]  # (canaries,), of the first run
     presence = scores.presence[0]
     unobserved = None if null_is_known else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)

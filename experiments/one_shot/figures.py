@@ -298,7 +298,8 @@ def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)
     cosines = [run.final_model.cosines.observed * root for run in runs]
-    # In units of 1/sqrt(d) the law without a leak has deviation 1: show four deviations at least.
+    # In units of 1/sqrt(d) the law without a leak has deviation 1: show four deviations at least, and a
+    # margin of 1 beyond the cosines for the tails of their kernel estimates.
     low = min(-4.0, min(min(values) for values in cosines) - 1)
     high = max(4.0, max(max(values) for values in cosines) + 1)
     _draw_null(axis, low, high, dimension)
@@ -350,6 +351,7 @@ def _draw_bars(
         mew=2,
         label="in-sample lower value",
     )
+    # The first run's floor stands for all.
     floor = observations[0].fitted.noise_floor.quantile_95
     axis.axhline(floor, color=FADED, ls=":", label="95% of estimates without a leak")
     axis.set_xticks(list(places), [f"{run.repetitions}" for run in runs])

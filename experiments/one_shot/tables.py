@@ -462,9 +462,13 @@ def _make_run_line(run: FederatedRun, upper: str, *further_cells: str) -> _Line:
     """Makes the line of a run: noise, upper bound, both observations' estimates, and the further cells.
 
     Each observation, of all iterates and of the final model, has two cells: the fitted estimate with its
-    standard error, and the paper's lower value (`in_sample`).
+    standard error, and the paper's lower value (`in_sample`). A star marks an estimate from all iterates
+    that exceeds the accounted epsilon by more than its error.
 
-    A star marks an estimate from all iterates that exceeds the accounted epsilon by more than its error.
+    Args:
+      run: The training run.
+      upper: The text of the run's upper bound on epsilon.
+      *further_cells: The texts of the columns after the estimates.
     """
     mark = "*" if run.exceeds else ""
     cells = (

@@ -108,7 +108,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     for point in drawn:
         by_panel.setdefault(point.panel, []).append(point)
     panels = {name: _place_points(of_panel) for name, of_panel in by_panel.items()}
-    across = max(map(len, panels.values()))
+    across = max(map(len, panels.values()))  # the places of the widest panel
 
     # Panels stand side by side as long as that is not too wide, else one above the other.
     n_rows = 1
@@ -166,7 +166,8 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     Four points are drawn, since there are four colors; further points are left out.
     """
     drawn = _with_conclusions(points)
-    # 0.05 avoids an empty axis where the accountant's mu is unknown or 0.
+    # All seeds share the accountant's mu: the first conclusion's is taken. 0.05 replaces an unknown mu and
+    # 0, which would leave an empty axis.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     lowest_delta = 1e-8  # at the axis's lower end
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, lowest_delta), 400)
@@ -295,7 +296,7 @@ def _draw_lines(axis: Axes, places: Sequence[Place]) -> None:
     by_series: dict[str, list[Place]] = {}
     for place in places:
         by_series.setdefault(place.point.series, []).append(place)
-    # Dashes repeat after six series. A series of a single point has nothing to connect.
+    # There are six kinds of dashes: they repeat for up to 18 series. A single point has nothing to connect.
     for of_series, dash in zip(by_series.values(), _DASHES * 3, strict=False):
         if len(of_series) > 1:
             positions = []

@@ -43,7 +43,8 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
         return Interval(np.array(0.0), np.array(np.inf))
     scale = np.sqrt(1 / len(s_in) + 1 / len(s_out))
     statistic = (s_in.mean() - s_out.mean()) / np.sqrt(squares / freedom) / scale
-    error = (1 - confidence) / 2
+    error = (1 - confidence) / 2  # at each end
+    # The larger the noncentrality, the smaller the distribution function: its high value gives the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))

@@ -110,16 +110,18 @@ class Point(NamedTuple):
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
-        upper_bound = self.conclusions[0].upper_bound
+        upper_bound = self.conclusions[0].upper_bound  # any seed's: the accountant knows no seed
         if upper_bound is None:
             return math.nan
         return upper_bound
 
     def predicted_mu(self) -> float | None:
-        """Returns the mu that is predicted where genuine gradients do not interfere; None without prediction.
+        """Returns the predicted mu of the audit's score; None where there is no prediction.
 
-        See `audit.conclusions.concluded.predicted_mu`.
+        mu is the distance of the score's means in both worlds, in standard deviations. The prediction holds
+        where genuine gradients do not interfere (see `audit.conclusions.concluded.predicted_mu`).
         """
+        # The audits of a point differ by seed alone, on which the prediction does not depend.
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:

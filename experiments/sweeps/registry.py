@@ -68,7 +68,9 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
 
 
 def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """Returns the largest scale with a finished cell that belongs to no smaller scale; "laptop" without any.
+    """Returns the largest scale with a finished cell that no smaller scale has.
+
+    It is "laptop" where no cell is finished.
 
     Args:
       finished: (cell) -> whether it is finished.

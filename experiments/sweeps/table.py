@@ -201,10 +201,12 @@ def _panel_lines(panel_rows: list[Row], axis: Axis | None) -> list[str]:
 
 
 def _numbers(row: Row) -> tuple[str, str, str, str]:
-    """Returns the text of a row's bound, range, interval and prediction; "" for what it does not have.
+    """Returns the texts of a row's (bound, range, interval, prediction), by the method `if_gaussian`.
 
-    Where a row has no range, its text says why: one seed, or K canaries. Where it has no interval, its text
-    says how many seeds there are, if some are missing.
+    The range is from the smallest to the largest bound over the seeds. A row of a single seed has none: the
+    text is then "K = ..." if runs have several canaries, else "one seed". The interval is the two-sided
+    confidence interval of a single seed. A row without an interval says instead how many of its seeds are
+    stored, if some are missing, else "". The prediction is "" where there is none.
     """
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds

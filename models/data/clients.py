@@ -148,8 +148,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         proportions = generator.dirichlet(np.full(clients, alpha))
-        # Client j gets the shuffled rows from cut j - 1 up to cut j, which are rounded; the last client gets
-        # all that remain.
+        # Client j gets the shuffled rows from cut j - 1 up to cut j. Cuts are rounded; the last client needs
+        # no cut, and gets all that remain.
         cuts = np.floor(np.cumsum(proportions) * len(rows) + 0.5)
         owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

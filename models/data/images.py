@@ -221,13 +221,14 @@ def _read_cifar10_batches(archive: bytes) -> Arrays:
 def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Reads a batch's images (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary format.
 
-    A record is a label's byte and three planes of 32 rows, R, G and B. `name` is for messages.
+    A record is a label's byte and three planes of 32 rows of 32 pixels: red, green and blue. `name` is the
+    batch's name, for messages.
     """
     size = 1 + 3 * 32 * 32
     require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     labels = records[:, 0]
-    planes = records[:, 1:].reshape(-1, 3, 32, 32)
+    planes = records[:, 1:].reshape(-1, 3, 32, 32)  # (n, color, row, column)
     return planes.transpose(0, 2, 3, 1), labels
 
 
@@ -279,7 +280,7 @@ def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     ids = rows.get("id")
     if ids is None or ids.dtype.kind not in "SU":
         return rows["image"], rows["label"]
-    order = np.argsort(ids)
+    order = np.argsort(ids)  # in the order of their numbers, which have leading zeros
     return rows["image"][order], rows["label"][order]
 
 

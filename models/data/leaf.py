@@ -100,9 +100,9 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
         """Parses a user's tweets, rows of Sent140's columns, of which the fifth is the text."""
         texts = []
         for tweet in tweets:
-            text = str(tweet[4])
+            text = str(tweet[4])  # the fifth column
             texts.append("".join(text.split()))
-        other = SENT140_VOCABULARY - 1
+        other = SENT140_VOCABULARY - 1  # the number of all characters without one of their own
         features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, other)
         return features, _parse_labels(labels)
 
@@ -129,6 +129,7 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
         """Parses a role's texts of 80 characters and the characters that follow them."""
         have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
         require(have_length, "a text has not 80 characters")
+        # LEAF gives the last number to all characters without one of their own, and so does this.
         other = len(SHAKESPEARE_CHARACTERS) - 1
         features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, other)
         following = list(map(str, next_characters))
@@ -272,6 +273,7 @@ def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
     try:
         with Image.open(str(path), formats=["JPEG", "PNG"]) as image:
             scale = PIXELS / min(image.size)
+            # The size is rounded down; `max` undoes it where rounding left the shorter side a pixel short.
             width = max(int(image.width * scale), PIXELS)
             height = max(int(image.height * scale), PIXELS)
             scaled = image.convert("RGB").resize((width, height), Image.Resampling.BILINEAR)

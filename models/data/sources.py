@@ -155,7 +155,7 @@ def load_through_cache(
         arrays that are not as they should be.
       make: a function that makes the arrays anew.
     """
-    loaded = _read_cache(verify, path)
+    loaded = _read_cache(verify, path)  # None where the file is missing or damaged
     if loaded is None:
         loaded = make()
         _write_cache(path, loaded)

@@ -83,9 +83,9 @@ def load_prices(
 ) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
-    Features are standardised, rows longer than PRICES_NORM are shortened to it, and all are divided by it: so
-    no row is longer than 1. (Without the shortening, of 3.5% of the rows, the longest row would decide how
-    far all others shrink.)
+    Features are standardised. Rows longer than PRICES_NORM are shortened to it, and all rows are then divided
+    by it, so that no row is longer than 1. Without the shortening, which concerns 3.5% of the rows, the
+    longest row would decide how far all others shrink.
 
     Args:
       file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
@@ -226,6 +226,7 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
     bits = loaded.arrays["features"]
     labels = loaded.arrays["labels"]
     if len(labels) > PURCHASE_ROWS:
+        # The legacy generator, with the seed 0 of the paper's code: another would draw other rows.
         generator = np.random.RandomState(0)
         rows = generator.choice(len(labels), PURCHASE_ROWS, replace=False)
         bits = bits[rows]

@@ -90,6 +90,7 @@ def frozen_features(
     shape = (len(images.train_images), body.n_features)
 
     def compute() -> LoadedArrays:
+        """Computes the features of all training images, where none are stored."""
         features = _compute_features(body, loaded.arrays, images.train_images, size)
         return _verify(shape, {"features": features}, source)
 
@@ -124,6 +125,7 @@ def _compute_features(body: Body, arrays: Arrays, images: np.ndarray, size: int)
 
     @jax.jit
     def apply(parameters: Any, batch: Array) -> Array:
+        """Returns the features (n, K) of a batch of images (n, H, W, 3) of uint8."""
         return body.apply(parameters, normalise_images(batch, size))
 
     features = np.empty((len(images), body.n_features), np.float32)

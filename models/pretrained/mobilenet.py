@@ -89,7 +89,7 @@ def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[
     layers = []
     if hidden > channels:
         layers.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
-    place = len(layers)
+    place = len(layers)  # in torchvision's block: 1 after an expansion, else 0
     layers.append(_Layer(f"{name}.{place}.0", f"{name}.{place}.1", (hidden, 1, 3, 3)))
     layers.append(_Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", (features, hidden, 1, 1)))
     return tuple(layers)
@@ -176,7 +176,7 @@ def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Arra
       x: the input; it is added to the output where their shapes are the same.
       stride: the stride of the depthwise convolution.
     """
-    *expansion, depthwise, projection = block
+    *expansion, depthwise, projection = block  # `expansion` has one layer, or none
     y = x
     for layer in expansion:
         y = _relu6(_convolve_pointwise(layer, y))
