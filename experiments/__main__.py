@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -52,18 +53,23 @@ def main() -> None:
 
 
 def _script(arguments: Sequence[str]) -> int:
-    """Runs a user's script and returns the exit status: 2 where the script is missing, or a package it needs.
+    """Runs a user's script and returns the exit status: 2 where the user made a mistake that we can name.
+
+    Mistakes are a missing script, a missing package that our examples need, and whatever our library refuses
+    by an InputError. Each ends in one line; all other errors are raised.
 
     The script's folder comes last in the search path, so that no models.py beside the script shadows ours.
-    Only the packages in _EXAMPLES_PACKAGES are reported as missing; for others the error is raised.
 
     Args:
       arguments: the script's path, and the arguments of the script.
     """
-    if not arguments or not Path(arguments[0]).is_file():
+    if not arguments:
         print("error: python runs a script: ./run.sh python mine.py", file=sys.stderr)
         return 2
     script = arguments[0]
+    if not Path(script).is_file():
+        print(f"error: {script} is no file: name a script of yours", file=sys.stderr)
+        return 2
     sys.argv = list(arguments)
     sys.path.append(os.path.dirname(os.path.abspath(script)))
     try:
@@ -77,7 +83,20 @@ def _script(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    except InputError as error:
+        line = _find_line(error, script)
+        print(f"error: {script} line {line}: {error}", file=sys.stderr)
+        return 2
     return 0
+
+
+def _find_line(error: Exception, script: str) -> int:
+    """Returns the number of the line of a script that made the call which ended in the error.
+
+    Where several frames are the script's, as in functions of its own, it is the innermost one's.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.lineno or 0 for frame in frames if frame.filename == script][-1]
 
 
 def _tests(arguments: Sequence[str]) -> int:

@@ -266,6 +266,38 @@ def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
     assert told.returncode == 2 and "mine.py" in told.stderr
 
 
+ASKS_WRONGLY = """
+import audit
+
+def ask():
+    return audit.audit("mlp", adversary="gcr", runs=4)
+
+ask()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        (None, 2, "error: mine.py is no file: name a script of yours\n"),
+        (ASKS_WRONGLY, 2, "error: mine.py line 5: `adversary=gcr` is unknown"),
+        ("1 / 0\n", 1, "ZeroDivisionError: division by zero\n"),
+    ],
+    ids=["a missing file", "a wrong value", "a bug"],
+)
+def test_a_mistake_in_a_script_ends_in_one_line_and_a_bug_in_its_traceback(
+    tmp_path, text, status, told
+):
+    if text is not None:
+        (tmp_path / "mine.py").write_text(text)
+    argv = [sys.executable, "-P", "-m", "experiments", "python", "mine.py"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == status and told in ended.stderr
+    assert ("Traceback" in ended.stderr) == (status == 1)
+    assert status == 1 or ended.stderr.count("\n") == 1
+
+
 def test_the_first_start_installs_and_the_second_does_not(house):
     first, second = house.run(), house.run()
     assert (
