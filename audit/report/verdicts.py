@@ -439,7 +439,16 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
+    if conclusion.composition is None:
+        return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
+
+
+def name_better_scores(conclusion: Conclusion) -> str:
+    """Returns the scores that prove more, for somebody who gets scores from others and trains nothing."""
+    if conclusion.law_is_known:  # they are of fresh directions or draws already
+        return "more runs"
+    return "more runs, or for scores of fresh directions"
 
 
 def _warn_of_chance(confidence: float) -> str:
