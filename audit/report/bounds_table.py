@@ -4,6 +4,7 @@ Remarks say, for instance, how many looks the bounds are the best of, and whethe
 that has nothing to do with privacy.
 """
 
+import dataclasses
 import math
 import textwrap
 from collections.abc import Callable
@@ -124,7 +125,10 @@ def bounds_table(conclusion: Conclusion) -> str:
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
     table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
-    return table.text()
+    text = table.text()
+    if max(len(line) for line in text.splitlines()) > _WIDTH:
+        text = dataclasses.replace(table, gap=" ").text()
+    return text
 
 
 def _show_verdict(conclusion: Conclusion) -> str:
