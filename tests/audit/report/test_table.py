@@ -96,7 +96,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
     assert bounds_table.bounds_table(conclusion).splitlines()[-2] == line
     (tmp_path / "s.npz").touch()
-    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion)
+    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
