@@ -10,10 +10,10 @@
                                                          do its batches refute Poisson's claim?
 
 mine.py holds a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the indices
-of its examples; and beside it examples, how many the data set has. Where it gives one batch at a time it has
-also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not known, a
-function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim is
-refuted, the exit status is 3.
+of its examples, and beside a function examples, how many the data set has. Where it gives one batch at a
+time it has also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not
+known, a function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim
+is refuted, the exit status is 3.
 """
 
 import sys
