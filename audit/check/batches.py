@@ -257,9 +257,8 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     bugs = []
     if sample.repeating:
         bugs.append(findings.EXAMPLE_TWICE.fill(count=sample.repeating))
-    are_same = len(passes) > 1 and _are_same_batches(passes[0].members, passes[1].members)
     repeated = sum(batch_pass.repeated for batch_pass in passes)
-    if kind in _ONCE_A_PASS and are_same:
+    if kind in _ONCE_A_PASS and _repeats_its_batches(sample):
         bugs.append(findings.SAME_BATCHES)
     elif repeated and _log_probability_of_repeats(sample) < math.log(_CERTAIN):
         bugs.append(findings.REPEATED_BATCH.fill(count=repeated))
@@ -390,16 +389,22 @@ def _name_cut(sample: BatchSample) -> CheckFinding:
 
 
 def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
-    """Returns the finding of batches that are of another kind than assumed."""
+    """Returns the finding of batches that are of another kind than assumed.
+
+    Batches that are the same in every pass are called so, whatever their kind: nobody shuffled them.
+    """
     dropped = ""
     if kind == SHUFFLED and _drops_last_batch(sample):
         dropped = "The last, smaller batch of a pass is dropped (drop_last)."
     remedy = ""
     if sample.assumed == POISSON:
         remedy = "sample Poisson batches, a coin for every example, or "
+    assumed = _TITLES[sample.assumed]
+    if kind in _ONCE_A_PASS and _repeats_its_batches(sample):
+        return findings.UNCHANGING.fill(assumed=assumed, dropped=dropped, remedy=remedy)
     return findings.ANOTHER_KIND.fill(
         kind=_TITLES[kind],
-        assumed=_TITLES[sample.assumed],
+        assumed=assumed,
         dropped=dropped,
         remedy=remedy,
     )
@@ -749,6 +754,14 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
         return []
     ends = range(batches_per_pass, len(merged.sizes), batches_per_pass)
     return np.split(merged.members, ends)[:-1]  # without the last pass, which may be cut short
+
+
+def _repeats_its_batches(sample: BatchSample) -> bool:
+    """Returns whether the first two passes have the same batches; False for fewer than two passes."""
+    if len(sample.passes) < 2:
+        return False
+    first, second, *_ = sample.passes
+    return _are_same_batches(first.members, second.members)
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:

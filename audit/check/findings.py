@@ -214,7 +214,7 @@ TOGETHER = CheckFinding(
 )
 LEAKS_MORE = CheckFinding(
     check="leak",
-    name="shuffled batches leak more than is claimed",
+    name="batches that leak more than is claimed",
     meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data "
     "(Chua et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling; claim "
@@ -232,6 +232,12 @@ SAME_BATCHES = CheckFinding(
     name="the same batches in every pass",
     meaning="Passes are cut into the same batches: an example always meets the same others.",
     fix="shuffle anew in every pass, or sample every batch",
+)
+UNCHANGING = CheckFinding(
+    check="every example",
+    name="batches that never change, not {assumed} samples",
+    meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
+    fix="{remedy}account for cyclic batches: claim (audit.sampler_claims) says what may be claimed for them",
 )
 ODD_BATCHES = CheckFinding(
     check="{check}",

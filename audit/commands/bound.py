@@ -17,6 +17,7 @@
 Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from audit.evidence.canaries import Fresh
 from audit.evidence.given import Evidence
 from audit.methods.level import Level
 from audit.report import bounds_table, verdicts
+from audit.runtime import started
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 
@@ -89,6 +91,11 @@ flags.DEFINE_bool(
 cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
+# The flags that decide what is concluded; those without a default are None or False unless they are given.
+_DECIDING = (
+    *("columns", "delta", "confidence", "dimension", "leave_one_out", "in_order", "looks"),
+    *("noise_multiplier", "insertions", "sampling_rate", "claim", "lipschitz", "k", "insert"),
+)
 VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
 _NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
@@ -276,9 +283,34 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
         from audit.report import audit_page, subjects
 
         name = FLAGS.name or score_files.describe_files(paths)
-        subject = subjects.describe_score_files(name, paths, conclusion)
+        command = _make_command(paths)
+        subject = subjects.describe_score_files(name, paths, conclusion, command)
         contents["report"] = (Path(FLAGS.report), audit_page.make_audits_page([subject]))
     return contents
+
+
+def _make_command(paths: Sequence[Path]) -> str:
+    """Returns the command line that draws this conclusion again, in the folder of the scores' files.
+
+    It has all flags in _DECIDING that were given, so that whoever reads the report can repeat it.
+    """
+    names = ",".join(path.name for path in paths)
+    words = [started.command("bound"), shlex.quote(f"--scores={names}")]
+    for flag in _DECIDING:
+        value = FLAGS[flag].value
+        if value is None or value is False:
+            continue
+        if value is True:
+            words.append(f"--{flag}")
+            continue
+        if isinstance(value, float):
+            text = f"{value:.12g}"
+        elif isinstance(value, list):
+            text = ",".join(value)
+        else:
+            text = str(value)
+        words.append(shlex.quote(f"--{flag}={text}"))
+    return " ".join(words)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@
                                                          do its batches refute Poisson's claim?
 
 mine.py holds a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the indices
-of its examples; and beside it examples, how many the data set has. Where it gives one batch at a time it has
-also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not known, a
-function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim is
-refuted, the exit status is 3.
+of its examples, and beside a function examples, how many the data set has. Where it gives one batch at a
+time it has also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not
+known, a function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim
+is refuted, the exit status is 3.
 """
 
 import sys
@@ -25,7 +25,7 @@ import numpy as np
 from absl import flags
 
 from audit.check.batches import check_batches
-from audit.check.loaders import make_draw
+from audit.check.loaders import count_examples, make_draw
 from audit.check.refutation import DrawNoise, refute_sampler
 from audit.check.report import describe_error
 from audit.check.sampler_claims import SAMPLERS, TruncatedPoisson, sampler_claims
@@ -165,16 +165,24 @@ def _read_loader() -> _Definitions:
     require(file and function, f"{flag}: name a file and its function, mine.py:loader")
     require(path.is_file(), f"{flag}: there is no file {file}")
     definitions = run_file(path)
-    missing = [name for name in (function, "examples") if name not in definitions]
-    require(not missing, f"{path.name} has no {', '.join(missing)}: define {function}, examples")
-    draw = make_draw(definitions[function])
+    require(
+        function in definitions,
+        f"{path.name} has no {function}: define a loader, or seed -> batches",
+    )
+    loader = definitions[function]
+    examples = definitions.get("examples")
+    if examples is None:  # only a loader knows its data set
+        has_size = hasattr(getattr(loader, "dataset", None), "__len__")
+        require(has_size, f"{path.name} has no examples: define examples, the size of the data set")
+        examples = count_examples(loader, None)
+    draw = make_draw(loader)
     rate = definitions.get("sampling_rate")
     if rate is None:
         rate = 1 / _count_batches(path.name, draw)
     rate = number("sampling_rate", rate, float)
     # An epoch has at least two batches, as in `sampler_claims`.
     require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
-    return _Definitions(path.name, draw, definitions["examples"], rate, definitions.get("noise"))
+    return _Definitions(path.name, draw, examples, rate, definitions.get("noise"))
 
 
 def _count_batches(file: str, draw: Callable[[int], Any]) -> int:

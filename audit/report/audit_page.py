@@ -11,6 +11,7 @@ from audit.report.bounds_table import (
     describe_claim_in_sentences,
     describe_curve_test,
     explain_curve_test,
+    explain_too_few_runs,
     remarks,
 )
 from audit.report.curves import describe_curve, find_mark
@@ -144,6 +145,9 @@ def _make_section(subject: Subject, count: int) -> Html:
         below = [
             page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)
         ]
+        too_few_runs = explain_too_few_runs(subject.conclusion)
+        if too_few_runs:
+            below.append(page.note(too_few_runs))
         below += [page.note(remark) for remark in remarks(subject.conclusion)]
     config = []
     if subject.config:

@@ -4,6 +4,7 @@ Remarks say, for instance, how many looks the bounds are the best of, and whethe
 that has nothing to do with privacy.
 """
 
+import dataclasses
 import math
 import textwrap
 from collections.abc import Callable
@@ -26,7 +27,14 @@ from audit.methods.estimate import Bound, Finding
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import describe_sampled, describe_what_decides, is_reversed, verdict
+from audit.report.verdicts import (
+    VIOLATED,
+    describe_sampled,
+    describe_what_decides,
+    is_reversed,
+    name_better_scores,
+    verdict,
+)
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, with one canary a run
 _RATES = ("FPR", "FNR")  # the same heads with several canaries a run
@@ -120,7 +128,10 @@ def bounds_table(conclusion: Conclusion) -> str:
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
     table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
-    return table.text()
+    text = table.text()
+    if max(len(line) for line in text.splitlines()) > _WIDTH:
+        text = dataclasses.replace(table, gap=" ").text()
+    return text
 
 
 def _show_verdict(conclusion: Conclusion) -> str:
@@ -327,9 +338,8 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     """Returns lines, for below the table, that compare lower bounds with upper bounds.
 
-    They say that a lower bound exceeds an upper bound, or that the claim is refuted, and what that means. If
-    neither is so, they may say that these runs cannot prove as much as the upper bound, so that no result
-    could contradict it. Mostly the list is empty.
+    They say that a lower bound exceeds an upper bound, or that the claim is refuted, and what that means; or
+    that no result of so many runs could have contradicted the upper bound. Mostly the list is empty.
     """
     if find_doubt(conclusion):  # bounds say nothing if the runs are not independent
         return []
@@ -348,22 +358,33 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
         message = f"{gaussian.method} exceeds the {name}: violated, or the curve is not Gaussian"
         decision = f"to decide: {describe_what_decides(conclusion)}"
         return [*textwrap.wrap(message, _WIDTH), decision]
+    return textwrap.wrap(explain_too_few_runs(conclusion), _WIDTH)
 
-    # No bound that holds exceeds an upper bound: could these runs have exceeded the smallest?
+
+def explain_too_few_runs(conclusion: Conclusion) -> str:
+    """Returns a sentence on runs that are too few to contradict the smallest upper bound, whatever they show.
+
+    It says what they can prove at most, and what to do. It is empty where they are enough, where there is no
+    finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
+    """
+    if find_doubt(conclusion) or is_reversed(conclusion):
+        return ""
     upper = conclusion.tightest
     most = conclusion.most_provable
-    if upper is None or math.isinf(upper.epsilon) or is_reversed(conclusion):
-        return []
-    # It is unknown what several canaries a run can prove at most.
-    if most is None or most >= upper.epsilon:
-        return []
+    # What several canaries a run can prove at most is not known (None).
+    if upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon:
+        return ""
+    if verdict(conclusion).kind == VIOLATED:
+        return ""
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-    message = (
+    if conclusion.composition is not None:
+        advice = "take fewer insertions or a larger sigma to look for bugs"
+    else:  # whoever holds a claim against scores can't train otherwise, but can ask
+        advice = f"ask for {name_better_scores(conclusion)}"
+    return (
         f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict "
-        f"the {upper.name} {at_most(upper.epsilon)}: take fewer insertions or a larger sigma to look for "
-        "bugs"
+        f"the {upper.name} {at_most(upper.epsilon)}: {advice}"
     )
-    return textwrap.wrap(message, _WIDTH)
 
 
 def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[str, ...]:

@@ -120,10 +120,12 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
-    """Returns flags with their values as text, "k=5, seed=1"."""
+    """Returns flags with their values as text, "k=5, seed=1"; of a fingerprint, its first 8 digits."""
     texts = []
     for flag, value in differences.items():
         text = f"{value:g}" if isinstance(value, float) else str(value)
+        if flag == "computes":  # the fingerprint of a caller's own adversary
+            text = text[:8]
         texts.append(f"{flag}={text}")
     return ", ".join(texts)
 

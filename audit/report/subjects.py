@@ -125,20 +125,19 @@ _SEEN = {
 }
 
 
-def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclusion) -> Subject:
+def describe_score_files(
+    name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
+) -> Subject:
     """Returns an audit of score files, with its facts for a report.
 
     Args:
       name: the name of what was audited.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
+      command: the command line that draws it again.
     """
     subject = describe_arrays(name, conclusion)
-    provenance = {}
-    if not conclusion.is_one_run:
-        names = ",".join(source.name for source in sources)
-        provenance["Command"] = _make_bound_command(names, conclusion)
-    provenance["Scores"] = score_files.describe_files(sources)
+    provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN in sources:
         provenance |= subject.provenance
     else:
@@ -146,43 +145,6 @@ def describe_score_files(name: str, sources: Sequence[Path], conclusion: Conclus
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
         provenance |= _describe_making()
     return subject._replace(provenance=provenance)
-
-
-def _make_bound_command(names: str, conclusion: Conclusion) -> str:
-    """Returns the command line of `bound` that repeats a conclusion from score files.
-
-    Args:
-      names: the names of the score files, comma-separated.
-      conclusion: the conclusion from their scores.
-    """
-    flags = {
-        "scores": names,
-        "delta": f"{conclusion.delta:g}",
-        "confidence": f"{conclusion.confidence:g}",
-    }
-    if conclusion.law_is_known:
-        if not conclusion.fresh.draws:
-            flags["dimension"] = str(conclusion.fresh.dimension)
-            if not conclusion.fresh.plain:
-                flags["leave_one_out"] = "true"
-        if conclusion.fresh.in_order:
-            flags["in_order"] = "true"
-    if conclusion.looks is not None:
-        flags["looks"] = ",".join(str(runs) for runs in conclusion.looks.schedule)
-    if conclusion.composition is not None:
-        # The fields of a composition have the names of the flags.
-        for name, value in conclusion.composition._asdict().items():
-            flags[name] = f"{value:.12g}"
-        hidden_state = conclusion.hidden_state
-        if hidden_state is not None:
-            _, largest_constant = hidden_state.range
-            # `bound` takes a single constant for all steps.
-            flags["lipschitz"] = f"{largest_constant:.12g}"
-            flags["k"] = str(hidden_state.periods.k)
-            flags["insert"] = str(hidden_state.periods.insert)
-    elif conclusion.upper_bound is not None:
-        flags["upper_bound"] = f"{conclusion.upper_bound:.12g}"
-    return _join_flags(started.command("bound"), flags)
 
 
 def _join_flags(command: str, flags: dict[str, Any]) -> str:

@@ -120,7 +120,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
             f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the upper bound is for "
             f"another training; {chance}{_describe_composition(broken, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated", _VIOLATED, explanation)
+        return Verdict(VIOLATED, "violated", _state_violation(free, broken), explanation)
     test = conclusion.claim_test
     if test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
@@ -154,6 +154,17 @@ def verdict(conclusion: Conclusion) -> Verdict:
     if _is_zero(free):
         return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, explanation)
     return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
+
+
+def _state_violation(bound: Bound, broken: UpperBound) -> str:
+    """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
+    most = at_most(broken.epsilon)
+    if broken.assumes == GIVEN:
+        stated = f"{most} was claimed"
+    else:
+        source = "the hidden-state bound" if broken.hidden else "accounting"
+        stated = f"{source} allows {most}"
+    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {stated}."
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
@@ -357,7 +368,9 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
         return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, sentence)
-    return Verdict(VIOLATED, "violated", _VIOLATED, sentence)
+    holding = [bound for bound in exceeding if not bound.assumes.gaussian]
+    largest = max(holding, key=lambda bound: bound.epsilon)
+    return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
 
 
 def _claim_each(bounds: Sequence[Bound]) -> str:
@@ -449,7 +462,16 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
+    if conclusion.composition is None:
+        return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
+
+
+def name_better_scores(conclusion: Conclusion) -> str:
+    """Returns the scores that prove more, for somebody who gets scores from others and trains nothing."""
+    if conclusion.law_is_known:  # they are of fresh directions or draws already
+        return "more runs"
+    return "more runs, or for scores of fresh directions"
 
 
 def _warn_of_chance(confidence: float) -> str:

@@ -12,7 +12,10 @@ SegmentProgress = Callable[[int, int], object]
 
 @contextlib.contextmanager
 def bar(
-    count: int, describe: Callable[[], str] = lambda: "training", unit: str = "runs"
+    count: int,
+    describe: Callable[[], str] = lambda: "training",
+    unit: str = "runs",
+    has_stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[Progress]:
     """Shows a progress bar on stderr; yields the function that advances it by a number of runs.
 
@@ -23,6 +26,8 @@ def bar(
       count: the number of runs to train.
       describe: a function that gives the words before the bar, once all is compiled.
       unit: the word for what is counted.
+      has_stopped: a function that is asked at the end whether fewer runs were trained. The bar then stays
+        where it is; otherwise it is filled.
     """
     from tqdm import tqdm
 
@@ -40,7 +45,9 @@ def bar(
             line.update(min(runs, count - line.n))  # `line.n` is how far it is
 
         yield progress
-        line.update(count - line.n)  # parts of runs may not add up to all of them
+        line.set_description_str(describe(), refresh=False)
+        if not has_stopped():
+            line.update(count - line.n)  # parts of runs may not add up to all of them
 
 
 def shortened(text: str, width: int) -> str:

@@ -340,8 +340,12 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
     status = "training"
     last_look = time.monotonic()
     proven_at = None
-    # The bar calls the lambda whenever it is redrawn, and so shows the latest status.
-    with progress.bar(training.count_missing(store, request.runs), lambda: status) as bar:
+    # The bar calls the status' lambda whenever it is redrawn, and so shows the latest status.
+    with progress.bar(
+        training.count_missing(store, request.runs),
+        lambda: status,
+        has_stopped=lambda: runs < request.runs,
+    ) as bar:
         while runs < request.runs and proven_at is None:
             if stages and time.monotonic() > deadline:  # the first stage is trained in any case
                 break

@@ -1,6 +1,9 @@
 """./run.sh bound on strangers' flags: what it writes is what a file's name says, and where it is said."""
 
+import html
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -36,6 +39,22 @@ def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
     pair = bound("--scores=in.npy,out.npy", "--report=deep/page.html")
     assert pair.status == 0 and pair.stdout == bound().stdout
     assert "in.npy, out.npy" in (tmp_path / "deep" / "page.html").read_text()
+
+
+def test_the_command_on_the_page_draws_the_same_conclusion(forked, tmp_path):
+    rows = [f"{i},{score:.6f},{i % 2}" for i, score in enumerate(np.ravel(MATRIX))]
+    (tmp_path / "a b.csv").write_text("\n".join(["id,loss drop,member", *rows]) + "\n")
+    claimed = ("--columns=score:loss drop,presence:member", "--claim=3", "--looks=100,480")
+    cosines = ("--dimension=500", "--leave_one_out", "--in_order", "--confidence=0.9")
+    np.save(tmp_path / "cosines.npy", np.random.default_rng(4).normal(0, 500**-0.5, (80, 4)))
+    for scores, flags in (("a b.csv", claimed), ("cosines.npy", cosines)):
+        ended = forked("bound", f"--scores={scores}", *flags, "--report=page.html", folder=tmp_path)
+        assert ended.status == 0, ended.stderr
+        page = (tmp_path / "page.html").read_text()
+        (shown,) = re.findall("<dt>Command</dt><dd>(.*?)</dd>", page)
+        program, *argv = shlex.split(html.unescape(shown))
+        assert program == "./run.sh" and set(flags) < set(argv)
+        assert forked(*argv, folder=tmp_path).stdout == ended.stdout
 
 
 @pytest.mark.slow
@@ -156,7 +175,7 @@ def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path)
     )
     assert max(map(len, ended.stdout.splitlines())) <= 80
     page = (tmp_path / "p.html").read_text()
-    assert "hidden-state bound" in page and "--lipschitz=0.99 --k=5 --insert=5" in page
+    assert "hidden-state bound" in page and "--lipschitz=0.99 --k=5" in page
     first = json.loads(bound(*flags[:-1], "--insert=first", "--json").stdout)["hidden_state"]
     assert first["mu"] < found["hidden_state"]["mu"] and first["insert"] == 1
 

@@ -222,6 +222,18 @@ class TestLoaders:
         batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
         assert "the same batches" in self.check(batches, examples=SIZE).verdict
 
+    @pytest.mark.parametrize("assumed", ["poisson", "fixed"])
+    def test_batches_that_are_the_same_in_every_pass_are_not_called_shuffled(self, assumed):
+        batches = np.arange(SIZE).reshape(BATCHES, 30).tolist()
+        report = self.check(batches, examples=SIZE, assumed=assumed, noise_multiplier=1.0)
+        names = [finding.name for finding in report.findings]
+        assert names[0] == "the same batches in every pass"
+        if assumed == "poisson":
+            assert names[1] == "batches that never change, not Poisson samples"
+            assert "sample Poisson batches" in report.findings[1].fix
+        said = " ".join(f"{finding.name} {finding.meaning}" for finding in report.findings)
+        assert "shuffled" not in said
+
     def test_torch_shuffles(self):
         assert "shuffled batches, not Poisson" in self.check(self.make_loader(shuffle=True)).verdict
         assert self.check(self.make_loader(shuffle=True), assumed="shuffled").passed

@@ -187,6 +187,25 @@ def test_a_shuffled_loader_refutes_its_claim_and_a_poisson_one_does_not(tmp_path
     assert done.stdout.startswith("REFUTED" if status else "NOT REFUTED")
 
 
+def test_the_number_of_examples_is_the_loaders_own_or_asked_for(tmp_path):
+    text = """
+class Loader:
+    dataset = range(600)
+    def __iter__(self):
+        return iter([list(range(start, start + 30)) for start in range(0, 600, 30)])
+
+loader = Loader()
+bare = list(loader)
+"""
+    (tmp_path / "own.py").write_text(text)
+    steps = ("--noise_multiplier=1", "--epochs=2")
+    told = python("-m", "audit", "claim", "--batches=own.py:loader", *steps, cwd=tmp_path)
+    assert told.returncode == 0 and "cyclic (yours)" in told.stdout, told.stderr
+    asked = python("-m", "audit", "claim", "--batches=own.py:bare", *steps, cwd=tmp_path)
+    assert asked.returncode == 2
+    assert "own.py has no examples: define examples, the size of the data set" in asked.stderr
+
+
 @pytest.mark.slow
 def test_a_name_cannot_be_refuted(tmp_path):
     words = "--batches=20 --sampler=shuffled --epochs=2 --noise_multiplier=1 --refute"

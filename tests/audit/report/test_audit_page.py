@@ -314,7 +314,7 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
     np.savez(tmp_path / "run.npz", observed=drawn)
     run = given.paired_cosines(drawn, None, 10_000)
     found = conclude(run, EpsilonDelta(30.0, 1e-5))
-    about = subjects.describe_score_files("a" * 200, [tmp_path / "run.npz"], found)
+    about = subjects.describe_score_files("a" * 200, [tmp_path / "run.npz"], found, "bound")
     content = report.report("One run", [about, about._replace(anchor="other")]).decode()
     for frame in measured(tmp_path, content):
         assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame

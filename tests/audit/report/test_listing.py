@@ -13,6 +13,7 @@ import pytest
 
 from audit.report import listing
 from audit.report.listing import Listed
+from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Kept, Scores, Store
@@ -76,6 +77,16 @@ def test_a_model_of_ones_own_shows_what_has_no_default():
     own = dataclasses.replace(setting_of("fcnn", seed=2), model="Tiny")
     shown = {"batch_size": 400, "clipping": "book_keeping", "learning_rate": 0.1, "seed": 2}
     assert listing.find_differences(own) == shown
+
+
+def test_a_fingerprint_is_short_for_people_and_whole_for_programs():
+    own = OwnAdversary(label="mine", computes="0123456789abcdef" * 4)
+    setting = dataclasses.replace(setting_of("fcnn"), adversary=own)
+    differs = {"computes": own.computes, "label": "mine"}
+    row = Listed(Path("f" * 16), setting, differs, 40, Kept(), 0.0)
+    assert "computes=01234567, label=mine" in listing.as_table([row], now=0.0)
+    assert listing.as_json([row])[0]["differs"]["computes"] == own.computes
+    assert own.computes in listing.as_csv([row]).decode()
 
 
 def test_rows_are_of_80_columns_whatever_they_hold():

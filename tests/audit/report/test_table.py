@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.claims.claim import EpsilonDelta
+from audit.claims.accounting import Composition
+from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
 from audit.methods import estimate
@@ -95,7 +96,7 @@ def test_scores_of_the_wrong_sign_are_remarked(mu, runs, tmp_path):
     assert "lower with the canary (AUC 0." in line and "minus the score" in line and len(line) <= 80
     assert bounds_table.bounds_table(conclusion).splitlines()[-2] == line
     (tmp_path / "s.npz").touch()
-    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion)
+    about = subjects.describe_score_files("s", [tmp_path / "s.npz"], conclusion, "bound")
     assert line[1:].encode() in audit_page.report("Audit", [about])
 
 
@@ -144,14 +145,41 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
 
 
 @pytest.mark.parametrize(
-    ("upper", "decides"),
-    [(9.0, ", or fewer insertions until the upper bound is below 5.469"), (5.4, "")],
+    ("epsilon", "composition", "decides"),
+    [
+        (
+            9.0,
+            Composition(1.0, 3),
+            "more runs, or fewer insertions until the upper bound is below 5.469",
+        ),
+        (9.0, None, "ask for more runs, or for scores of fresh directions"),
+        (5.4, None, "more runs"),
+    ],
 )
-def test_the_table_and_the_verdict_say_what_decides(upper, decides):
-    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(upper, 1e-5))
+def test_the_table_and_the_verdict_say_what_decides(epsilon, composition, decides):
+    conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(epsilon, 1e-5))
+    conclusion = conclusion._replace(composition=composition)
     *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
-    assert last_remark.startswith(f"to decide: more runs{decides}") and len(last_remark) <= 80
-    assert f" To decide: more runs{decides}" in verdicts.verdict(conclusion).sentence
+    assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
+    assert f" To decide: {decides}" in verdicts.verdict(conclusion).sentence
+
+
+@pytest.mark.parametrize(
+    ("upper", "advice"),
+    [
+        (DpSgd(1.0, 3), "take fewer insertions or a larger sigma to look for bugs"),
+        (EpsilonDelta(9.0, 1e-5), "ask for more runs, or for scores of fresh directions"),
+    ],
+)
+def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, advice):
+    conclusion = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), upper)
+    remark = bounds_table.explain_too_few_runs(conclusion)
+    assert remark.startswith("200 runs prove at most ") and remark.endswith(f": {advice}")
+    assert remark in " ".join(bounds_table.bounds_table(conclusion).splitlines())
+    about = subjects.describe_arrays("s", conclusion)
+    assert remark.encode() in audit_page.report("Audit", [about])
+    enough = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), EpsilonDelta(1.0, 1e-5))
+    assert bounds_table.explain_too_few_runs(enough) == ""
 
 
 @pytest.mark.parametrize(

@@ -95,14 +95,24 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
             "at most 8.68, and composition 24.",
         ),
         (0.0, 0.0, "No leakage is proven.", "at most 8.68, and composition 24."),
-        (9.0, 8.9, "The guarantee is violated.", "Composition, which allows 24, notices nothing."),
+        (
+            9.0,
+            8.9,
+            "violated: epsilon is at least 8.9, the hidden-state bound allows 8.68.",
+            "Composition, which allows 24, notices nothing.",
+        ),
         (
             9.0,
             5.0,
             "or the trade-off curve is not Gaussian.",
             "more than the 8.68 that the hidden-state bound",
         ),
-        (30.0, 25.0, "The guarantee is violated.", "more than the 24 that is claimed"),
+        (
+            30.0,
+            25.0,
+            "The guarantee is violated: epsilon is at least 25, 24 was claimed.",
+            "more than the 24 that is claimed",
+        ),
     ],
 )
 def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):

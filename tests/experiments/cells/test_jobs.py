@@ -137,6 +137,15 @@ def test_compiling_is_said_until_all_is_compiled(capsys):
     assert after.rpartition("\r")[2].startswith("training: 100%")
 
 
+def test_a_bar_ends_where_training_stopped(capsys):
+    status = "training"
+    with progress.bar(400, lambda: status, has_stopped=lambda: True) as hears:
+        hears(71.98)
+        status = "proven 18.1 of 24.0"
+    last = capsys.readouterr().err.rpartition("\r")[2]
+    assert last.startswith("proven 18.1 of 24.0:  18%") and "72/400 runs" in last
+
+
 def test_a_sweep_says_compiling_of_each_cell(capsys):
     line = SweepProgress([CELL])
     hears = line.begin(CELL)
