@@ -93,8 +93,9 @@ class GcR(AdversaryFields):
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     """Makes GC-S: gradients of norm C along the coordinates that simulated training moves least.
 
-    The variant "linear_response" simulates nothing: it takes the coordinates for which linear response
-    forecasts the largest leak.
+    Simulated runs are trained without canaries: with the noise and clipping of the real training, or with
+    neither. The variant "linear_response" simulates nothing: it takes the coordinates for which linear
+    response forecasts the largest leak.
 
     Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
     forecast.
@@ -106,7 +107,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     canaries = knowledge.canaries
     expect = knowledge.expect_of_several()
     if fields.gc_s == _LINEAR_RESPONSE:
-        reason = knowledge.unresponsive
+        reason = knowledge.unresponsive  # why linear response cannot forecast; empty if it can
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
         return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
 
