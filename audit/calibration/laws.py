@@ -200,6 +200,7 @@ class Tie(NamedTuple):
         largest values are taken over a fine grid of thresholds; they are 0 at least, since no leak is less.
         """
         failing = self.failing(setting.runs)
+        # From below N(0, 1) to above N(mu, 1), by _REACH standard deviations.
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
         false_positive_rates = special.ndtr(-thresholds)
         misses_of_working = special.ndtr(thresholds - setting.mu)
@@ -342,6 +343,7 @@ def _require_directions(setting: KnownMechanism) -> None:
     """Raises InputError for too few runs, too many cosines, or no more dimensions than canaries."""
     runs = setting.runs
     canaries = setting.canaries
+    # Bounds are read at the numbers of runs in `stops`; if there are none, at the end.
     least = min(setting.stops, default=runs)
     require(least >= 1, f"`runs={least}`: give at least 1")
     most = f"give at most {MOST_COSINES:,} together"

@@ -79,12 +79,13 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    Clipping stops added examples if one of them moves the step by C, or if a movement grows with an example's
-    features and then stops suddenly: the whole movement, or that of a layer that is clipped to a share of C.
+    Clipping stops added examples if one of them moves the step by C. It also does if a movement grows with an
+    example's features and then stops suddenly: the whole movement, or that of a layer that is clipped to a
+    share of C.
 
     Examples in place of a row are judged by size alone: by the largest movement, or by the radius of the
-    ball that holds their contributions. That radius is C only if contributions lie in all directions, so that
-    0.9 C is enough.
+    smallest ball that holds their contributions. For clipped examples that radius is C at most. It is less
+    if contributions do not lie in all directions, so that 0.9 C is enough.
 
     Args:
       probe: the step.
@@ -142,6 +143,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             of this example in the loop.
             """
             batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
+            # The base is the parameters after the step without the example, at the same seed 0.
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
             return movement.norm if layer is None else float(movement.layer_norms[layer])
@@ -150,6 +152,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
             continue  # its features hardly move the step, so that there is no growth to look at
+        # The scales of features that give half of the movement's growth, and nearly all of it.
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
         # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
@@ -237,8 +240,9 @@ def find_lost_signal(
 ) -> CheckFinding | None:
     """Returns the finding that examples stop at a fraction of C, if a mistake explains this; else None.
 
-    Such a mistake shrinks the examples' sum but not the noise. None, too, where a layer stops at
-    C / sqrt(layers): each layer is then clipped to its share of C.
+    Such a mistake shrinks the examples' sum but not the noise. None, too, where movements stop gradually,
+    where rounding is too coarse to tell, and where a layer stops at C / sqrt(layers): each layer is then
+    clipped to its share of C.
 
     Args:
       probe: the step.
@@ -252,7 +256,8 @@ def find_lost_signal(
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
     is_exact = tolerance < 0.1 * plateau + _FIT  # rounding changes the plateau by less than a tenth
 
-    # Each layer's largest norm, in units of C / sqrt(layers), where a layer stops that has its share of C.
+    # Each layer's largest norm in units of its share C / sqrt(layers). It is 1 where clipping stops the layer
+    # at its share.
     layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
     trained_layers = np.unique(probe.layer[probe.is_trained]).size
     shares = np.max(layer_norms, axis=0) * trained_layers**0.5
@@ -290,7 +295,8 @@ def find_cause(
     if len(violations) == len(rows):  # only examples in certain rows exceed C
         return _describe_places(tried, rows)
 
-    # In the largest movement, most of the parameters that move do so by C, and none by more.
+    # Clipped number by number, if most of the parameters that move in the largest movement do so by C, and
+    # none by more.
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
@@ -307,11 +313,12 @@ def find_cause(
     plateau = find_plateau(tried)
     if not _stop_in_several_directions(tried, plateau):
         plateau = 0.0  # the same gradient several times: its norm does not come from clipping
+    # Mistakes to consider beside those that `find_mistakes` has, with the factor that each gives.
     special = {
         "an example that counts twice": 2.0,
         "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
     }
-    mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)
+    mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)  # fitting to 0.5%
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
 
@@ -492,7 +499,10 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
 
 
 def _grows_with_features(tried: TriedExamples) -> bool:
-    """Returns whether scaling features or labels by 1000 makes movements more than 5 times as large."""
+    """Returns whether scaling features or labels by 1000 makes movements more than 5 times as large.
+
+    Compares the largest movement of examples at the largest scale, 1000, with that of unscaled examples.
+    """
     largest_scaled = 0.0
     largest_unscaled = 0.0
     for name, movement in tried.movements.items():
