@@ -51,8 +51,8 @@ class GcS(AdversaryFields):
     def deciding(self) -> dict[str, Any]:
         """Returns the fields on which scores depend, by name, without those at their defaults.
 
-        `simulations`, the number of simulated runs, is left out unless these are noisy: noiseless simulations
-        are all the same, so that a single one is run, and linear response runs none.
+        `simulations`, the number of simulated runs, is left out unless they are noisy. Noiseless runs are all
+        the same, so that there is a single one whatever the field says, and linear response needs none.
         """
         identity = super().deciding()
         is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
@@ -151,6 +151,7 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
         2 * canaries <= parameters,
         f"`canaries={canaries}`: give at most {most}, half the parameters, to be ranked among others",
     )
+    # Movements are measured from the final model of training without noise and canaries.
     return ranked.fresh_coordinates(canaries, parameters, knowledge.rehearsal())
 
 

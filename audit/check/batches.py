@@ -231,11 +231,11 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns in words the batches' mean size, and the relative error of the rate that the test would show.
+    """Returns in words the batches' mean size, and the smallest error of the rate that the test would show.
 
-    Over all batches, the number of examples drawn has the relative standard deviation sqrt((1 - rate) / its
-    mean). A two-sided normal test of a level shows, with the probability _SEEN, a difference of
-    z(level / 2) + z(1 - _SEEN) standard deviations, z(q) being the upper q-quantile.
+    The number of examples drawn over all batches is binomial: its relative standard deviation is
+    sqrt((1 - rate) / mean). A two-sided normal test shows a difference with probability _SEEN if it is
+    z(level / 2) + z(1 - _SEEN) standard deviations, where z(q) is the upper q-quantile.
     """
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate  # expected, over all batches
     level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
@@ -633,9 +633,10 @@ def _measure_spreads(members: NDArray[np.bool_]) -> dict[str, NDArray[np.float64
 
 
 def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[float, float]:
-    """Returns one-sided p-values of the largest size, if it is too small, and of the smallest, if too large.
+    """Returns two one-sided p-values, for batch sizes that may be cut at a maximum and at a minimum.
 
-    They are the probabilities that no batch exceeds the largest size, and that none is below the smallest.
+    They are the probabilities that no Poisson batch would exceed the largest size, and that none would be
+    below the smallest.
 
     Args:
       sizes: (batches,) the sizes.
@@ -650,8 +651,8 @@ def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[flo
 def _count_together(sample: BatchSample) -> tuple[NDArray[np.int64], float]:
     """Returns how many batches hold both examples of each pair, and how many are expected to.
 
-    The counts are (observed, observed), with 0 on the diagonal and below. The expected number is that of
-    Poisson batches, the same for every pair.
+    The counts, of pairs of observed examples, are (observed, observed), with 0 on the diagonal and below. The
+    expected number is that of Poisson batches, the same for every pair.
     """
     members = sample.members.astype(np.float32)  # since products of floats are much faster
     together = np.rint(members.T @ members).astype(np.int64)
@@ -801,7 +802,7 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
 
 
 def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
-    """Checks that shuffled batches leak no more than Poisson accounting claims, as far as is known.
+    """Checks that what shuffled batches leak at least is no more than Poisson accounting claims.
 
     The check does not apply to batches of another kind.
 

@@ -112,8 +112,8 @@ def _find_stopped_layers(tried: TriedExamples) -> list[int]:
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
         return []
-    # norms[-1] is each layer's largest norm, norms[-4] its fourth largest. Layers that hardly move are left
-    # out.
+    # norms[-1] is each layer's largest norm, norms[-4] its fourth largest. Layers that move by less than
+    # 0.05 C are left out.
     stops = (norms[-4] * (1 + _PLATEAU) > norms[-1]) & (norms[-1] > 0.05)
     layers = np.flatnonzero(stops)
     loudest_first = layers[np.argsort(-norms[-1][layers])]
@@ -212,11 +212,12 @@ def is_sign_step(probe: StepProbe) -> bool:
 
 
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
-    """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
+    """Returns whether movements and noise are rescaled parameter by parameter, as by Adam's running means.
 
     The noise's deviation then differs between parameters. A movement is in units of eta C / B and the
     deviation in units of eta sigma C / B. If each parameter's movement is divided by the parameter's own
-    deviation, examples that are clipped to C stop at the norm 1; the four largest must be from 0.8 to 1.1.
+    deviation, examples that are clipped to C stop at the norm 1. The four largest norms must be from 0.8 to
+    1.1, which leaves room for the sampling error of the deviations.
     """
     if not drawn.varies_by_number():
         return False
@@ -373,11 +374,12 @@ def _describe_excess(
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     # Whether all examples stay within C once the few layers that move most are left out.
     if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
-        loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
-        for count in range(1, len(loudest) + 1):
-            other_norms = np.delete(layer_norms, loudest[:count], axis=1)
+        loudest_first = np.argsort(-np.max(layer_norms, axis=0))
+        for count in range(1, len(probe.layer_names) // 2 + 1):  # half of all layers at most
+            left_out = loudest_first[:count]
+            other_norms = np.delete(layer_norms, left_out, axis=1)
             if np.max(np.linalg.norm(other_norms, axis=1)) <= 1 + largest.tolerance:
-                names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
+                names = ", ".join(probe.layer_names[i] for i in left_out[:6])  # at most six
                 return f"All but {names} stay within C: is their gradient clipped too?"
     if largest.norm < 1.1:  # nearly C, so that clipping is nearly right
         return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
@@ -410,7 +412,7 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     # Layers are clipped one by one if none exceeds C, and the example that moves the step most moves several
     # layers by C.
     loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
-    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
+    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))  # how many, to 1% or to rounding
     if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
         moved = np.sum(peaks > 1e-3)  # layers that examples move at all
         name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
@@ -451,7 +453,8 @@ def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCaus
       probe: the step.
       layer_norms: (examples, layers) the movements' norms within each layer.
     """
-    # A layer stops at C if its three largest norms are C, and it moves by C in an example that exceeds C.
+    # A layer stops at C if its three largest norms are C to 0.5%, and it moves by C in an example whose whole
+    # movement clearly exceeds C, by 5%.
     loudest = np.sort(layer_norms, axis=0)[-3:]
     exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
     at_c = np.abs(layer_norms - 1) < 0.005
