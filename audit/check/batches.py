@@ -727,7 +727,7 @@ def _recognise_kind(sample: BatchSample) -> str:
         batches, observed = window.shape
         counts = window.sum(axis=0)
         most_often = max(most_often, int(counts.max(initial=0)))
-        # A Poisson batch takes an example with probability `rate`: it is in none or in a single batch.
+        # The logs of the probabilities that an example is in none, or in just one, of the Poisson batches.
         log_never = batches * math.log1p(-rate)
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
         log_at_most_once += observed * np.logaddexp(log_never, log_once)
@@ -737,7 +737,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
-    # Poisson batches are all of the first one's size with its probability to the power of their number.
+    # All Poisson batches have the first batch's size with the probability of this size to the power of how
+    # many batches there are.
     size_law = scipy.stats.binom(sample.examples, rate)
     log_same_size = float(size_law.logpmf(int(sizes[0])))
     if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
