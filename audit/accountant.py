@@ -49,9 +49,9 @@ def hidden_state_epsilon(
 
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
     steps_per_insertion = number("k", k, int)
-    periods = Periods(
-        lipschitz, steps_per_insertion, insert_step(plain(insert), steps_per_insertion)
-    )
+    # `plain` turns a NumPy scalar into Python's own; `insert_step` turns "last" and "first" into a number.
+    inserting_step = insert_step(plain(insert), steps_per_insertion)
+    periods = Periods(lipschitz, steps_per_insertion, inserting_step)
     sigma = number("noise_multiplier", noise_multiplier, float)
     composition = Composition(sigma, number("insertions", insertions, int))
     return bound_periods(composition, periods, number("delta", delta, float), step_sizes).epsilon

@@ -130,6 +130,7 @@ def bounds(
     level = _check_level(delta, confidence)
     require_claim(claim)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
+    # The facts of the result's page are only gathered when a page is made.
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
 
 
@@ -184,7 +185,7 @@ def audit(
     request = _check_request(runs, out, delta, confidence)
     sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
 
-    # The number of steps follows from any of these settings; without them, from the default of insertions.
+    # Without any of these settings, the number of steps follows from the default of insertions.
     gives_steps = {"steps", "insertions", "sampler"} & set(settings)
     if not gives_steps:
         settings["insertions"] = make.fields()["insertions"].default
@@ -193,6 +194,7 @@ def audit(
     runs_rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
 
     dataset = zoo.task(model).data.load(sources)
+    # As the command does; by default, some devices take matrix products in less than float32.
     with jax.default_matmul_precision("float32"):
         game = build.build(setting, dataset)
         store = stored.open_store(request.out, setting, dataset)

@@ -142,7 +142,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
 
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    # For the message: what has no shape, as a tuple of arrays, is named by its type.
+    # A score that is no array, such as a tuple of arrays, has no shape: the message shows its type.
     shape = getattr(scores, "shape", type(scores).__name__)
     expected = f"a score a canary, (canaries,) = {(canaries,)}"
     require(
@@ -166,12 +166,14 @@ def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
     shape = (canaries, parameters)
     array = f"(canaries, parameters) = {shape}"
     if not isinstance(crafted, Coordinates | Directions | Examples):
-        # Shapes are compared as text: what has no shape, as a tuple of arrays, is named by its type.
+        # What is no array, such as a tuple of arrays, has no shape: its type takes the place of one. It
+        # differs from every shape, and the message shows it.
         given = str(getattr(crafted, "shape", type(crafted).__name__))
         message = f"the adversary's craft gives shape {given}: give an array {array}"
         require(given == str(shape), message)
         return
 
+    # Coordinates, Directions or Examples.
     first_shape = jax.tree.leaves(crafted)[0].shape
     number = first_shape[0] if first_shape else 0  # a scalar has no axis of canaries
     given = f"{type(crafted).__name__} of {number} canaries"

@@ -31,9 +31,11 @@ class BiasedDimension(NamedTuple):
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
-    """Returns GC-R (hidden-state paper, Algorithm 2): a uniformly drawn coordinate for each canary.
+    """Returns GC-R (hidden-state paper, Algorithm 2), whose canaries are gradients along random coordinates.
 
-    The coordinates of several canaries are distinct.
+    Each canary is a gradient of norm C along a coordinate of the model. The coordinates are drawn uniformly,
+    and those of several canaries are distinct. A canary's score is how far below its initial value its
+    coordinate ends; for several canaries, how far below its expected value.
 
     Args:
       canaries: K.
@@ -42,14 +44,16 @@ def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> 
     """
 
     def choose_alone(key: Array, theta_0: Array) -> Array:
+        """Draws a coordinate, as an array ()."""
         return jax.random.randint(key, (), 0, theta_0.size)
 
-    def choose(key: Array, theta_0: Array) -> Array:
+    def choose_distinct(key: Array, theta_0: Array) -> Array:
+        """Draws K distinct coordinates, (K,)."""
         return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
-    if expect is None:
+    if expect is None:  # a single canary
         return _biased(choose_alone)
-    return _many(choose, canaries, expect)
+    return _many(choose_distinct, canaries, expect)
 
 
 def fixed_biased_dimension(dimension: int) -> Adversary:
@@ -66,7 +70,9 @@ def simulated_biased_dimension(
 ) -> Adversary:
     """Returns GC-S (hidden-state paper, Algorithm 3): canaries at the coordinates that training moves least.
 
-    A coordinate's movement is the sum of its movements in several simulated training runs.
+    Each canary is a gradient of norm C along a coordinate. A coordinate's movement is the sum of its
+    movements in several simulated training runs. A canary's score is how far below its initial value its
+    coordinate ends; for several canaries, how far below its expected value.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
@@ -88,13 +94,13 @@ def simulated_biased_dimension(
 def responsive_biased_dimension(
     respond: Respond, canaries: int = 1, expect: Expect | None = None
 ) -> Adversary:
-    """Returns a variant of GC-S: canaries at the coordinates with the largest mu.
+    """Returns a variant of GC-S: canaries at the coordinates with the largest forecast leak mu.
 
-    mu is how far a canary shifts the mean of its score, in standard deviations, as linear response forecasts
-    it. The variant is not in the hidden-state paper.
+    mu is how far a canary along a coordinate shifts the mean of its score, in standard deviations. It is
+    forecast by linear response, without simulated runs. The variant is not in the hidden-state paper.
 
     Args:
-      respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
+      respond: theta_0 (p,) -> the forecast mu (p,) of each coordinate.
       canaries: K.
       expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
         are measured; None for a single canary.
@@ -188,8 +194,9 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
     A canary's score is expected[d] - theta_T[d]: how far below its expected value the coordinate ends. The
-    expected model is trained without noise. theta_0[d] - theta_T[d] would be a worse score: it also contains
-    what training itself moves the coordinate, which is many times the noise.
+    expected model is trained without noise, and with half of every canary, since a fair coin decides whether
+    a canary is in. theta_0[d] - theta_T[d] would be a worse score: it also contains what training itself
+    moves the coordinate, which is many times the noise.
 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).

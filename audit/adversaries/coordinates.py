@@ -51,8 +51,8 @@ class GcS(AdversaryFields):
     def deciding(self) -> dict[str, Any]:
         """Returns the fields on which scores depend, by name, without those at their defaults.
 
-        `simulations`, the number of simulated runs, is left out unless these are noisy: noiseless simulations
-        are all the same, so that a single one is run, and linear response runs none.
+        `simulations`, the number of simulated runs, is left out unless they are noisy. Noiseless runs are all
+        the same, so that there is a single one whatever the field says, and linear response needs none.
         """
         identity = super().deciding()
         is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
@@ -93,8 +93,9 @@ class GcR(AdversaryFields):
 def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     """Makes GC-S: gradients of norm C along the coordinates that simulated training moves least.
 
-    The variant "linear_response" simulates nothing: it takes the coordinates for which linear response
-    forecasts the largest leak.
+    Simulated runs are trained without canaries: with the noise and clipping of the real training, or with
+    neither. The variant "linear_response" simulates nothing: it takes the coordinates for which linear
+    response forecasts the largest leak.
 
     Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
     forecast.
@@ -106,7 +107,7 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     canaries = knowledge.canaries
     expect = knowledge.expect_of_several()
     if fields.gc_s == _LINEAR_RESPONSE:
-        reason = knowledge.unresponsive
+        reason = knowledge.unresponsive  # why linear response cannot forecast; empty if it can
         require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
         return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
 
@@ -150,6 +151,7 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
         2 * canaries <= parameters,
         f"`canaries={canaries}`: give at most {most}, half the parameters, to be ranked among others",
     )
+    # Movements are measured from the final model of training without noise and canaries.
     return ranked.fresh_coordinates(canaries, parameters, knowledge.rehearsal())
 
 

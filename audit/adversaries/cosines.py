@@ -57,9 +57,9 @@ class OneShotCanaries(AdversaryFields):
 def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
     """Makes CotS: gradients along random directions, each scored by its direction's cosine with a vector.
 
-    The vector is -theta_T if the field `cots_score` is "weights". Else, for a single canary, it is the
-    displacement theta_0 - theta_T; for several, it is expected - theta_T, where the expected model is that of
-    training without noise and with half of every canary.
+    If the field `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the
+    displacement theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model
+    is trained without noise and with half of every canary, since a fair coin decides whether a canary is in.
     """
     from audit.adversaries import directions
 
@@ -67,7 +67,7 @@ def _make_cots(fields: CotS, knowledge: Knowledge) -> "Adversary":
     if knowledge.canaries == 1:
         origin = directions.initial_model if by_displacement else directions.zero_model
         return directions.random_direction(origin)
-    expect = knowledge.expect if by_displacement else directions.weights
+    expect = knowledge.expect if by_displacement else directions.weights  # `weights` expects zeros
     return directions.random_directions(knowledge.canaries, expect)
 
 

@@ -48,8 +48,9 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
         normal = jax.random.normal(key, theta_0.shape, theta_0.dtype)
-        gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))[None]
-        return RandomDirection(gradient, origin(theta_0))
+        gradient = jnp.asarray(clipping_norm * normal / jnp.linalg.norm(normal))
+        # [None] gives the gradient the axis of canaries: (1, p).
+        return RandomDirection(gradient[None], origin(theta_0))
 
     def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
         return state.gradient
@@ -62,7 +63,9 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         direction = state.gradient[0]  # the only canary, C * u
         displacement = state.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-        return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
+        # _TINY divides in place of 0.
+        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
+        return cosine[None]
 
     return Adversary(init, craft, score)
 

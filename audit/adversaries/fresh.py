@@ -57,10 +57,11 @@ def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> "Adversary":
     require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
 
     # Along a direction, in units of the learning rate times C, the noise has the variance steps * sigma^2.
-    # The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 / parameters.
+    # The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 / parameters. They
+    # interfere if that is more than a share of the noise; both sides below are multiplied by `parameters`.
     sigma = float(knowledge.hyper.noise_multiplier)
-    interference = canaries * knowledge.insertions**2
-    interferes = interference > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+    added = canaries * knowledge.insertions**2
+    interferes = added > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
     return sphere.fresh_directions(
         canaries,
         knowledge.rehearsal(),  # the final model without noise, from which scores measure the movement

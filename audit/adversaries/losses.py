@@ -29,7 +29,8 @@ class _LossFields(AdversaryFields):
         """Returns the function that gives the expected final model, for the field `loss_score`.
 
         For "excess", a score is an example's loss on the expected model minus its loss on the final model.
-        Else a score is minus the final loss; `plain` says so, as a mark that is never called.
+        Else a score is minus the final loss, for which no model is expected. The function `plain` then stands
+        for that: adversaries recognise it, and never call it.
         """
         from audit.adversaries import examples
 
@@ -85,7 +86,8 @@ def _make_loss(fields: Loss, knowledge: Knowledge) -> "Adversary":
     from audit.adversaries import examples
 
     features, labels = knowledge.data[:2]
-    arguments = (knowledge.model.loss, features, labels, knowledge.labels())
+    classes = knowledge.labels()  # their number; refuses labels that are not classes
+    arguments = (knowledge.model.loss, features, labels, classes)
     canaries = knowledge.canaries
     if canaries == 1:
         return examples.flipped_label(*arguments)
@@ -102,7 +104,8 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
     falling singular value. Without poison_mean, the mean is left out.
 
     Raises:
-      InputError: the data have fewer directions than end_direction, or no such label.
+      InputError: the data have fewer directions than end_direction, labels that are not classes, or no such
+        label; or features are not floats.
     """
     from audit.adversaries import examples
 
@@ -111,6 +114,7 @@ def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> "Adversary":
     require(fields.end_direction <= most, f"{data_have}; give at most {most}")
     label = fields.poison_label
     labels_are = f"`poison_label={label}`: the labels are 0 to {knowledge.classes - 1}"
+    # `labels` returns the number of classes, and raises where labels are not classes.
     require(0 <= label < knowledge.labels(), labels_are)
 
     tail = examples.Tail(
@@ -145,9 +149,8 @@ def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> "Adversary":
     def train(key: "Array", theta_0: "Array") -> "Array":
         return knowledge.simulate(noiseless, key, theta_0).theta
 
-    return examples.least_direction(
-        knowledge.model.loss, knowledge.principal, train, knowledge.labels()
-    )
+    classes = knowledge.labels()  # their number; refuses labels that are not classes
+    return examples.least_direction(knowledge.model.loss, knowledge.principal, train, classes)
 
 
 LOSS = AdversaryRow(

@@ -54,7 +54,8 @@ def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adve
         knowledge.canaries,
         fields.fresh,
     )
-    # Adversaries of an equal variant share compiled programs, so that it names all that these depend on.
+    # Adversaries with the same variant share compiled programs. So the variant states what their functions
+    # are made from: the score, the number of fresh examples, and the law of these in words.
     return adversary._replace(
         variant=f"{fields.examples_score} among {fields.fresh} of {generator.words}"
     )

@@ -328,6 +328,6 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         crafts_constant=True,
         draw=draw,
         all_in=True,
-        draws=parameters - canaries,
+        draws=parameters - canaries,  # the other coordinates, among which a canary's is ranked
         variant="afresh",
     )

@@ -124,6 +124,7 @@ def _fold_blocks(
     def add_block(total: Tree, block: tuple[Array, Array, Array]) -> tuple[Tree, None]:
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = block
+        # Of u, `draw_block` reads only size and dtype.
         directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
@@ -196,7 +197,12 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
 
         cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk).
 
-    It is 0 where that part of u is 0. The directions are drawn block by block from keys (K, blocks).
+    The projection of u onto all directions is V' w, of squared length (V u)' w. The part of direction k
+    orthogonal to the others has the squared length 1 / H_kk, and the dot product w_k / H_kk with u. So u's
+    component along that part has the squared length w_k^2 / H_kk.
+
+    The cosine is 0 where the part of u orthogonal to the others is 0. The directions are drawn block by block
+    from keys (K, blocks).
     """
 
     def add(total: tuple[Array, Array], directions: Array, u_block: Array) -> tuple[Array, Array]:
@@ -218,6 +224,7 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     # The squared length of u's part orthogonal to all directions, which rounding may make less than 0.
     off_all = jnp.maximum(jnp.vdot(u, u) - jnp.vdot(products, weights), 0.0)
     # For each direction: its dot product with u's part orthogonal to the others, and the length of that part.
+    # The squared length is off_all, plus w_k^2 / H_kk as derived above.
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))

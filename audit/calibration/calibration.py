@@ -67,7 +67,8 @@ class KnownMechanism(NamedTuple):
           assumes: the method's assumptions.
         """
         broken = self.law.breaks
-        # A single run has methods of its own, which need no further runs.
+        # A method that assumes many runs need not hold for a few. A single run has methods of its own, which
+        # need no further runs.
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
         return assumes & broken
@@ -270,6 +271,7 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     mu = np.array([value.mu for value in values])
     gives_mu = not math.isnan(first.mu)
 
+    # What is compared: mu if both truth and method give it, else epsilon. _SLACK is for rounding.
     true_epsilon = truth.epsilon
     exceeds = epsilon > true_epsilon + _SLACK
     if gives_mu and truth.mu is not None:
@@ -298,6 +300,8 @@ def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth)
     )
     if math.isnan(first.p_value):  # the curve was not tested
         return row
+
+    # The test rejects below the p-value CURVE_LEVEL, and has enough power from CURVE_POWER on.
     fired = np.array([value.p_value for value in values]) < CURVE_LEVEL
     powerful = np.array([value.power for value in values]) >= CURVE_POWER
     return row._replace(

@@ -200,6 +200,7 @@ class Tie(NamedTuple):
         largest values are taken over a fine grid of thresholds; they are 0 at least, since no leak is less.
         """
         failing = self.failing(setting.runs)
+        # From below N(0, 1) to above N(mu, 1), by _REACH standard deviations.
         thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
         false_positive_rates = special.ndtr(-thresholds)
         misses_of_working = special.ndtr(thresholds - setting.mu)
@@ -251,8 +252,9 @@ def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     """
     evidence = one_run_bounds.weigh_coins(coins)
     bounds = one_run_bounds.bound_by_guesses(evidence, setting.delta, setting.confidence)
-    is_not_gaussian = GAUSSIAN_CURVE in setting.law.breaks
-    return _values(bound for bound in bounds if not (is_not_gaussian and bound.assumes.gaussian))
+    if GAUSSIAN_CURVE in setting.law.breaks:  # the law's curve is not Gaussian
+        bounds = [bound for bound in bounds if not bound.assumes.gaussian]
+    return _values(bounds)
 
 
 def _audit_pairs(cosines: Cosines, setting: KnownMechanism) -> list[Value]:
@@ -342,6 +344,7 @@ def _require_directions(setting: KnownMechanism) -> None:
     """Raises InputError for too few runs, too many cosines, or no more dimensions than canaries."""
     runs = setting.runs
     canaries = setting.canaries
+    # Bounds are read at the numbers of runs in `stops`; if there are none, at the end.
     least = min(setting.stops, default=runs)
     require(least >= 1, f"`runs={least}`: give at least 1")
     most = f"give at most {MOST_COSINES:,} together"
@@ -419,7 +422,8 @@ def _draw_shifted_cosines(
     outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
     if setting.canaries > 1:
         outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
-    # The release u_j along that part; in the free dimensions it is noise, whose squared length is chi-square.
+    # The release u_j has a component along that part. In the free dimensions it is noise alone, whose squared
+    # length is chi-square.
     along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
     length = np.sqrt(along**2 + rng.chisquare(free, shape))
     return np.asarray(np.sqrt(outside) * along / length)

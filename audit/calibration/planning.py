@@ -88,14 +88,15 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     The share is proved on average over simulated audits, by the bound `lifted_gaussian`.
 
     Args:
-      setting: the mechanism; its numbers of runs and audits are not read.
+      setting: the mechanism, whose mu must be large enough for an epsilon above 0; its numbers of runs and
+        audits are not read.
       tightness: the share, between 0 and 1.
 
     Returns:
       The number of runs, to two digits; None if a million do not suffice.
 
     Raises:
-      InputError: A tightness out of range, or a truth of epsilon = 0.
+      InputError: A tightness out of range.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)

@@ -108,9 +108,10 @@ def check_accounting(
         outcomes["epsilon"] = _check_poisson(epsilon, delta, composition, examples)
     if examples is not None:
         outcomes["delta"] = _check_delta(delta, examples)
+    # The report passes only if the check of epsilon counts as tried: if a bound decides the claim.
     report = make_report("accounting", outcomes, needed=("epsilon",))
     stated = {"epsilon": epsilon, "delta": delta, **composition._asdict(), "batches": batches}
-    return report.add_provenance(None, stated)
+    return report.add_provenance(None, stated)  # None: no code of the caller was run
 
 
 def read_noise_multiplier(noise_multiplier: Any) -> float:
@@ -141,7 +142,7 @@ def _check_poisson(
     """
     epsilon = accounting.participant_upper_bound(composition, delta)
     bugs = []
-    if claimed < epsilon * (1 - _CLOSE):
+    if claimed < epsilon * (1 - _CLOSE):  # another accountant may differ by so much
         finding = findings.CLAIM_TOO_LOW.fill(
             claimed=claimed,
             epsilon=epsilon,
@@ -158,7 +159,7 @@ def _check_poisson(
         is_sampled = epsilon < accounting.epsilon_upper_bound(sigma, steps, delta)
     accountant = "PLD" if is_sampled else "exact, without sampling"
     text = f"dp-accounting ({accountant}) gives {epsilon:.4g} at delta {delta:g}"
-    if claimed > _LOOSE * epsilon:
+    if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
         text += f", which {claimed:.4g} is well above"
     return CheckOutcome(text, findings=bugs, figures={"claimed": claimed, "accounted": epsilon})
 
@@ -174,7 +175,7 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
       delta: the claimed delta.
       composition: the steps.
     """
-    # The upper bound is the smaller of two.
+    # The upper bound is the smaller of two: by RDP with sampling, and exact without.
     rdp = _compute_fixed_rdp_epsilon(composition, delta)
     unsampled = _compute_whole_epsilon(composition, delta)
     accountant = "RDP" if rdp < unsampled else "exact, without sampling"
@@ -184,9 +185,12 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     # its replacement has gradient zero: sums then have the laws that they have in Poisson batches with and
     # without an example. In the second pair, the two gradients are opposite.
     poisson = accounting.participant_upper_bound(composition, delta)
-    grid = max(LEAST_GRID, _FINE * epsilon)
-    least = max(poisson * (1 - _CLOSE), _compute_replaced_epsilon(composition, delta, grid))
+    grid = max(LEAST_GRID, _FINE * epsilon)  # of privacy losses, coarse enough to fit into memory
+    opposite = _compute_replaced_epsilon(composition, delta, grid)
+    least = max(poisson * (1 - _CLOSE), opposite)
     least = min(least, epsilon)  # computed bounds may cross by rounding
+
+    # The claim reaches the upper bound, or lies between the two, or is below the lower one.
     text = (
         f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
         f"least {least:.4g} leaks"
@@ -370,8 +374,9 @@ def _explain_claim(
     """
     if claimed == 0:  # the differences below are relative to the claim
         return ""
-    # A mistake is ruled out if an upper bound on its epsilon is more than 2% below the claim, or if its RDP
-    # epsilon is farther above the claim than RDP usually is above the exact epsilon.
+    # A mistake fits only if its exact epsilon is near the claim. It is ruled out if an upper bound on its
+    # epsilon is more than 2% below the claim. It is also ruled out if its RDP epsilon is above `most`: RDP's
+    # is hardly ever so far above an exact epsilon that equals the claim.
     least = claimed * (1 - _FITS)
     factor, summand = _RDP_EXCESS
     most = claimed * factor + summand
@@ -442,6 +447,7 @@ def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mist
         _Mistake("only one step is counted", Composition(sigma, 1, sampling_rate)),
         _Mistake("only one epoch is counted", Composition(sigma, batches, sampling_rate)),
         _Mistake("half the steps are counted", Composition(sigma, steps // 2, sampling_rate)),
+        # The noise's deviation sigma * C at C = 2, taken for sigma.
         _Mistake("sigma is counted with C = 2", Composition(2 * sigma, steps, sampling_rate)),
         _Mistake("sigma is squared", Composition(sigma**2, steps, sampling_rate)),
         _Mistake("the sampling rate is squared", Composition(sigma, steps, sampling_rate**2)),
@@ -465,6 +471,7 @@ def _list_mistakes(composition: Composition, examples: int | None) -> list[_Mist
     def is_another(mistake: _Mistake) -> bool:
         """Returns whether a mistake changes what is accounted for, within the accountant's range."""
         mistaken = mistake.composition
+        # `insertions` are the steps: each takes the example at the sampling rate.
         is_in_range = 1 <= mistaken.insertions <= accounting.MOST_SAMPLED
         return is_in_range and not np.allclose(mistaken, composition, rtol=1e-9, atol=0)
 

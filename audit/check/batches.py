@@ -199,6 +199,7 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     sizes = sample.sizes
     p_values = _test_poisson(sample)
     kind = _recognise_kind(sample)
+    # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
     # Where Poisson batches are not assumed, 1 takes the place of a row's p-value if the batches are as
@@ -217,11 +218,12 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
         text = "" if measured[row] else "as expected"
-        p_value_of = {sample.assumed: p_value}
+        p_value_of = {sample.assumed: p_value}  # by what the row tests: that batches are as assumed
         outcomes[row] = CheckOutcome(text, p_values=p_value_of, measured=measured[row])
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind)
 
+    # The rows that must be tried for the report to pass.
     needed = ("indices", "batch size", "spread of sizes", "every example")
     name_findings = partial(_name_findings, sample, kind)
     pictures = {"sizes": sizes, "expected": sample.expected_size}
@@ -229,11 +231,11 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
 
 
 def _describe_rate(sample: BatchSample) -> str:
-    """Returns in words the batches' mean size, and the relative error of the rate that the test would show.
+    """Returns in words the batches' mean size, and the smallest error of the rate that the test would show.
 
-    Over all batches, the number of examples drawn has the relative standard deviation sqrt((1 - rate) / its
-    mean). A two-sided normal test of a level shows, with the probability _SEEN, a difference of
-    z(level / 2) + z(1 - _SEEN) standard deviations, z(q) being the upper q-quantile.
+    The number of examples drawn over all batches is binomial: its relative standard deviation is
+    sqrt((1 - rate) / mean). A two-sided normal test shows a difference with probability _SEEN if it is
+    z(level / 2) + z(1 - _SEEN) standard deviations, where z(q) is the upper q-quantile.
     """
     drawn = sample.examples * len(sample.sizes) * sample.sampling_rate  # expected, over all batches
     level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
@@ -312,7 +314,8 @@ def _name_findings(
         odd_rows.remove("largest batch")
         # Sizes that are cut also spread less.
         odd_rows = [row for row in odd_rows if row != "spread of sizes"]
-    # For batches of the assumed kind, a finding that there is by now counts as explaining the other rows.
+    # Where a kind was recognised, it is the assumed one here, or no row is left. The findings so far then
+    # count as the explanation of all rows.
     if result and kind:
         return result
 
@@ -534,20 +537,21 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
     empty = int(np.sum(sizes == 0))
     empty_probability = (1 - sample.sampling_rate) ** examples
 
-    p_values = {}
+    p_values = {}  # in the order of the report's rows
     total_test = scipy.stats.binomtest(total, examples * batches, sample.sampling_rate)
     p_values["batch size"] = float(total_test.pvalue)
     # Simulations need all examples of a batch to be observed.
     if examples <= _FEW_EXAMPLES and examples == members.shape[1]:
-        simulated = _simulate_p_values(members, rate)
+        spread_p_values = _simulate_p_values(members, rate)
     else:
-        simulated = _approximate_p_values(sample, size_law)
-    p_values["spread of sizes"] = simulated["spread of sizes"]
+        spread_p_values = _approximate_p_values(sample, size_law)
+    p_values["spread of sizes"] = spread_p_values["spread of sizes"]
+    # Times 2, by Bonferroni, for the tests of the largest and of the smallest size.
     p_values["largest batch"] = min(2 * min(_compute_edge_p_values(sizes, size_law)), 1.0)
     empty_test = scipy.stats.binomtest(empty, batches, empty_probability)
     p_values["empty batches"] = float(empty_test.pvalue)
-    p_values["every example"] = simulated["every example"]
-    p_values["order"] = simulated["order"]
+    p_values["every example"] = spread_p_values["every example"]
+    p_values["order"] = spread_p_values["order"]
     p_values["together"] = _compute_together_p_value(sample)
     return p_values
 
@@ -629,9 +633,10 @@ def _measure_spreads(members: NDArray[np.bool_]) -> dict[str, NDArray[np.float64
 
 
 def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[float, float]:
-    """Returns one-sided p-values of the largest size, if it is too small, and of the smallest, if too large.
+    """Returns two one-sided p-values, for batch sizes that may be cut at a maximum and at a minimum.
 
-    They are the probabilities that no batch exceeds the largest size, and that none is below the smallest.
+    They are the probabilities that no Poisson batch would exceed the largest size, and that none would be
+    below the smallest.
 
     Args:
       sizes: (batches,) the sizes.
@@ -646,8 +651,8 @@ def _compute_edge_p_values(sizes: NDArray[np.int64], size_law: Any) -> tuple[flo
 def _count_together(sample: BatchSample) -> tuple[NDArray[np.int64], float]:
     """Returns how many batches hold both examples of each pair, and how many are expected to.
 
-    The counts are (observed, observed), with 0 on the diagonal and below. The expected number is that of
-    Poisson batches, the same for every pair.
+    The counts, of pairs of observed examples, are (observed, observed), with 0 on the diagonal and below. The
+    expected number is that of Poisson batches, the same for every pair.
     """
     members = sample.members.astype(np.float32)  # since products of floats are much faster
     together = np.rint(members.T @ members).astype(np.int64)
@@ -691,7 +696,8 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
     """Returns the two-sided p-value of the null hypothesis that values spread as a distribution does.
 
     The statistic is the sum of squared distances from the distribution's mean. It is scaled to a chi-square
-    variable, whose degrees of freedom follow from the distribution's kurtosis.
+    variable, with as many degrees of freedom as give it about the statistic's relative variance,
+    (2 + excess kurtosis) / n for n independent values.
 
     Args:
       values: (n,) the values.
@@ -700,7 +706,7 @@ def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> flo
     mean, variance, excess_kurtosis = distribution.stats("mvk")
     freedom = 2 * (len(values) - 1) / (2 + excess_kurtosis)
     squares = np.sum((values - mean) ** 2)
-    ratio = squares / (len(values) - 1) / variance
+    ratio = squares / (len(values) - 1) / variance  # about 1 under the null hypothesis
     return float(compute_two_sided_p_value(scipy.stats.chi2(freedom), ratio * freedom))
 
 
@@ -715,15 +721,15 @@ def _recognise_kind(sample: BatchSample) -> str:
     sizes = sample.sizes
     rate = sample.actual_rate
     windows = _split_into_passes(sample)
+    most_often = 0  # how often an example comes in a pass, at most
     log_at_most_once = 0.0  # log of the probability that no example comes twice in Poisson batches
-    most_often = 0
     for window in windows:
-        batches = len(window)
+        batches, observed = window.shape
         counts = window.sum(axis=0)
         most_often = max(most_often, int(counts.max(initial=0)))
+        # The logs of the probabilities that an example is in none, or in just one, of the Poisson batches.
         log_never = batches * math.log1p(-rate)
         log_once = math.log(batches * rate) + (batches - 1) * math.log1p(-rate)
-        observed = window.shape[1]
         log_at_most_once += observed * np.logaddexp(log_never, log_once)
     if windows and most_often <= 1 and log_at_most_once < math.log(_CERTAIN):
         # Shuffled batches are of equal size except for the last of a pass, or differ in size by 1. Empty
@@ -731,9 +737,11 @@ def _recognise_kind(sample: BatchSample) -> str:
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
+    # All Poisson batches have the first batch's size with the probability of this size to the power of how
+    # many batches there are.
     size_law = scipy.stats.binom(sample.examples, rate)
-    log_most_likely = float(size_law.logpmf(int(sizes[0])))
-    if np.ptp(sizes) == 0 and len(sizes) * log_most_likely < math.log(_CERTAIN):
+    log_same_size = float(size_law.logpmf(int(sizes[0])))
+    if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
         return FIXED
     return ""
 
@@ -795,7 +803,7 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
 
 
 def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
-    """Checks that shuffled batches leak no more than Poisson accounting claims, as far as is known.
+    """Checks that what shuffled batches leak at least is no more than Poisson accounting claims.
 
     The check does not apply to batches of another kind.
 

@@ -79,12 +79,13 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
-    Clipping stops added examples if one of them moves the step by C, or if a movement grows with an example's
-    features and then stops suddenly: the whole movement, or that of a layer that is clipped to a share of C.
+    Clipping stops added examples if one of them moves the step by C. It also does if a movement grows with an
+    example's features and then stops suddenly: the whole movement, or that of a layer that is clipped to a
+    share of C.
 
     Examples in place of a row are judged by size alone: by the largest movement, or by the radius of the
-    ball that holds their contributions. That radius is C only if contributions lie in all directions, so that
-    0.9 C is enough.
+    smallest ball that holds their contributions. For clipped examples that radius is C at most. It is less
+    if contributions do not lie in all directions, so that 0.9 C is enough.
 
     Args:
       probe: the step.
@@ -111,8 +112,8 @@ def _find_stopped_layers(tried: TriedExamples) -> list[int]:
     norms = np.sort([movement.layer_norms for movement in tried.movements.values()], axis=0)
     if len(norms) < 4 or not np.all(np.isfinite(norms)):
         return []
-    # norms[-1] is each layer's largest norm, norms[-4] its fourth largest. Layers that hardly move are left
-    # out.
+    # norms[-1] is each layer's largest norm, norms[-4] its fourth largest. Layers that move by less than
+    # 0.05 C are left out.
     stops = (norms[-4] * (1 + _PLATEAU) > norms[-1]) & (norms[-1] > 0.05)
     layers = np.flatnonzero(stops)
     loudest_first = layers[np.argsort(-norms[-1][layers])]
@@ -142,6 +143,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
             of this example in the loop.
             """
             batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
+            # The base is the parameters after the step without the example, at the same seed 0.
             difference = probe.run(batch, 0) - probe.base
             movement = probe.measure(difference, probe.base, len(batch[0]))
             return movement.norm if layer is None else float(movement.layer_norms[layer])
@@ -150,6 +152,7 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
             continue  # its features hardly move the step, so that there is no growth to look at
+        # The scales of features that give half of the movement's growth, and nearly all of it.
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
         # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
@@ -209,11 +212,12 @@ def is_sign_step(probe: StepProbe) -> bool:
 
 
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
-    """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
+    """Returns whether movements and noise are rescaled parameter by parameter, as by Adam's running means.
 
     The noise's deviation then differs between parameters. A movement is in units of eta C / B and the
     deviation in units of eta sigma C / B. If each parameter's movement is divided by the parameter's own
-    deviation, examples that are clipped to C stop at the norm 1; the four largest must be from 0.8 to 1.1.
+    deviation, examples that are clipped to C stop at the norm 1. The four largest norms must be from 0.8 to
+    1.1, which leaves room for the sampling error of the deviations.
     """
     if not drawn.varies_by_number():
         return False
@@ -237,8 +241,9 @@ def find_lost_signal(
 ) -> CheckFinding | None:
     """Returns the finding that examples stop at a fraction of C, if a mistake explains this; else None.
 
-    Such a mistake shrinks the examples' sum but not the noise. None, too, where a layer stops at
-    C / sqrt(layers): each layer is then clipped to its share of C.
+    Such a mistake shrinks the examples' sum but not the noise. None, too, where movements stop gradually,
+    where rounding is too coarse to tell, and where a layer stops at C / sqrt(layers): each layer is then
+    clipped to its share of C.
 
     Args:
       probe: the step.
@@ -252,7 +257,8 @@ def find_lost_signal(
     mistakes = factors.find_lost_signal(plateau, probe.settings, rows, tolerance)
     is_exact = tolerance < 0.1 * plateau + _FIT  # rounding changes the plateau by less than a tenth
 
-    # Each layer's largest norm, in units of C / sqrt(layers), where a layer stops that has its share of C.
+    # Each layer's largest norm in units of its share C / sqrt(layers). It is 1 where clipping stops the layer
+    # at its share.
     layer_norms = np.array([movement.layer_norms for movement in tried.movements.values()])
     trained_layers = np.unique(probe.layer[probe.is_trained]).size
     shares = np.max(layer_norms, axis=0) * trained_layers**0.5
@@ -290,7 +296,8 @@ def find_cause(
     if len(violations) == len(rows):  # only examples in certain rows exceed C
         return _describe_places(tried, rows)
 
-    # In the largest movement, most of the parameters that move do so by C, and none by more.
+    # Clipped number by number, if most of the parameters that move in the largest movement do so by C, and
+    # none by more.
     sizes = largest.sizes[largest.sizes > 1e-3]
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
@@ -307,11 +314,12 @@ def find_cause(
     plateau = find_plateau(tried)
     if not _stop_in_several_directions(tried, plateau):
         plateau = 0.0  # the same gradient several times: its norm does not come from clipping
+    # Mistakes to consider beside those that `find_mistakes` has, with the factor that each gives.
     special = {
         "an example that counts twice": 2.0,
         "divided by another batch size": probe.settings.batch_size / len(probe.rows[0]),
     }
-    mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)
+    mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)  # fitting to 0.5%
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
 
@@ -366,11 +374,12 @@ def _describe_excess(
     layer_norms = np.array([movement.layer_norms for movement in movements.values()])
     # Whether all examples stay within C once the few layers that move most are left out.
     if np.all(np.isfinite(layer_norms)) and len(probe.layer_names) > 1:
-        loudest = np.argsort(-np.max(layer_norms, axis=0))[: len(probe.layer_names) // 2]
-        for count in range(1, len(loudest) + 1):
-            other_norms = np.delete(layer_norms, loudest[:count], axis=1)
+        loudest_first = np.argsort(-np.max(layer_norms, axis=0))
+        for count in range(1, len(probe.layer_names) // 2 + 1):  # half of all layers at most
+            left_out = loudest_first[:count]
+            other_norms = np.delete(layer_norms, left_out, axis=1)
             if np.max(np.linalg.norm(other_norms, axis=1)) <= 1 + largest.tolerance:
-                names = ", ".join(probe.layer_names[i] for i in loudest[:count][:6])
+                names = ", ".join(probe.layer_names[i] for i in left_out[:6])  # at most six
                 return f"All but {names} stay within C: is their gradient clipped too?"
     if largest.norm < 1.1:  # nearly C, so that clipping is nearly right
         return "Is a number added to the norm or the factor, or are numbers left out of the norm?"
@@ -403,7 +412,7 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     # Layers are clipped one by one if none exceeds C, and the example that moves the step most moves several
     # layers by C.
     loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
-    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))
+    at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))  # how many, to 1% or to rounding
     if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
         moved = np.sum(peaks > 1e-3)  # layers that examples move at all
         name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
@@ -444,7 +453,8 @@ def _find_layers_clipped_apart(probe: StepProbe, layer_norms: Vector) -> BugCaus
       probe: the step.
       layer_norms: (examples, layers) the movements' norms within each layer.
     """
-    # A layer stops at C if its three largest norms are C, and it moves by C in an example that exceeds C.
+    # A layer stops at C if its three largest norms are C to 0.5%, and it moves by C in an example whose whole
+    # movement clearly exceeds C, by 5%.
     loudest = np.sort(layer_norms, axis=0)[-3:]
     exceeds = np.linalg.norm(layer_norms, axis=1) > 1.05
     at_c = np.abs(layer_norms - 1) < 0.005
@@ -492,7 +502,10 @@ def _shrinks_with_batch(drawn: DrawnNoise) -> bool:
 
 
 def _grows_with_features(tried: TriedExamples) -> bool:
-    """Returns whether scaling features or labels by 1000 makes movements more than 5 times as large."""
+    """Returns whether scaling features or labels by 1000 makes movements more than 5 times as large.
+
+    Compares the largest movement of examples at the largest scale, 1000, with that of unscaled examples.
+    """
     largest_scaled = 0.0
     largest_unscaled = 0.0
     for name, movement in tried.movements.items():
