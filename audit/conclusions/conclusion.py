@@ -396,9 +396,9 @@ class Conclusion(NamedTuple):
 
     @property
     def most_provable(self) -> float | None:
-        """Returns the epsilon that would be proven, whatever the curve, if the worlds' scores did not overlap.
+        """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-        No scores of as many runs in each world can prove more. None where runs have several canaries.
+        It is what scores prove that separate the worlds perfectly. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None
