@@ -89,9 +89,9 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     """
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
-    # The sum starts from an array (1,) that broadcasts: `canaries` checks the dimension, before any array of
-    # that length is made.
-    total: Array = length * sum(canaries(seed, run, count, dimension), start=np.zeros(1))
+    unit_vectors = canaries(seed, run, count, dimension)  # checks the dimension
+    # The sum starts from [0.], which broadcasts to the vectors' length.
+    total: Array = length * sum(unit_vectors, start=np.zeros(1))
     return total
 
 

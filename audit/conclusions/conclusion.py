@@ -117,8 +117,11 @@ class UpperBound(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Returns the bound's name in sentences and figures."""
-        if self.assumes == GIVEN:
+        """Returns the bound's name in sentences and figures.
+
+        It depends on what the bound assumes: "claim" for a number that is taken as given.
+        """
+        if self.assumes == GIVEN:  # from a caller or another accountant
             return "claim"
         if not self.hidden:
             return "upper bound"
@@ -222,13 +225,17 @@ class Conclusion(NamedTuple):
 
     @property
     def upper_bounds(self) -> tuple[UpperBound, ...]:
-        """Returns the upper bounds, the smallest epsilon first: on the last model alone, and as claimed."""
+        """Returns the upper bounds, the smallest epsilon first; there are two at most.
+
+        They are the hidden-state bound, on the last model alone, and the claimed bound on all models.
+        """
         upper_bounds = []
         if self.hidden_state is not None:
             bound = self.hidden_state.bound
             assumed = self.hidden_state.assumes
             upper_bounds.append(UpperBound(bound.epsilon, bound.mu, assumed, hidden=True))
         if self.upper_bound is not None:
+            # Without a `claim`, nothing says where the number comes from: it is taken as given.
             assumed = GIVEN if self.claim is None else self.claim.assumes
             upper_bounds.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
         return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
@@ -266,7 +273,8 @@ class Conclusion(NamedTuple):
     def curve_power(self) -> float:
         """Returns the power of the test of the Gaussian curve; 0 where there is no test.
 
-        It is the least power against the curves of other mechanisms.
+        Power is the probability with which the test refutes a curve that is not Gaussian. It is computed for
+        the curves of a few other mechanisms. This is the smallest of these powers.
         """
         test_and_power = self.test()
         if test_and_power is None:
@@ -312,10 +320,11 @@ class Conclusion(NamedTuple):
 
     @property
     def bets_on_curve(self) -> bool:
-        """Returns whether the claim's test bets against the whole claimed curve.
+        """Returns whether the test of the claim looks at its whole trade-off curve, by betting against it.
 
-        It does where the exact law of scores without the canary is known. Its e-value then grows with the
-        evidence. Other tests only refute a claim or do not, so that their e-value has one of two values.
+        It does where the exact law of scores without the canary is known. The e-value, the evidence against
+        the claim, then is what the bets have won. Elsewhere the test only compares a lower bound with the
+        claim, so that its e-value has only two values: for a refuted claim, and for any other.
         """
         if self.is_one_run:
             return self.one_run.is_null_known
@@ -344,20 +353,20 @@ class Conclusion(NamedTuple):
     def ranked(self) -> tuple[Bound, ...]:
         """Returns the bounds in the order in which tables show them, whatever their values.
 
-        The assumption-free bound comes first (after a limit on mu where the claim is GDP), then the bound
-        that assumes a Gaussian curve, then the others as computed. Bounds that the scores refute are marked.
+        The bounds of a single run stay as computed. Otherwise the assumption-free bound comes first, then the
+        bound that assumes a Gaussian curve, then the others as computed. For fresh directions with an upper
+        bound on mu, the limit on mu comes before all of these. `holds` is false in bounds that assume a
+        Gaussian curve which the scores refute.
         """
         if self.is_one_run:
             return self.bounds
         pair = self._pair
-        first = [pair.free, pair.gaussian]
+        methods = [pair.free, pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
-            first.insert(0, EXACT_NULL_GDP)  # the number to read where the claim is one of GDP
-        methods = list(dict.fromkeys(first))  # some may be the same
-        for bound in self.bounds:
-            if bound.method not in methods:
-                methods.append(bound.method)
-        return tuple(self.bound(method) for method in methods)
+            methods.insert(0, EXACT_NULL_GDP)  # the number to hold against the upper bound on mu
+        methods += [bound.method for bound in self.bounds]
+        without_repeats = dict.fromkeys(methods)  # keeps the order
+        return tuple(self.bound(method) for method in without_repeats)
 
     def _mark_refuted(self, bound: Bound) -> Bound:
         """Returns a bound, with `holds` false if it assumes a Gaussian curve that the scores refute."""
@@ -387,9 +396,9 @@ class Conclusion(NamedTuple):
 
     @property
     def most_provable(self) -> float | None:
-        """Returns the epsilon that would be proven, whatever the curve, if no guess were wrong.
+        """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-        No scores of as many runs in each world can prove more. None where runs have several canaries.
+        It is what scores prove that separate the worlds perfectly. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None

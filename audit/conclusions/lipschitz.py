@@ -97,7 +97,8 @@ def hidden_state(
             return row.not_convex
         return _bound_measured(setting, given, delta)
 
-    # A convex loss has a bound on any data. That on the data of this setting, if given, takes its place.
+    # A convex loss has a bound on any data, whose rows the loader keeps within the norm. A bound on the data
+    # of this setting, if given, takes its place.
     any_data = f"any data with |x| <= {row.convex.norm:g}"
     steps_on_any_data = Steps(
         _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
@@ -107,7 +108,8 @@ def hidden_state(
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
         state = _bound(setting, given._replace(reason=reason), delta)
 
-    # How much of the bound an adversary attains, where it inserts at known steps with noise.
+    # For comparison, the bound comes with the mu of a simple adversary. That mu is computed only beside a
+    # finite bound (without noise it is infinite), and for an adversary who knows the steps of its insertions.
     if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
         return state
     return state._replace(constant=compute_mu_along_one_direction(setting))
@@ -263,14 +265,17 @@ def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
-    """Returns the shift by the canary at each of T steps (T,), in units of eta C / B: 1 where it is inserted.
+    """Returns the shift by the canary at each of T steps (T,): 1 where it is inserted, 0 elsewhere.
 
-    It is 0 at all other steps. A sampler that draws a single step of each epoch is taken to insert the canary
-    at the epoch's last step.
+    The unit is eta C / B: the learning rate times the clipping norm over the batch size.
+
+    A sampler that draws a single step of each epoch has no fixed steps. The epoch's last step stands for the
+    drawn step: `_bound_for` takes payments and slopes from this order. With Poisson
+    sampling the canary counts as inserted at every step that may take it.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)
-    batches = setting.sampling.batches
+    batches = setting.sampling.batches  # steps in an epoch, for samplers by epochs; else 0
     if batches:
         shifts[batches - 1 :: batches] = 1
     else:
@@ -282,7 +287,10 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 def _mix_orders(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureLimit:
-    """Returns the bound on the last model by the mixture over orders of batches; simulating takes seconds.
+    """Returns the bound on the last model by the mixture over orders of batches.
+
+    An order is a list of the steps that take a canary. Few orders are enumerated. Many are simulated, which
+    takes seconds.
 
     Args:
       sampler: how canaries' steps are drawn: one of each epoch, or by Poisson sampling.
@@ -336,28 +344,36 @@ def _compute_constant_of_curved(setting: Setting, curved: Curved) -> float:
     """Returns the Lipschitz constant, on any data, of the steps of a model with bounded curvature.
 
     A step is theta - eta (g + lambda theta), with learning rate eta, weight decay lambda, and the mean g of
-    clipped gradients. The eigenvalues of the loss's Hessian lie between -m and L. If no gradient is long
-    enough to be clipped, the Hessian is the derivative of g, so that the eigenvalues of the step's Jacobian
-    lie between 1 - eta (lambda + L) and 1 - eta (lambda - m). If clipping may act, the derivative of g need
-    not be symmetric. But its norm is still at most max(m, L), since clipping is a projection, which moves no
-    two gradients apart.
+    clipped gradients. The eigenvalues of an example's Hessian lie between -m and L.
+
+    Without clipping, the derivative of g is the mean Hessian. The eigenvalues of the step's Jacobian then lie
+    between 1 - eta (lambda + L) and 1 - eta (lambda - m), and the constant is the larger of both in size.
+
+    Where clipping may act, the derivative of g need not be symmetric, but its norm is at most max(m, L):
+    clipping is a projection, which moves no two gradients apart. The constant is then
+    |1 - eta lambda| + eta max(m, L), by the triangle inequality.
     """
     mechanism = setting.mechanism
     rate = mechanism.learning_rate
     decay = mechanism.weight_decay
-    if mechanism.clipping_norm < curved.largest_gradient:
-        return abs(1 - rate * decay) + rate * max(curved.largest_negative, curved.largest_positive)
-    return max(
-        abs(1 - rate * (decay - curved.largest_negative)),
-        abs(1 - rate * (decay + curved.largest_positive)),
-    )
+    negative = curved.largest_negative  # m
+    positive = curved.largest_positive  # L
+    may_clip = mechanism.clipping_norm < curved.largest_gradient
+    if may_clip:
+        return abs(1 - rate * decay) + rate * max(negative, positive)
+    return max(abs(1 - rate * (decay - negative)), abs(1 - rate * (decay + positive)))
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns why only composition can bound the last model, whatever the model; else an empty string.
+    """Returns why the hidden-state bound does not hold for a setting, whatever its model; empty if it may.
 
-    The hidden-state bound needs steps that are a map of the last model alone, the same map in both worlds,
-    computed precisely; an adversary who sees the last model alone; and a schedule that it covers.
+    The bound needs steps that are a map of the model before them alone. The map must be the same in both
+    worlds and computed precisely. The adversary must see only the last model, and the steps of a canary must
+    be fixed, or drawn by a sampler that the bound covers.
+
+    Args:
+      setting: the setting of the audit.
+      own_model: whether the model is a caller's own.
     """
     mechanism = setting.mechanism
     adversary = setting.adversary
@@ -365,10 +381,12 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return f"a step of {mechanism.optimizer} depends on more than the last model"
     if isinstance(adversary, OneShotCanaries) and adversary.observe == "all":
         return "this adversary sees every model"
-    if setting.sampling.times:
+    if setting.sampling.times:  # each canary has so many steps, drawn beforehand
         return "each canary comes at random steps"
+    # A step's map then has the canaries' gradients in it, beside those of the data.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
         return "the gradients of the other canaries depend on the model"
+    # The zoo's models are bounded for exact products alone; a caller answers for an own model's constants.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"
     return ""

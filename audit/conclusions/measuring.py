@@ -84,8 +84,8 @@ def measure_steps(
     """Returns Lipschitz constants of a setting's steps, measured along rehearsed runs; shows a progress bar.
 
     A constant is the largest singular value of the step's Jacobian. A secant is the distance of two models
-    after a step, over their distance before it. If a secant exceeds what derivatives explain, steps have
-    kinks.
+    after a step, over their distance before it. If a secant exceeds what derivatives explain, the steps have
+    kinks, as at a ReLU. `kink` of the result then says so, since derivatives bound no such steps.
 
     Args:
       setting: the setting of the audit.
@@ -97,21 +97,24 @@ def measure_steps(
     begun = time.monotonic()
     if kinks:
         # Steps that are known to have kinks have no bound, whatever secants show. As few secants as possible
-        # are measured, at least one of each kind.
+        # are measured: about one step of a run for those along given lines (walked), and for those that a
+        # search climbs to (searched).
         effort = effort._replace(walked=1, searched=1)
-    count = rehearsal.count_measured(setting.schedule.steps, effort)
+    count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):
-        # Secants span the distance of both worlds' models. While constants are unknown, it is taken as if
-        # steps stretched nothing.
+        # Secants are as long as the distance of both worlds' models. That distance depends on the constants,
+        # which are unknown as yet: the rehearsal takes the distance for constants of 1.
         distances_unstretched = lipschitz.coupling_distances(setting, 1.0)
         measured = rehearsal.rehearse(game, clipped_sum, effort, distances_unstretched, line)
         constants = measured.constants
+        # With the measured constants, the search for worse secants takes the distance that follows from them.
         distances = lipschitz.coupling_distances(setting, constants)
         searched_secants = rehearsal.search_secants(game, clipped_sum, measured, distances, effort)
 
+    # The worst secant is the one that is stretched most beyond what derivatives explain.
     secants = [*measured.secants, *searched_secants]
     worst = max(secants, key=lambda secant: secant.excess)
     kink = _describe_kink(worst, kinks)

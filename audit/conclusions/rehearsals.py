@@ -66,8 +66,9 @@ def require_rehearsals(requested: object, rehearsals: int | None) -> None:
 def require_measurable(setting: Setting) -> None:
     """Raises InputError for a setting whose last model has no bound, whatever is measured."""
     # Any delta and constants will do: whether there is a bound does not depend on them.
-    reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
-    if isinstance(reason, str):
+    bound_or_reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
+    if isinstance(bound_or_reason, str):
+        reason = bound_or_reason
         message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
         raise InputError(message)
 
@@ -91,12 +92,13 @@ def _is_proven(setting: Setting) -> bool:
 
 
 def _is_measured_by_default(setting: Setting) -> bool:
-    """Returns whether a setting's steps are measured where the caller requests neither that nor the contrary.
+    """Returns whether a setting's steps are measured where the caller gives no `lipschitz`.
 
     They are if the model is smooth, not every step takes a canary, and the last model can have a bound. In
     all other cases measuring is left to a request.
     """
     if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
         return False
-    state = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))  # any delta and constants
-    return not isinstance(state, str)
+    # Any delta and constants will do: whether there is a bound does not depend on them.
+    bound_or_reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
+    return not isinstance(bound_or_reason, str)

@@ -109,10 +109,15 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 
 
 def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the field `claim_test` of a conclusion's JSON; none where the claim is not tested."""
+    """Returns the field `claim_test` of a conclusion's JSON; empty where the claim is not tested.
+
+    It has the e-value, whether the claim is refuted, and the number of runs. Its field `seen` is the smallest
+    departure from the claim that so many runs would have refuted, or None.
+    """
     test = conclusion.claim_test
     if test is None:
         return {}
+    # A record inside a record, which `_asdict` of the outer record leaves as it is.
     seen = None if test.seen is None else test.seen._asdict()
     return {"claim_test": {**test._asdict(), "seen": seen}}
 
@@ -195,14 +200,14 @@ def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns fields for JSON on the last model alone: its upper bound, or why there is none.
 
-    `last_model` has the bound and its margins, or `why_not`; `hidden_state` has the bound, its assumption and
-    the range of the steps' Lipschitz constants. Empty where neither a bound nor a reason is known.
+    `last_model` has the bound and its margins, or `why_not`. `hidden_state` has the bound, its assumption,
+    the range of the steps' Lipschitz constants, and the canary's schedule: it is inserted at step `insert` of
+    every `k` steps. Empty where there is neither a bound nor a reason.
     """
     hidden_state = conclusion.hidden_state
     if hidden_state is None:
-        if not conclusion.uncovered:
-            return {}
-        return {"last_model": {"why_not": conclusion.uncovered}}
+        why_not = conclusion.uncovered
+        return {"last_model": {"why_not": why_not}} if why_not else {}
     fields = {
         "epsilon": finite(hidden_state.bound.epsilon),
         "mu": finite(hidden_state.bound.mu),

@@ -84,10 +84,11 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     if finite.size == scores.size:
         return worlds
     # Without any finite score, infinities and NaN are placed around 0.
-    lowest = float(finite.min(initial=np.inf)) if finite.size else 0.0
-    highest = float(finite.max(initial=-np.inf)) if finite.size else 0.0
+    lowest = float(finite.min()) if finite.size else 0.0
+    highest = float(finite.max()) if finite.size else 0.0
     require_squares(max(abs(lowest), abs(highest)))
-    # Large beside the scores, so that rounding does not put the replacements among them.
+    # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
+    # gap is large beside the scores, so that rounding does not put these numbers among them.
     gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)

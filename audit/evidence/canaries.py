@@ -81,10 +81,11 @@ class RunErrors(NamedTuple):
     paired: bool
 
     def rates(self) -> tuple[Array, Array]:
-        """Returns estimates by each run of (the false-positive rate (m,), the false-negative rate (n,)).
+        """Returns an estimate of each error rate from each run: (false-positive (m,), false-negative (n,)).
 
-        They are unbiased, or too high on average (see `scale_in`). An estimate may be above 1, up to
-        `scale_out` or `scale_in`, which it reaches where all guesses are wrong.
+        An estimate is a run's share of errors times a scale. On average it is the true rate, or more where a
+        caller's coins may be unfair (see `scale_in`). The scale is the largest value that it can have: with
+        fair coins, whose scale is 2, it may exceed 1.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -208,6 +209,7 @@ class CoinLimits(NamedTuple):
         for misses and 1 / (1 - p) for false alarms. The lower limit of p is taken for the first, the upper
         for the second, which makes both scales large enough.
         """
+        # Limits of 0 and 1 would divide by 0.
         scale_in = 1 / max(self.low, _TINY)
         scale_out = 1 / max(1 - self.high, _TINY)
         return errors._replace(scale_in=scale_in, scale_out=scale_out)
@@ -272,8 +274,15 @@ class Coins(NamedTuple):
         misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
         # A fair coin puts a canary in: it can be missed in half of all runs only. So misses as a share of all
-        # runs count twice, for a rate among the canaries that are in. False alarms do likewise.
-        return RunErrors(misses, alarms, *self.canaries, scale_in=2.0, scale_out=2.0, paired=True)
+        # canaries count twice, for a rate among those that are in. False alarms do likewise.
+        return RunErrors(
+            misses,
+            alarms,
+            *self.canaries,
+            scale_in=2.0,
+            scale_out=2.0,
+            paired=True,  # each run has misses and alarms
+        )
 
     def limits(self, error: float) -> CoinLimits | None:
         """Returns Clopper-Pearson limits of the probability that a canary is in.
@@ -293,7 +302,7 @@ class Coins(NamedTuple):
     def _select(self, places: Places) -> "Coins":
         """Returns the scores and bits at places (runs, K), indices into the flattened arrays.
 
-        Its `failed` is 0: only notes on the scores of all runs report that number.
+        `failed` of the result is 0, its default: it is reported for all runs only, not for a part of them.
         """
         return Coins(self.scores.flat[places], self.presence.flat[places], self.given)
 
@@ -368,7 +377,14 @@ class Sets(NamedTuple):
         """
         misses = (self.inserted <= threshold).sum(1).astype(np.float64)
         alarms = (self.fresh > threshold).sum(1).astype(np.float64)
-        return RunErrors(misses, alarms, *self.canaries, scale_in=1.0, scale_out=1.0, paired=False)
+        return RunErrors(
+            misses,
+            alarms,
+            *self.canaries,
+            scale_in=1.0,  # every canary of the runs that give misses is in
+            scale_out=1.0,
+            paired=False,  # misses and alarms come from different runs
+        )
 
     def limits(self, error: float) -> None:
         """Returns None: no coins decide which canaries are in."""
@@ -541,6 +557,8 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     matrix_out = _as_matrix(array_out)
     has_several_canaries = matrix_in.shape[1] != 1 or matrix_out.shape[1] != 1
     if has_several_canaries:
+        # Refuses empty arrays. Those with a single canary are checked where bounds are computed, by
+        # `estimate.check_scores`, and so is whether their scores are all equal.
         _matrix("in ", matrix_in)
         _matrix("out ", matrix_out)
     failed = _count_failed(matrix_in, matrix_out)

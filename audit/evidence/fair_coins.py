@@ -217,9 +217,9 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
 def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
-    The p-value, of at most so many different rows, is exact for up to 4000 rows. For more it is Chernoff's
-    bound on the number of rows that repeat an earlier row: exp(r - m + r log(m / r)) for r repeats with a
-    mean of at most m.
+    The p-value is the probability that fair coins give at most as many different rows. Up to 4000 rows it is
+    exact. Beyond, it is a bound on the probability of at least r repeats, where a repeat is a row that equals
+    an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at most m.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
@@ -235,7 +235,8 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     repeats = rows - kinds
     if repeats <= mean:  # the bound is for more repeats than the mean: the p-value is 1
         return _Test(0.0, message)
-    return _Test(float(repeats - mean + repeats * (np.log(mean) - np.log(repeats))), message)
+    log_bound = repeats - mean + repeats * (np.log(mean) - np.log(repeats))
+    return _Test(float(log_bound), message)
 
 
 def _law_of_kinds(balls: int, bins: float) -> Array:
@@ -244,10 +245,12 @@ def _law_of_kinds(balls: int, bins: float) -> Array:
     Balls are thrown in turn, each into one of `bins` bins at random.
     """
     law = np.zeros(balls + 1)
-    law[0] = 1.0
+    law[0] = 1.0  # before the first ball no bin is occupied
+    # With k occupied bins, the next ball falls into an occupied bin with probability k / bins. More than
+    # `bins` can't be occupied: shares above 1 are cut, and have no probability.
     taken_shares = np.arange(balls + 1) / bins
     for _ in range(balls):
-        # A ball falls into an empty bin, or into one that is occupied already.
+        # A ball in an empty bin raises the number of occupied bins by 1; any other ball leaves it as it is.
         into_empty_bin = np.maximum(1 - taken_shares[:-1], 0.0) * law[:-1]
         law *= np.minimum(taken_shares, 1.0)
         law[1:] += into_empty_bin

@@ -84,7 +84,8 @@ def given(
       in_order: whether rows are in the order in which runs were begun.
 
     Raises:
-      InputError: for values that fit no audit, and for cosines that the declared directions hardly give.
+      InputError: for values that fit no audit, and for cosines that are very unlikely if every run draws
+        uniform directions in `dimension` dimensions afresh.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
@@ -117,7 +118,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
     It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's
     own mean is subtracted first. The p-value is 1 where nothing can be tested: with fewer than 3 runs or 10
-    canaries, or where all cosines of a run are equal.
+    canaries, with too few cosines that count, or where no run has cosines that differ.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -133,29 +134,33 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     between = float((deviations.sum(0) ** 2 / np.maximum(counts, 1)).sum())
     # A degree of freedom goes to each run's mean, and one to each canary's mean but the last.
     freedom = presence.sum() - np.count_nonzero(presence.any(1)) - (groups - 1)
-    # Nothing can be tested with too few canaries or cosines, or where all cosines of a run are equal.
+    # Nothing can be tested with too few canaries or cosines, or where cosines equal their run's mean, up to
+    # rounding.
     if groups < 2 or freedom < 1 or total <= _ALIKE**2 * presence.sum():
         return 1.0
-    within = max(total - between, 1e-12 * total) / freedom  # above 0 despite rounding
-    return float(special.fdtrc(groups - 1, freedom, between / (groups - 1) / within))
+    variance_within = max(total - between, 1e-12 * total) / freedom  # above 0 despite rounding
+    ratio = between / (groups - 1) / variance_within
+    return float(special.fdtrc(groups - 1, freedom, ratio))
 
 
 def describe_dimension(design: Fresh) -> str:
     """Returns a sentence, for the notes below a table, on how well cosines tested a caller's dimension.
 
-    It states how many times too large a dimension would have been refused with probability 0.9.
+    It states the factor by which the dimension would have had to be too large to be refused with probability
+    0.9. The test is that of the cosines' law where enough canaries were out. Elsewhere it is that of the
+    spread of the cosines of canaries that were in.
     """
     declared = f"dimension {design.dimension:,}"
     untested = (
         f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
     )
     out = design.out()
-    if len(out) >= LEAST:  # their law is known, and is tested rather than the spread of the others
+    if len(out) >= LEAST:
         factor = _least_of_law_test(len(out))
         tested = f"{len(out):,} cosines of canaries that are out"
     else:
         spread = measure_spread(design)
-        if spread.freedom < LEAST - 1:
+        if spread.freedom < LEAST - 1:  # `_require_spread` tests nothing then
             return untested
         # A dimension that is f times too large makes the F statistic f times as large. The test refuses what
         # is above `limit`. A variable of the F law exceeds limit / f with probability _POWER.
@@ -178,9 +183,10 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
     With one canary a run, they spread about the mean of all runs. Failed runs are left out.
 
-    The F law, of the mean squared deviation times d, allows for leave-one-out cosines, which depend on each
-    other within a run. Let K be the number of canaries in a run and d the dimension. The squares vary as if a
-    share 1 - K/d of them were independent, over a denominator with d - K degrees of freedom for each run.
+    The F law is that of the mean squared deviation times d, for uniform directions in d dimensions. Its two
+    degrees of freedom allow for leave-one-out cosines, which depend on each other within a run. With K
+    canaries a run, the numerator has a share 1 - K/d of the degrees of freedom of independent cosines. The
+    denominator has d - K for each run. Where K is small beside d this is nearly a chi-squared law.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -201,10 +207,12 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
 
 def _least_of_law_test(cosines: int) -> float:
-    """Returns how many times too large a dimension is that the test of the law refuses with probability 0.9.
+    """Returns the factor by which a dimension is too large if the law's test refuses it with probability 0.9.
 
-    This factor is the declared dimension over the true dimension. It is computed for the sum of squared
-    cosines alone: times the true dimension, that sum is chi-squared.
+    The test multiplies the sum of squared cosines by the declared dimension, and refuses what is above a
+    quantile of the chi-squared law. Let X be that sum times the true dimension, which is chi-squared. Let f
+    be the declared dimension over the true dimension. The f for which f X exceeds the quantile with
+    probability 0.9 is a ratio of two quantiles. The test's other statistic is left out here.
 
     Args:
       cosines: number of tested cosines, of canaries that are out.

@@ -190,12 +190,14 @@ def place(ranks: ArrayLike, draws: int) -> Array:
     It is the cosine that a random direction exceeds with probability rank / (M + 1), where M = draws. A
     canary that is out has this rank, or a better rank, with the same probability.
 
-    The cosine is then lowered a little, against rounding. So at any threshold t at most floor((M + 1) a(t))
-    of the M + 1 ranks lie above t, where a(t) is the probability of a cosine above t.
+    Each cosine is then lowered by a billionth, so that rounding lifts no rank above a threshold. So a canary
+    that is out is placed above a threshold with at most the probability of a random direction's cosine there.
     """
     from audit.laws import cosine_law  # loads SciPy
 
+    # The last rank, M + 1, would have the tail 1 and the cosine -1, which stands for a failed run.
     tails = np.minimum(np.asarray(ranks, np.float64) / (draws + 1), _MOST_TAIL)
+    # The law is symmetric: minus the quantile at a level is exceeded with a probability of this level.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return np.asarray(cosines - _BELOW * np.abs(cosines))
 
@@ -205,9 +207,11 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
 
     Rank r becomes a normal deviate with a tail probability drawn uniformly from (r - 1) / (M + 1) to
     r / (M + 1), by a fixed seed. The deviates are tested for the normal law by the Kolmogorov-Smirnov test,
-    and by the sum of their squares. Ranks of a run share its fresh draws. With k canaries out among M draws
-    this makes the variance of a mean about 1 + k / M times that of independent ranks. So both tests take the
-    number of values to be smaller by this factor.
+    and by the sum of their squares.
+
+    Ranks of a run share its fresh draws, so that they tell less than as many independent ranks. With k
+    canaries out in each run, the variance of a mean is about 1 + k / M times that of independent ranks. So
+    both tests take the number of ranks to be smaller by this factor.
 
     Args:
       ranks: (R, K), from 1 to M + 1.
@@ -229,13 +233,14 @@ def measure_law(ranks: NDArray[np.int64], is_out: Bits, draws: int) -> float:
     shared_variance = float(canaries_out @ canaries_out) / total_out**2 / draws
     independent = 1 / (own_variance + shared_variance)  # effective number of independent ranks
 
-    spread = np.random.default_rng(0).random(total_out)
-    deviates = -special.ndtri((ranks[is_out] - spread) / (draws + 1))
+    place_in_rank = np.random.default_rng(0).random(total_out)  # from 0 to 1, within each rank
+    deviates = -special.ndtri((ranks[is_out] - place_in_rank) / (draws + 1))
+    # The sum of the squares of `independent` deviates, for the chi-squared law; two-sided.
     squares = independent * float(np.mean(deviates**2))
     tail = min(stats.chi2.cdf(squares, independent), stats.chi2.sf(squares, independent))
     chi_squared_p = 2 * tail
     distance = stats.kstest(deviates, "norm").statistic
-    # Its law needs at least 1 value.
+    # The law of the distance is that of a whole number of values, at least 1.
     kolmogorov_p = stats.kstwo.sf(distance, max(int(independent), 1))
     return float(min(2 * min(kolmogorov_p, chi_squared_p), 1.0))
 

@@ -132,9 +132,10 @@ def tables_of(design: Design | Fresh) -> list[RowTable]:
 def find_block(rows: Places) -> RepeatedBlock | None:
     """Returns a block of rows that comes again later; None where repetition may be chance.
 
-    A block is returned only if independent rows would repeat such a block with a probability below
-    REFUSED_BELOW. A block's evidence is -log of its probability. A row adds -log of the share of rows that
-    equal it. Of a stretch of equal rows only the first counts, since sorting makes long stretches.
+    A block's evidence is -log of the probability that independent rows equal the block's rows. A row adds
+    -log of the share of all rows that equal it. Of a stretch of equal rows only the first counts, since
+    sorting makes long stretches. A block is returned only if it has so much evidence that independent rows
+    would repeat such a block anywhere with a probability below REFUSED_BELOW.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
@@ -202,34 +203,37 @@ def _find_repeated_window(
 ) -> RepeatedBlock | None:
     """Returns the repeated block with the most evidence that a search meets; None if that is below `least`.
 
-    Windows of 1, 2, 4, ... stretches are numbered by their content, the same for equal windows (Karp, Miller
-    and Rosenberg, 1972), and windows that occur once are dropped. The longest windows that are left show by
-    how many stretches copies are shifted. Only the most frequent of these shifts are tried.
+    The search has two parts. First, it looks for long windows of stretches that occur more than once. Windows
+    of 1, 2, 4, ... stretches are numbered such that equal windows have the same number (Karp, Miller and
+    Rosenberg, 1972), and windows that occur once are dropped. The distances between equal windows of the
+    greatest length show by how many stretches copies are shifted. Second, for each of the most frequent
+    shifts, it takes the sequence of stretches with the most evidence that comes again at this shift.
 
     Args:
       stretches: the stretches of equal rows, in order.
       evidence: (s,), -log of the probability that a row has the stretch's value, for each stretch.
       least: the evidence below which a repetition may be chance.
     """
-    total = np.concatenate([[0.0], np.cumsum(evidence)])  # the evidence before each stretch
+    total = np.concatenate([[0.0], np.cumsum(evidence)])  # total[i]: of the first i stretches
     symbols = stretches.symbols
     size = len(symbols)  # the number of stretches
 
+    # First part: the shifts between equal windows of the greatest length. Places are indices of stretches.
     # Invariant: numbers[i] is the number of the window of `length` stretches that starts at places[i].
     numbers = symbols.copy()
     places = np.arange(size)
     length = 1
-    shifts = np.zeros(0, np.int64)
+    shifts = np.zeros(0, np.int64)  # at the end, those of the longest repeated windows
     while True:
         places, numbers = _keep_repeated(places, numbers)
         if not len(places):
             break
         shifts = _find_shifts(places, numbers)
-        # A repeated window of twice the length consists of two windows that are both repeated. Those that
-        # are not have the number -1.
+        # A repeated window of twice the length consists of two windows that are both repeated. `by_place` has
+        # the number of the window that starts at each stretch, -1 if that window is not repeated.
         by_place = np.full(size, -1, np.int64)
         by_place[places] = numbers
-        fits = places + 2 * length <= size
+        fits = places + 2 * length <= size  # not beyond the last stretch
         second = by_place[places[fits] + length]
         is_second_repeated = second >= 0
         places = places[fits][is_second_repeated]
@@ -237,6 +241,7 @@ def _find_repeated_window(
         numbers = by_place[places] * size + second[is_second_repeated]
         length *= 2
 
+    # Second part: the block with the most evidence at any of the shifts, at least `least`.
     best = None
     most = least
     for shift in _find_common_shifts(shifts):
@@ -281,11 +286,11 @@ def _find_common_shifts(shifts: Places) -> list[int]:
 
 
 def _find_best_match(symbols: Places, total: Array, shift: int) -> tuple[int, int]:
-    """Returns the sequence of stretches with most evidence among those that come again `shift` places later.
+    """Returns the sequence of stretches with the most evidence that comes again `shift` stretches later.
 
     Args:
       symbols: (s,), a number for each stretch, the same for equal stretches.
-      total: (s + 1,), the evidence of all stretches before each, and of all stretches.
+      total: (s + 1,), cumulative evidence: total[i] is that of the first i stretches.
       shift: distance in stretches at which at least one stretch comes again.
 
     Returns:
