@@ -65,8 +65,8 @@ def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
         x = epsilon / mu
         mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
         log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2  # log phi(x)
-        # The log of 1 - x Phi(-x) / phi(x). For x of _FAR or more this is about 1 / x^2, which the difference of
-        # two numbers near 1 would lose.
+        # The log of 1 - x Phi(-x) / phi(x). For x of _FAR or more this is about 1 / x^2, which the difference
+        # of two numbers near 1 would lose.
         log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
         return np.asarray(np.log(mu) + log_density + log_share)
 
