@@ -103,8 +103,8 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # The round of each canary of `order`. The permutations of all parts form a single row of places, which
-        # is dealt evenly to all rounds: of n places, place j goes to round j * rounds / n, rounded down.
+        # The round of each canary of `order`. The permutations of all parts form a single row of n places,
+        # which is dealt evenly to all rounds: place j goes to round j * rounds / n, rounded down.
         places = i * canaries + np.arange(canaries)
         joined_rounds = places * rounds // (canaries * repetitions)
         mask[joined_rounds, order] = 1

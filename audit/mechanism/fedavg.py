@@ -149,9 +149,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         """
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
-        beside = (
-            _THETAS_IN_MEMORY * theta_0.nbytes
-        )  # the vectors (p,), however many clients there are
+        beside = _THETAS_IN_MEMORY * theta_0.nbytes  # the vectors (p,)
         return client.times(at_once, beside)
 
     return base.Mechanism(start, segment, memory, choices.spreads)
