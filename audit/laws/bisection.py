@@ -20,9 +20,13 @@ def find_bracket(holds: Callable[[float], bool], low: float, first: float) -> Br
     """Returns an interval in which a condition on a parameter ceases to hold, by doubling.
 
     Args:
-      holds: Whether the condition holds at a parameter; it fails at all that are large enough.
+      holds: Whether the condition holds at a parameter. It must fail at every large enough parameter, or the
+        search does not end.
       low: A parameter at which it holds.
       first: The first parameter that is tried, above 0; it is doubled until the condition fails.
+
+    Returns:
+      The last parameter at which the condition holds, or the given `low`, and the first at which it fails.
     """
     high = first
     while holds(high):
@@ -36,12 +40,13 @@ def find_largest_refuted(
 ) -> float:
     """Returns the largest parameter that data refute, rounded down so that they do refute it.
 
+    Doubling gives an interval from a parameter that is refuted to one that is not; bisection narrows it.
+
     Args:
       is_refuted: whether the data refute a parameter; where they do, they refute all below it too.
       low: the least parameter, which is returned where not even that is refuted.
       first: the first parameter that is tried, above 0; it is doubled until it is not refuted.
-      halvings: how often the interval is halved that doubling leaves: from the last parameter that is
-        refuted to the first that is not.
+      halvings: how often bisection halves the interval.
     """
     if not is_refuted(low):
         return low

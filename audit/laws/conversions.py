@@ -55,14 +55,18 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
 def _log_delta_from_small_mu(mu: float, epsilon: Array) -> Array:
     """Returns log delta(epsilon) of a mu-GDP mechanism to first order in a tiny mu, for epsilon at least 0.
 
-    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu and phi the normal density. The two
-    terms of the exact formula are too near each other to be subtracted.
+    delta = mu (phi(x) - x Phi(-x)) (1 + O(mu x)), with x = epsilon / mu, and with phi and Phi the density and
+    the distribution function of N(0, 1). The two terms of the exact formula are too near each other to be
+    subtracted. The log is taken of a product instead: delta = mu phi(x) (1 - x Phi(-x) / phi(x)).
     """
+    # `np.where` computes both of its branches at every x. Warnings come from the branch that it drops, and
+    # from an x whose square overflows, for which -inf is right.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = epsilon / mu
         mills_ratio = np.sqrt(np.pi / 2) * special.erfcx(x / np.sqrt(2))  # Phi(-x) / phi(x)
-        log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2
-        # The log of 1 - x Phi(-x) / phi(x). From _FAR on that is 1 / x^2, which the difference would lose.
+        log_density = -(x**2) / 2 - np.log(2 * np.pi) / 2  # log phi(x)
+        # The log of 1 - x Phi(-x) / phi(x). For x of _FAR or more this is about 1 / x^2, which the difference
+        # of two numbers near 1 would lose.
         log_share = np.where(x < _FAR, np.log1p(-x * mills_ratio), -2 * np.log(x))
         return np.asarray(np.log(mu) + log_density + log_share)
 
@@ -100,9 +104,9 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
 def mu_from_epsilon(epsilon: float, delta: float) -> float:
     """Returns the largest mu whose Gaussian mechanism is (epsilon, delta)-DP, inverting `epsilon_from_mu`.
 
-    It solves delta(epsilon; mu) = delta for mu. The search begins at mu = delta / 1000, which is too small:
-    delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu. It ends at a mu that is large enough, which
-    doubling gives.
+    It solves delta(epsilon; mu) = delta for mu, where delta(epsilon; mu) increases with mu. The search begins
+    at mu = delta / 1000, which is too small: delta(epsilon; mu) is at most delta(0; mu), about 0.4 mu. It
+    ends at a mu that is large enough, which doubling gives.
 
     Raises:
       InputError: Unless epsilon >= 0 and 0 < delta < 1.
@@ -117,7 +121,13 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         # Where delta at mu is 0 its log is -inf, which the root search cannot use.
         return max(float(log_delta_from_mu(mu, epsilon) - np.log(delta)), -1e6)
 
-    high = find_bracket(lambda mu: compute_excess(mu) < 0, 0.0, np.sqrt(2 * epsilon) + 1).high
+    def is_too_small(mu: float) -> bool:
+        """Returns whether delta at mu is below the requested delta."""
+        return compute_excess(mu) < 0
+
+    # At mu = sqrt(2 epsilon) the first term of delta, Phi(-epsilon / mu + mu / 2), is 1/2: from there on
+    # delta is not small, so that few doublings are needed.
+    high = find_bracket(is_too_small, 0.0, np.sqrt(2 * epsilon) + 1).high
     # Relative precision alone counts, since mu may be tiny: the least xtol, and many iterations.
     root = scipy.optimize.brentq(
         compute_excess, delta * 1e-3, high, xtol=1e-300, rtol=1e-14, maxiter=_MOST_ITERATIONS
@@ -142,17 +152,19 @@ def epsilon_from_rates(
 ) -> Array:
     """Returns epsilon of the (epsilon, delta)-DP trade-off curve through pairs of error rates.
 
-    It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr), with the false-positive
-    rate fpr and the false-negative rate fnr (Errata H6). It is negative for rates that a mechanism with
-    epsilon 0 could have. Arrays broadcast.
+    The curve has two straight parts (Errata H6), with the false-positive rate fpr and the false-negative rate
+    fnr: a steep one, fnr = 1 - delta - e^epsilon fpr, and a flat one, fpr = 1 - delta - e^epsilon fnr. Solved
+    for epsilon they give log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr), and the larger is
+    returned. It is negative for rates that even epsilon = 0 allows, with room to spare. Arrays broadcast.
     """
     fpr = np.asarray(false_positive_rate, np.float64)
     fnr = np.asarray(false_negative_rate, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # For the steep and the flat part of the curve; -inf where a part allows the rates at any epsilon.
+        # A numerator of 0 or less means that every epsilon allows the rates: its log is -inf.
         steep = np.log(np.maximum(1 - delta - fnr, 0)) - np.log(fpr)
         flat = np.log(np.maximum(1 - delta - fpr, 0)) - np.log(fnr)
-    # fmax skips a NaN, the log of 0 / 0; where both are NaN, -inf is left.
+    # A numerator and a rate that are both 0 give NaN, and every epsilon allows them too. `fmax` skips NaN;
+    # where both parts are NaN, -inf is left.
     larger: Array = np.fmax(np.fmax(steep, flat), -np.inf)
     return larger
 

@@ -206,21 +206,22 @@ def draw_cosines(rng: np.random.Generator, canaries: Array, dimension: int, sigm
 def _integrate_far_tail(t: Array, dimension: int) -> Array:
     """Returns log P(T > t) for t in [0, 1], where the probability is tiny, by Gauss-Laguerre quadrature.
 
-    T is the cosine between a fixed and a uniformly random direction in R^d; `t` has any shape. With
-    k = (d - 3) / 2 and w = -k log((1 - u^2) / (1 - t^2)), the tail over u > t is
+    T is the cosine between a fixed and a uniformly random direction in R^d; `t` has any shape. Its density at
+    u is (1 - u^2)^k / B(1/2, (d - 1) / 2) with k = (d - 3) / 2. The substitution of
+    w = -k log((1 - u^2) / (1 - t^2)) turns the integral of the density over u > t into
 
-        (1 - t^2)^(k + 1) / (2 k B(1/2, (d - 1) / 2)) integral_0^inf exp(-w) exp(-w / k) / u dw,
+        (1 - t^2)^(k + 1) / (2 k B(1/2, (d - 1) / 2)) integral_0^inf exp(-w) exp(-w / k) / u dw.
 
-    whose integrand is nearly exp(-w).
+    The quadrature replaces the integral of exp(-w) f(w) by a weighted sum of f at its nodes.
 
-    For d <= 3, k is not positive and the formula fails, so k is raised to 1/2, the k of d = 4. That is safe,
-    since `log_sf` uses this result only for probabilities below 1e-280: in d <= 3 the float next to t = 1
-    still has 5e-17 or more, so that only t = 1 is left, where every k > 0 gives log 0 = -inf, as it should.
+    For d <= 3, k is not positive and the formula fails. The result is then used at t = 1 only: `log_sf` uses
+    it where the probability is below 1e-280, and in d <= 3 every float below 1 has a tail of 5e-17 or more.
+    At t = 1 any positive k gives log 0 = -inf, which is right, so that k is raised to 1/2.
     """
     k = max((dimension - 3) / 2, 0.5)
     one_minus_square = ((1 - t) * (1 + t))[..., None]  # a last axis for the nodes
     with np.errstate(divide="ignore"):
-        # u at the nodes w; above 0, since it divides.
+        # u = sqrt(1 - (1 - t^2) exp(-w / k)) at the nodes w. It divides below, so that it must not be 0.
         u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
         log_constant = special.betaln(0.5, (dimension - 1) / 2)

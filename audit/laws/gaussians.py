@@ -102,8 +102,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
     The event is where the privacy loss log(P(x) / Q(x)) = a x^2 + b x + c exceeds epsilon. Its ends are the
     roots of a x^2 + b x + c - epsilon. It lies outside of them where the parabola opens upwards (a > 0), and
-    between them where it opens downwards (a < 0). Where a = 0, one root is infinite, and the event counts as
-    outside.
+    between them where it opens downwards (a < 0). Where a = 0 the loss is a straight line, and the event a
+    half-line. This counts as outside of an interval whose other end is infinite.
 
     Args:
       m: The mean of Q, any shape.
@@ -119,7 +119,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         c_minus_eps = m * m / (2 * s * s) + np.log(s) - eps
         discriminant = b * b - 4 * a * c_minus_eps
         sign = np.where(b < 0, -1.0, 1.0)
-        # Roots q / a and (c - eps) / q, with the sign for which q is a sum that does not cancel.
+        # The roots are q / a and (c - eps) / q, where q = -(b +- sqrt(discriminant)) / 2. The sign is that of
+        # b, so that the sum does not cancel.
         q = -(b + sign * np.sqrt(np.maximum(discriminant, 0.0))) / 2
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
@@ -131,6 +132,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         log_q = _compute_log_probability(is_outside, (low - m) / s, (high - m) / s)
         log_ratio = eps + log_q - log_p
         log_difference = log_p + np.log(-np.expm1(np.minimum(log_ratio, 0.0)))
+    # Else delta is 0: the loss never exceeds epsilon (no root, or a constant loss), or rounding leaves no
+    # difference, or the event's probability under P is too small for a float.
     positive = (discriminant > 0) & (q != 0) & (log_ratio < 0) & ~np.isneginf(log_p)
     return np.where(positive, log_difference, -np.inf)
 

@@ -74,7 +74,11 @@ class ScoreFamily(NamedTuple):
     known_epsilon: Callable[[float, float], float] | None = None
 
     def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
+        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it.
+
+        The scores' law is a mixture: each part is the kernel, a standard distribution, times a spread, plus a
+        centre.
+        """
         densities = []
         for part in self.parts(parameter, inserted):
             density = self.kernel.density((x - part.centre) / part.spread)
@@ -82,7 +86,11 @@ class ScoreFamily(NamedTuple):
         return np.asarray(sum(densities))
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
+        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it.
+
+        The scores' law is a mixture: each part is the kernel, a standard distribution, times a spread, plus a
+        centre.
+        """
         probabilities = []
         for part in self.parts(parameter, inserted):
             below = self.kernel.distribution((x - part.centre) / part.spread)
@@ -138,7 +146,14 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     """Returns the least epsilon >= 0 at which both worlds of a law are (epsilon, delta)-indistinguishable.
 
     It solves delta(epsilon) = delta, where delta(epsilon) is the privacy profile. The profile's integrals are
-    trapezoid sums over a fine grid of scores. Epsilon is infinite where even 256 is too small.
+    trapezoid sums over a fine grid of scores.
+
+    Args:
+      known_law: The laws of scores with and without the canary.
+      delta: In (0, 1).
+
+    Returns:
+      Epsilon, or infinity where it exceeds 256.
     """
     x = np.linspace(-_REACH, _REACH, _GRID)
     density_in = known_law.law.density(x, known_law.parameter, inserted=True)
@@ -157,7 +172,8 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # Doubling gives an interval that holds the root. It stops at 512, before exp overflows.
+    # Doubling gives an interval that holds the root. It ends at 512, before exp overflows; 256 was too small
+    # then.
     high = 1.0
     while excess(high) > 0 and high < _LARGEST_EPSILON:
         high *= 2
@@ -223,9 +239,10 @@ def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) ->
 
 
 def _response_rate(epsilon: float, inserted: bool) -> float:
-    """Returns the probability with which randomised response gives the upper of its bit's two values.
+    """Returns the probability that randomised response answers with the higher of its two values.
 
-    The log odds of the upper value are epsilon in the world with the canary, and -epsilon in the other.
+    The log odds of that answer are epsilon in the world with the canary (`inserted`), and -epsilon in the
+    other world.
     """
     log_odds = epsilon if inserted else -epsilon
     return float(special.expit(log_odds))

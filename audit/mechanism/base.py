@@ -220,8 +220,9 @@ def sum_canaries(
     """
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
-        # Only the directions of canaries that the mask lets in are drawn, also of those that are out: runs
-        # trained at once share the mask but not the presence, so that they share the drawn directions too.
+        # Where each canary has a mask of its own, few may join a step, and only their directions are drawn.
+        # Those that are out (presence 0) are drawn too: runs that are trained at once share the mask but not
+        # the presence, and in this way they share the drawn directions.
         def weighted_direction(weight: Array, k: Array) -> Array:
             """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
             weight_in = weight * canaries.presence[k]
@@ -414,8 +415,7 @@ def _make_joining_inserter(
 def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
     """Returns the canaries' clipped directions (K, p), of length min(norm, C), for all steps of a segment.
 
-    None where canaries are not random directions, or where they would take too much memory: where the number
-    of keys times p exceeds _MOST_STORED_ENTRIES. Large directions have several keys each.
+    Returns None where canaries are not random directions, or where they would take too much memory.
 
     Args:
       canaries: what is inserted, the same at every step.
@@ -425,6 +425,8 @@ def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
         return None
+    # This is K p where each direction has a single key. Where each has a key for every block of its
+    # coordinates, it counts every block as a whole direction, which only stores fewer.
     if crafted.keys.size * state.theta.size > _MOST_STORED_ENTRIES:
         return None
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
@@ -517,11 +519,12 @@ def rehearse(
       theta_0: the initial model (p,).
       data: what the mechanism trains on.
       schedule: mini-batches and the insertion mask.
-      canaries: what is inserted; where a coin decides if a canary is in, its presence is the probability.
+      canaries: what is inserted. Where a coin decides if a canary is in, its presence is the coin's
+        probability, so that the canary is inserted with that weight.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # The key draws no noise, only the clients' shuffles of a federated mechanism. Its kind is named, so that
-    # JAX's default kind does not decide these.
+    # The key draws no noise, only the clients' shuffles of a federated mechanism. It states its random
+    # generator, so that the shuffles do not depend on JAX's default.
     key = jax.random.key(0, impl="threefry2x32")
     start = mechanism.start(theta_0)
     final = mechanism.segment(silent, start, data, schedule, canaries, key)

@@ -82,9 +82,9 @@ def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     """Draws a mask (rounds, canaries), 1 where a canary joins a round: each joins `repetitions` rounds.
 
-    The run is cut into `repetitions` parts of equal length. Each canary joins a single round of each part, to
-    whose rounds a permutation of all canaries is dealt evenly. Raises InputError for more repetitions than
-    rounds.
+    The run is cut into `repetitions` parts of equal length; a part may begin in the middle of a round. For
+    each part, a permutation of all canaries is drawn and dealt evenly to the part's rounds, so that each
+    canary joins a single round of it. Raises InputError for more repetitions than rounds.
 
     Args:
       key: the key of the permutations.
@@ -98,13 +98,16 @@ def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> Mask:
     for i in range(repetitions):
         order = np.asarray(jax.random.permutation(jax.random.fold_in(key, i), canaries))
         # The previous permutation may have ended within the first round of this part. The canaries that it
-        # dealt to that round go last now, or the round could get them twice.
+        # dealt to that round go last now, or the round could get them twice. The sort is stable, so that all
+        # others keep their order.
         first_round = i * rounds // repetitions
         is_dealt = mask[first_round] > 0
         order = order[np.argsort(is_dealt[order], kind="stable")]
-        # The round of each canary of `order`: canaries of all parts are dealt evenly to all rounds.
-        places = (i * canaries + np.arange(canaries)) * rounds // (canaries * repetitions)
-        mask[places, order] = 1
+        # The round of each canary of `order`. The permutations of all parts form a single row of n places,
+        # which is dealt evenly to all rounds: place j goes to round j * rounds / n, rounded down.
+        places = i * canaries + np.arange(canaries)
+        joined_rounds = places * rounds // (canaries * repetitions)
+        mask[joined_rounds, order] = 1
     return mask
 
 

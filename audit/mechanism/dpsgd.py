@@ -81,7 +81,8 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         )
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
         gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
-        return gradients.times(1, _THETAS_IN_MEMORY * theta_0.nbytes)
+        beside = _THETAS_IN_MEMORY * theta_0.nbytes  # the vectors (p,)
+        return gradients.times(1, beside)
 
     return base.Mechanism(start, segment, memory)
 

@@ -42,10 +42,12 @@ class Programs(Generic[T]):
     """A cache of compiled programs, by key: equal keys must mean the same program."""
 
     def __init__(self, most: int = 64) -> None:
-        """Makes an empty cache, which keeps the `most` programs that were used last."""
+        """Makes an empty cache, which holds the `most` programs that were used last."""
 
+        # A recipe is a key and a function that makes the key's program. Recipes with the same key are equal:
+        # `lru_cache` calls `make` for the first of them, and returns its program for the others.
         def make(recipe: _Recipe[T]) -> T:
-            """Makes a recipe's program; the cache below calls it once for all recipes with the same key."""
+            """Makes a recipe's program."""
             return recipe.make()
 
         self._get_or_make: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
@@ -181,13 +183,14 @@ class Insertion(NamedTuple):
     def bind(
         self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
     ) -> base.Canaries:
-        """Returns the canaries of a single run.
+        """Returns the canaries of a single run: the adversary's functions, bound to its state in that run.
 
         Args:
           state: the adversary's state, the same for all runs.
           presence: which canaries are in, (K,).
           keys: (key,), the run's own key, if each run draws its own canaries; else ().
         """
+        # Each run draws its own canaries: they replace those of the common state.
         if self.draw is not None:
             state = self.draw(state, *keys)
         craft = functools.partial(self.craft, state)
@@ -290,10 +293,10 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
 
     Every device takes as many runs as its budget of bytes allows, at least 1 and at most _LARGEST_CHUNK:
 
-    - on a CPU, what a step of these runs writes fits into _CACHE_BYTES, or is that of _LEAST_CHUNK runs if
-      fewer would fit; but it takes at most _MEMORY_SHARE of the memory;
-    - elsewhere, what a step of them holds takes at most _MEMORY_SHARE of the memory, and on a TPU at most
-      _VMEM_FACTOR times the VMEM.
+    - On a CPU the budget is for what a step of these runs writes. It is _CACHE_BYTES, or what _LEAST_CHUNK
+      runs write if that is more; but never more than _MEMORY_SHARE of the memory.
+    - Elsewhere the budget is for what a step of these runs holds at once. It is _MEMORY_SHARE of the memory,
+      and on a TPU at most _VMEM_FACTOR times the VMEM, its on-chip memory.
 
     Args:
       runs: the number of runs in all.
@@ -306,7 +309,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
     if devices.is_cpu:
         bytes_per_run = step.written
         budget = min(max(_CACHE_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
-    elif devices.scratch:
+    elif devices.scratch:  # a TPU's VMEM
         budget = min(_VMEM_FACTOR * devices.scratch, budget)
     # A step that takes no bytes counts as 1, since the budget is divided by it.
     per_device = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))

@@ -312,8 +312,9 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
             there = place(u)
             displacement, change = measure_change(there)
             _, pull = jax.vjp(lambda model: descend(scale, model, batch), there)
-            # J'(u + change) - u, with the Jacobian J of phi at `there`: a step of length 1 is a step of the
-            # power method.
+            # Half the gradient of |phi(theta + u) - phi(theta)|^2 at u is J'(u + change), with the Jacobian J
+            # of phi at `there`. This is the step from u to it: taken whole (length 1), it is a step of the
+            # power method, which finds the largest singular value where phi is linear.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)
@@ -451,8 +452,8 @@ def largest_expansion(
 ) -> Expansion:
     """Returns the largest singular value of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). It is approached
-    from below, to within 5% of its excess over 1.
+    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MOST_WHOLE
+    parameters Lanczos iterations approach it from below, to within 5% of its excess over 1.
 
     Args:
       step: The step's functions.
@@ -479,7 +480,8 @@ def largest_expansion(
 
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
     find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
-    # J'J leaves `start` as it is: J'J = I, as far as can be seen, where the iterations have nothing to find.
+    # A product of 0 means that J'J leaves `start` as it is. Then J'J counts as I, which stretches nothing and
+    # gives the iterations nothing to find.
     if not multiply(start).any():
         return Expansion(1.0, start / np.linalg.norm(start))
     try:
@@ -550,12 +552,17 @@ def worst_on_lines(
     places = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
     positions = line.length * places
     secants = 1 + np.asarray(step.walk(theta, batch, along, positions), np.float64)  # (n, 2 reach)
+
+    # At first, what derivatives at models explain. If that is too little for a secant, the larger of this and
+    # of the derivatives along each secant.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        # Derivatives beside theta count only up to this limit: see `Line.most`.
+        # Derivatives beside theta may be far larger than `line.most`, the largest at any measured model. They
+        # count only up to MOST_MARGIN times its excess over 1, the largest margin of a bound.
         explained = np.minimum(slopes, 1 + MOST_MARGIN * max(line.most - 1, 0))
         derivatives = np.maximum(derivatives, explained)
+
     worst = np.argmax(compute_excess(secants, derivatives))
     return Stretch(float(secants.flat[worst]), float(derivatives.flat[worst]))
 
@@ -563,9 +570,11 @@ def worst_on_lines(
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
 ) -> NDArray[np.float64]:
-    """Returns the largest stretch by derivatives along each of the m = 2 reach secants of n lines, (n, m).
+    """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
 
-    Derivatives are taken at _SLOPES_A_SECANT places of each secant, its start among them, and at its end.
+    There are n lines, each with m = 2 reach secants. The stretch at a place is |J v|, with the Jacobian J
+    there and the line's unit vector v. The places are the start of a secant, its end, and
+    _SLOPES_A_SECANT - 1 evenly spaced between them.
 
     Args:
       step: The step's functions.
@@ -589,7 +598,8 @@ def compute_excess(secant: ArrayLike, derivative: ArrayLike) -> NDArray[np.float
     """Returns by how much secants are stretched more than derivatives explain; 0 or less: they explain all.
 
     With a stretch by derivatives of 1 + x, they explain a secant's stretch up to 1 + (1 + _RELATIVE) x +
-    _ABSOLUTE: some room for rounding to float32 and for third derivatives.
+    _ABSOLUTE. That leaves some room for rounding to float32, and for derivatives that are a little larger
+    between the places where they are computed.
 
     Args:
       secant: The stretch of secants, an array or a number.

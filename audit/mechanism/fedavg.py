@@ -149,7 +149,8 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
         """
         client = client_memory(choices, jax.typeof(theta_0), data)
         at_once = min(choices.block, batch_size)
-        return client.times(at_once, _THETAS_IN_MEMORY * theta_0.nbytes)
+        beside = _THETAS_IN_MEMORY * theta_0.nbytes  # the vectors (p,)
+        return client.times(at_once, beside)
 
     return base.Mechanism(start, segment, memory, choices.spreads)
 
@@ -297,7 +298,8 @@ def _block_updates(
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
     train = partial(_local_update, choices)
     if choices.block == 1:
-        # One client at a time, of one run at a time: vmap would turn a client's products into batched ones.
+        # `sequential_vmap` trains clients in a loop, and runs too. A plain vmap, even over a single client,
+        # would turn each matrix product of the client's training into a batched product.
         train = jax.custom_batching.sequential_vmap(train)
     mapped = jax.vmap(train, (None, None, 0, None, None, None))
     return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)

@@ -55,15 +55,19 @@ def _differentiate_scale(
     Args:
       values: (squared norms, C).
       changes: (the change of the squared norms, the change of C).
+
+    Returns:
+      (the scale, its change)
     """
     squared_norm, clipping_norm = values
-    norm_change, clipping_change = changes
+    squared_change, clipping_change = changes
     scale = scale_to_norm(squared_norm, clipping_norm)
     is_clipped = scale < 1
     # Where nothing is clipped the squared norm may be 0, so that 1 stands in for both divisors.
-    norm_divisor = jnp.where(is_clipped, squared_norm, 1.0)
+    squared_divisor = jnp.where(is_clipped, squared_norm, 1.0)
     clipping_divisor = jnp.where(is_clipped, clipping_norm, 1.0)
-    change = scale * (clipping_change / clipping_divisor - 0.5 * norm_change / norm_divisor)
+    # For a squared norm r the scale is C r^(-1/2), and its change C r^(-1/2) (dC / C - dr / (2 r)).
+    change = scale * (clipping_change / clipping_divisor - 0.5 * squared_change / squared_divisor)
     return scale, jnp.where(is_clipped, change, 0.0)
 
 
@@ -89,7 +93,8 @@ def per_example(loss: Loss) -> ClippedSum:
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,); all gradients (B, p) are in memory."""
-        separate_batch = separate(theta, batch)  # for `vmap` over models on a mesh of devices
+        # JAX could not otherwise `vmap` convolutions over models on a mesh of devices.
+        separate_batch = separate(theta, batch)
         gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, separate_batch)
         scales = scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
         total: Array = scales @ gradients
@@ -117,11 +122,12 @@ def per_example_dots(loss: Loss) -> ClippedDots:
 
 
 def separate(theta: Array, batch: Batch) -> Batch:
-    """Returns the batch with features (B, ...) that depend on theta (p,), their values unchanged.
+    """Returns the batch with the same features (B, ...), which JAX now sees as dependent on theta (p,).
 
-    Under `vmap` over models, features that all models share are not batched. On a mesh of devices JAX 0.10 to
-    0.12 then cannot take per-example gradients of convolution kernels. Selecting between the features and
-    themselves by an entry of theta makes them batched as theta is, and nothing else; XLA removes it.
+    This works around a limit of JAX 0.10 to 0.12. Under `vmap` over models, theta is batched, but features
+    that all models share are not; on a mesh of devices JAX then cannot take per-example gradients of
+    convolution kernels. A selection by an entry of theta, with the features on both sides, makes `vmap` batch
+    the features too. XLA removes the selection from the compiled program.
     """
     features, labels = batch
     # True, or False where theta is NaN; either way the selection below gives the features.

@@ -27,7 +27,7 @@ _UNROLLED = 32
 def book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for Flax modules of dense layers and elementwise functions.
+    """Returns the function that sums clipped per-example gradients of dense layers and elementwise functions.
 
     No per-example gradient is formed. A dense layer's gradient for one example is the outer product of its
     input a (with a 1 for the bias) and its output gradient g, so its squared norm is ||g||^2 (||a||^2 + 1)
@@ -41,9 +41,9 @@ def book_keeping(
       criterion: criterion(logits, label) is the loss of a single example.
 
     Raises:
-      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function that is
-        not elementwise mixes examples (both are checked on random data when the function is traced): use
-        `per_example` there.
+      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function between
+        the layers mixes examples. The returned function raises it when it is traced, after a check on random
+        data. `per_example` serves such modules.
     """
 
     @functools.cache
@@ -62,10 +62,11 @@ def book_keeping(
         """
         features, labels = batch
         require_separate_examples(theta.shape, features.shape)
-        columns = features.T
+        columns = features.T  # an example in each column
         params = unravel(theta)
         taps = _make_taps(params, len(labels))
-        # Paths of layers whose input is the features themselves, which all models of an ensemble share.
+        # Paths of the layers whose input is the features themselves. All models of an ensemble share these
+        # inputs, which `_contract` makes use of.
         reads_features: set[str] = set()
 
         def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -74,13 +75,14 @@ def book_keeping(
             reads_features.update(path for path, value in inputs.items() if value is columns)
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
 
+        # This traces `total_loss`, so that `reads_features` is complete afterwards.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
         for path in taps:
             gradient_squares = _row_sum(gradients[path] ** 2)
             input_squares = _row_sum(inputs[path] ** 2)
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
-        scales = scale_to_norm(squared_norms, clipping_norm)
+        scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
 
         # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         sums = {}
@@ -97,31 +99,33 @@ def book_keeping(
 def _require_separate_examples(
     module: nn.Module,
     unravel: Callable[[Array], Any],
-    size: tuple[int, ...],
-    shape: tuple[int, ...],
+    theta_shape: tuple[int, ...],
+    features_shape: tuple[int, ...],
 ) -> None:
-    """Raises TypeError if a module's logits for a batch of columns differ from those example by example.
+    """Raises TypeError if a module gives other logits for a batch than for each of its examples alone.
 
-    They do if a function between dense layers mixes examples. Both are computed on random parameters and
-    random features.
+    `_forward` takes the whole batch at once, with an example in each column. Its logits are wrong if a
+    function between the dense layers mixes examples, such as a softmax over the last axis. Both kinds of
+    logits are computed with random parameters and random features, and compared.
 
     Args:
       module: a module of dense layers.
       unravel: theta (p,) -> the module's parameters.
-      size: the shape of theta, (p,).
-      shape: the shape of a batch of features, (B, inputs).
+      theta_shape: the shape of theta, (p,).
+      features_shape: the shape of a batch of features, (B, inputs).
     """
     rng = np.random.default_rng(0)
 
     def compute_both_ways(theta: Array, features: Array) -> tuple[Array, Any]:
         """Returns the logits (B, outputs) of a batch: by columns at once, and example by example."""
         params = unravel(theta)
-        logits, _ = _forward(module, params, features.T, _make_taps(params, shape[0]))
+        taps = _make_taps(params, len(features))
+        logits, _ = _forward(module, params, features.T, taps)
         return logits.T, jax.vmap(lambda x: module.apply({"params": params}, x))(features)
 
     try:
-        theta = np.float32(rng.normal(size=size) / 3)  # small, so that no logit overflows
-        features = np.float32(rng.normal(size=shape))
+        theta = np.float32(rng.normal(size=theta_shape) / 3)  # small, so that no logit overflows
+        features = np.float32(rng.normal(size=features_shape))
         # Compiled whole: op by op even a small network would compile 60 programs.
         program = jax.jit(compute_both_ways).lower(theta, features).compile()
         together, alone = program(theta, features)
@@ -192,7 +196,16 @@ def _forward(
     inputs: dict[str, Array] = {}
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Computes a dense layer by columns, notes its input and adds its tap; leaves all else to Flax."""
+        """Computes a dense layer on columns, notes its input and adds its tap; leaves all else to Flax.
+
+        Flax calls this in place of each method of each module. A tap is an array that is added to the layer's
+        output, so that the loss's gradient at the tap is that at the output.
+
+        Args:
+          call: the method itself.
+          args, kwargs: its arguments; a dense layer's first is its input (inputs, B).
+          context: the module, and the method's name.
+        """
         if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
             return call(*args, **kwargs)
         path = "/".join(context.module.path)

@@ -105,7 +105,7 @@ class Call:
     @property
     def shape(self) -> tuple[int, int]:
         """The output's shape as a matrix of L places and O channels, (L, O), or (O, L) for channels first."""
-        # `saved` has the same places as the output.
+        # `saved` is a matrix with the same L places, as rows if channels are last, else as columns.
         if self.channels_last:
             length = self.saved.shape[0]
             return length, self.output.size // length
@@ -144,6 +144,7 @@ def call(layer: Any, x: Array) -> Call | None:
         output = _add_bias(product, params)
         return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
 
+    # A module that unfolds its input by itself: its places are columns, since its channels are first.
     if isinstance(layer, Unfolds):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
@@ -156,7 +157,8 @@ def call(layer: Any, x: Array) -> Call | None:
     is_group_norm = _is_exactly(layer, nn.GroupNorm)
     is_layer_norm = _is_exactly(layer, nn.LayerNorm)
     if (is_group_norm or is_layer_norm) and _is_by_channel(layer):
-        # The scale's gradient needs the normalised inputs, so that scale and bias are applied here.
+        # The scale's gradient needs the normalised inputs, so that scale and bias are applied here. A copy
+        # without them, detached from the network by parent=None, normalises.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
         output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
@@ -189,12 +191,15 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
 def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x.
 
-    The columns are unfolded from x, so that they have no derivative of their own. Book-keeping measures the
-    kernel's gradient by itself; the derivative at the kernel serves those who differentiate the clipped sum.
+    Both its derivative and its form under `vmap` are written by hand.
 
-    The product can be differentiated only when it is mapped over examples. It is then a batched product,
-    whose factors' rows are contiguous in memory: one large product would need the columns of few channels
-    copied into another order.
+    Derivative (`backward`): the columns are unfolded from x, so that the derivative goes to x, by the layer's
+    own `fold`, and not to the columns. The derivative at the kernel serves callers that differentiate the
+    clipped sum; book-keeping itself does not read it.
+
+    Form under `vmap` (`map_product`): over examples it is a batched product, whose factors' rows are
+    contiguous in memory. JAX's own choice, one large product, would first copy the columns of few channels
+    into another order. Because of this rule the product can be differentiated only under `vmap`.
 
     Args:
       layer: the module that unfolded the columns.
@@ -230,14 +235,18 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Computes the product of several examples, and of several models where the kernel is batched too.
+        """Computes the product under `vmap`: of several examples, or of several models with a kernel each.
 
         Args:
           size: the length of the mapped axis, which comes first.
           are_batched: for kernel, x and columns, whether each has that axis.
           *factors: kernel, x and columns.
+
+        Returns:
+          (the products, True: they have the mapped axis)
         """
         is_kernel_batched = are_batched[0]
+        # Examples share the kernel; `batched` takes columns with any leading axes.
         if not is_kernel_batched:
             return batched(*factors), True
         # Each entry of the mapped axis has a kernel of its own, so that the products are mapped too.
@@ -251,8 +260,10 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 def _measure_kernel(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
-    With one place, an outer product is held as its factors. With L places, K inputs and O outputs, each
-    example's gradient is formed where K O < L (K + O); else the Gram form measures it.
+    An example's gradient is the sum over L places of the outer product of K inputs and O output gradients.
+    With a single place the outer product is held as its factors. With more, the gradient can be formed, which
+    takes L K O multiply-adds an example. Or its norm is computed from the dot products of all pairs of places
+    (the Gram form), which takes L^2 (K + O). Forming it is cheaper where K O < L (K + O).
 
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
@@ -289,6 +300,7 @@ def _measure_formed(saved: Array, gradients: Array, places_are_rows: bool) -> Me
       gradients: the gradients at its output, (B, L, O) or (B, O, L).
       places_are_rows: whether the L places are the rows of these matrices, or their columns.
     """
+    # The second part of a Measure returns the sum (K, O) of the gradients, each times its scale (B,).
     if not places_are_rows:
         by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
         squares = jnp.sum(by_example**2, axis=(1, 2))

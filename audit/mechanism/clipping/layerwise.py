@@ -65,9 +65,10 @@ def unfolded_book_keeping(
       module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: the most bytes that a model's layers store of a block of examples, their unfolded inputs
-        and their output gradients. Four times the bytes of the parameters count in its place if they are
-        more: every block reads and writes the parameters several times, which small blocks would do often.
+      block_bytes: the most bytes that a model's layers may store of a block of examples: their unfolded
+        inputs and their output gradients. If the parameters times _BLOCK_BY_PARAMETERS take more bytes, that
+        is the limit instead. Every block reads and writes the parameters several times, which many small
+        blocks would do too often.
 
     Raises:
       UnknownLayer: a parameter does not belong to exactly one call of such a layer; raised by the strategy.
@@ -76,12 +77,17 @@ def unfolded_book_keeping(
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
+        # Each layer's output shape, and the most examples of a block.
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
-        # Parameters whose sums are Factors are left out of the running total. Their factors are stacked
-        # instead, one block after the other, and multiplied at the end.
+        # The sum of a kernel's gradients over a block may come as Factors: the inputs and the scaled output
+        # gradients, whose product is the sum. Such kernels are left out of the running total. Their factors
+        # are stacked instead, one block after the other, and multiplied at the end.
         def add_unless_factored(total: Array, summed: Any) -> Array:
-            """Returns a parameter's total plus its sum over a block, or just the total for Factors."""
+            """Returns a parameter's total plus its sum over a block, unless that is held as Factors.
+
+            Then it returns the total as it is: the factors of all blocks are multiplied at the end.
+            """
             if _is_factored(summed):
                 return total
             added: Array = total + summed.reshape(total.shape)
@@ -131,7 +137,7 @@ def unfolded_dots(
     def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
         """Returns the dot products (B,) of the clipped gradients with a direction (p,)."""
         params = unravel(theta)
-        along = unravel(direction)
+        direction_tree = unravel(direction)  # v in the parameters' tree
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         def dots_of_block(block: _Block) -> Array:
@@ -141,16 +147,16 @@ def unfolded_dots(
             product with v at w_i is the dot product of example i.
             """
 
-            def dot_of_leaf(along_leaf: Array, summed: Any) -> Array:
+            def dot_of_leaf(direction_leaf: Array, summed: Any) -> Array:
                 """Returns the dot product of a single parameter's clipped sum with its part of v."""
                 leaf = summed.sum() if _is_factored(summed) else summed
-                return jnp.vdot(leaf, along_leaf)
+                return jnp.vdot(leaf, direction_leaf)
 
             def dot_of_sum(weights: Array) -> Array:
                 """Returns the dot product of v with the block's clipped sum under these weights (b,)."""
                 weighted = block._replace(weights=weights)
                 sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
-                products = jax.tree.map(dot_of_leaf, along, sums)
+                products = jax.tree.map(dot_of_leaf, direction_tree, sums)
                 return sum(jax.tree.leaves(products), jnp.zeros(()))
 
             slopes: Array = jax.grad(dot_of_sum)(block.weights)
@@ -294,9 +300,18 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
     calls: dict[str, layers.Call] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Computes a layer that can be measured, notes its call and adds its tap; leaves all else to Flax."""
+        """Computes a layer that can be measured, notes its call and adds its tap; leaves all else to Flax.
+
+        Flax calls this in place of each method of each module. A tap is an array that is added to the layer's
+        output, so that a gradient at the tap is that at the output.
+
+        Args:
+          method: the method itself.
+          args, kwargs: its arguments; a layer's first is its input.
+          context: the module, and the method's name.
+        """
         layer = context.module
-        call = None
+        call = None  # stays None for what cannot be measured
         if context.method_name == "__call__":
             call = layers.call(layer, args[0])
         if call is None:
