@@ -399,7 +399,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns the margin, (parts, stakes), by which each bet should reject a parameter: below 0, it fails.
+        """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
 
         A bet is on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. It brings the needed
         capital where z has at least the bet's critical mean. The margin is the least mean of z on the
