@@ -19,27 +19,39 @@ _PLACES = zlib.crc32(b"places")
 def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     """Draws which of K canaries join a step, by Poisson sampling: 1.0 for those that do, else 0.0, (K,).
 
-    Canary k joins with probability presence[k], by a coin of its own. The mode "high" draws more random bits,
-    for probabilities below float32's steps.
+    Canary k joins with probability presence[k], by a coin of its own.
 
     Args:
       presence: (K,), the sampling rate for a canary that is in, 0 for a canary that is out.
       run_key: the run's key.
       step: the number of the step.
     """
-    coins = jax.random.fold_in(jax.random.fold_in(run_key, step), _COINS)
-    return jax.random.bernoulli(coins, presence, mode="high").astype(jnp.float32)
+    step_key = jax.random.fold_in(run_key, step)
+    # The noise of the step is drawn from `step_key` too: the coins get a key of their own.
+    coins_key = jax.random.fold_in(step_key, _COINS)
+    # The mode "high" draws more random bits, for probabilities below float32's steps.
+    joins = jax.random.bernoulli(coins_key, presence, mode="high")
+    return joins.astype(jnp.float32)
 
 
 def draw_by_dice(batches: int) -> Join:
-    """Returns the draw of balls-in-bins sampling: a canary joins a single, uniform step of each epoch.
+    """Returns the function that draws, by balls-in-bins sampling, which canaries join a step.
+
+    Each canary joins a single step of each epoch, uniform among them and independent of other canaries.
 
     Args:
       batches: the number of steps of an epoch.
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns the presence (K,), with 0 in place of that of each canary that does not join the step."""
+        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
+
+        Args:
+          presence: (K,) 1 for a canary that is in, 0 for a canary that is out, which never joins.
+          run_key: the run's key.
+          step: the number of the step, over all epochs.
+        """
+        # All steps of an epoch share the key, so that they draw the same places.
         key = _make_epoch_key(run_key, step, batches)
         # The step of the epoch, from 0, that each canary joins.
         places = jax.random.randint(key, presence.shape, 0, batches)
@@ -49,24 +61,31 @@ def draw_by_dice(batches: int) -> Join:
 
 
 def draw_by_shuffling(batches: int) -> Join:
-    """Returns the draw of sampling by shuffling: each epoch deals a permutation of all canaries to its steps.
+    """Returns the function that draws, by shuffling, which canaries join a step.
 
-    Every step has the same number of slots for canaries. Some stay empty where the slots are more.
+    In each epoch every canary gets a random slot of its own, and joins the step to which the slot belongs.
+    All steps have equally many slots. If there are more slots than canaries, the others stay empty.
 
     Args:
       batches: the number of steps of an epoch.
     """
 
     def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns the presence (K,), with 0 in place of that of each canary that does not join the step."""
+        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
+
+        Args:
+          presence: (K,) 1 for a canary that is in, 0 for a canary that is out, which never joins.
+          run_key: the run's key.
+          step: the number of the step, over all epochs.
+        """
         (canaries,) = presence.shape
-        # Rounded up, so that all canaries have a slot.
-        slots_per_step = -(-canaries // batches)
+        slots_per_step = -(-canaries // batches)  # rounded up, so that all canaries have a slot
         slots = batches * slots_per_step
+        # All steps of an epoch share the key, so that they draw the same permutation.
         key = _make_epoch_key(run_key, step, batches)
-        # Canary k gets slot permutation[k], and the other slots stay empty. `places` are the steps of the
-        # epoch to which the canaries' slots belong.
-        places = jax.random.permutation(key, slots)[:canaries] % batches
+        slot_of_canary = jax.random.permutation(key, slots)[:canaries]
+        # The step of the epoch, from 0, that each canary joins: slot s belongs to step s % batches.
+        places = slot_of_canary % batches
         return presence * (places == step % batches)
 
     return join

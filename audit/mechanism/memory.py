@@ -26,15 +26,18 @@ class Hardware(NamedTuple):
 
 
 def local_hardware() -> Hardware:
-    """Returns what kind of devices this process has, how many, and how much memory each has."""
+    """Returns what kind of devices this process has, how many, and how much memory each has.
+
+    For a TPU the record has the size of the on-chip memory (VMEM) too, as `scratch`.
+    """
     devices = jax.local_devices()
     platform = devices[0].platform
     if platform == "cpu":
         # The machine's memory, of which each device gets an equal share.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Hardware(True, len(devices), memory // len(devices))
+        return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
 
-    stats = devices[0].memory_stats() or {}
+    stats = devices[0].memory_stats() or {}  # None for devices that count nothing
     memory = stats.get("bytes_limit", 4 << 30)  # 4 GiB, where a device does not say
     scratch = 0
     if platform == "tpu":
@@ -42,7 +45,7 @@ def local_hardware() -> Hardware:
 
         with contextlib.suppress(ValueError):  # raised for a kind that JAX does not know
             scratch = int(tpu.get_tpu_info().vmem_capacity_bytes)
-    return Hardware(False, len(devices), memory, scratch)
+    return Hardware(is_cpu=False, number=len(devices), memory=memory, scratch=scratch)
 
 
 class StepMemory(NamedTuple):
@@ -65,17 +68,22 @@ class StepMemory(NamedTuple):
 def step_memory(
     function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any
 ) -> StepMemory:
-    """Returns the memory that a function's results take, intermediate results too, but not its arguments.
+    """Returns the memory that the results of a step of a training run take, intermediate results too.
 
-    The function is traced, not run.
+    The step is traced, not run. Its arguments are not counted.
 
     Args:
-      function: a function of theta (p,) and of `shared`.
+      function: the step, a function of theta (p,) and of `shared`.
       theta: the shape and dtype of the run's parameters (p,).
       *shared: the further arguments, which runs share: arrays or pytrees, or their shapes and dtypes.
+
+    Returns:
+      The bytes of all results that each run has for itself, beyond what runs that are trained at once share;
+      and the most bytes that a single run holds at a time.
     """
     program = jax.make_jaxpr(function)(theta, *shared)
-    _, *others = program.in_avals  # the types of all flattened arguments but theta
+    _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
+    # The step of several runs at once, which differ in theta alone.
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
     def written_by(runs: int) -> int:
@@ -83,8 +91,9 @@ def step_memory(
         thetas = jax.ShapeDtypeStruct((runs, *theta.shape), theta.dtype)
         return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
-    # What a second run adds does not include what the runs share.
-    return StepMemory(written_by(2) - written_by(1), _count_held(program.jaxpr))
+    # What a second run adds leaves out the results that both runs share.
+    written_per_run = written_by(2) - written_by(1)
+    return StepMemory(written=written_per_run, held=_count_held(program.jaxpr))
 
 
 def _count_written(jaxpr: Jaxpr) -> int:

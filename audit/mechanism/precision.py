@@ -35,16 +35,22 @@ BF16 = Operands(7, jax.lax.Precision.DEFAULT)
 
 
 def with_operands(function: Callable[..., Any], operands: Operands) -> Callable[..., Any]:
-    """Returns the same function with the operands of its float32 products rounded to a format.
+    """Returns the same function with the operands of its float32 matrix products and convolutions rounded.
 
-    The result can be mapped and compiled. For a derivative, differentiate first and wrap the gradient.
+    The result can be mapped and compiled. For a derivative, differentiate first and wrap the gradient: only
+    then are the operands of the backward pass rounded too.
+
+    Args:
+      function: a function of arrays or pytrees of them.
+      operands: the floating-point format to which operands are rounded, such as TF32.
     """
 
     def rounded(*arguments: Any) -> Any:
         """Traces the function and evaluates its program, with operands rounded."""
-        program, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        program, result_shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
         results = _evaluate(program, jax.tree.leaves(arguments), operands)
-        return jax.tree.unflatten(jax.tree.structure(shape), results)
+        # A program's results are flat: they get back the structure of the function's result.
+        return jax.tree.unflatten(jax.tree.structure(result_shapes), results)
 
     return rounded
 
@@ -92,19 +98,24 @@ def _apply(equation: Any, inputs: list[Any], operands: Operands) -> Sequence[Any
     """
     primitive = equation.primitive
     params = {name: _rewrite(value, operands) for name, value in equation.params.items()}
-    # A scan, too, has a parameter `jaxpr`; that is its body, which runs many times, not once as in a call.
+
+    # A call has its program under one of two names. A scan, too, has a parameter `jaxpr`; that is its body,
+    # which runs many times, not once as in a call.
     called = equation.params.get("call_jaxpr", equation.params.get("jaxpr"))
     if called is not None and primitive.name != "scan":
         if not isinstance(called, ClosedJaxpr):
-            called = ClosedJaxpr(called, ())
+            called = ClosedJaxpr(called, ())  # a program without constants
         return _evaluate(called, inputs, operands)
 
+    # A matrix product or a convolution.
     if primitive.name in _PRODUCTS and all(x.dtype == jnp.float32 for x in inputs):
         bits = operands.significand_bits
         inputs = [jax.lax.reduce_precision(x, _EXPONENT_BITS, bits) for x in inputs]
-        # Sums stay float32; a device may compute such products in hardware, which loses nothing more.
+        # A device that multiplies this format in hardware may do so: operands are rounded already, so that
+        # nothing more is lost. The setting is for the left and the right operand. Sums stay float32.
         params["precision"] = (operands.allowed, operands.allowed)
         params["preferred_element_type"] = jnp.dtype(jnp.float32)
+    # Any equation that is no call is applied as JAX itself would apply it.
     results = primitive.bind(*inputs, **primitive.get_bind_params(params))
     return results if primitive.multiple_results else [results]
 
@@ -114,12 +125,14 @@ def _rewrite(value: Any, operands: Operands) -> Any:
 
     The bodies of loops and branches are such programs. Any other parameter is returned as it is.
     """
-    if type(value) is tuple:  # as of branches' programs; named tuples are other parameters
+    # A branch has its programs in a plain tuple. Named tuples are parameters of other kinds.
+    if type(value) is tuple:
         return tuple(_rewrite(element, operands) for element in value)
     if not isinstance(value, ClosedJaxpr):
         return value
 
     def evaluate(*inputs: Any) -> list[Any]:
+        """Evaluates the program with operands rounded; traced, this gives the rewritten program."""
         return _evaluate(value, inputs, operands)
 
     return jax.make_jaxpr(evaluate)(*value.in_avals)

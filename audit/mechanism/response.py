@@ -85,8 +85,10 @@ def respond(
 ) -> Response:
     """Estimates how canaries and noise move the final model, by linear response along a noiseless run.
 
-    The run carries two factors, F and P. Its state is the parameters and the optimizer's state. F' F is the
-    state's covariance, and the columns of F' P are the canaries' shifts of the state.
+    The run's state has n entries: the p parameters and the optimizer's state. Two factors are carried along
+    the run: F (n, n), with the state's covariance F' F, and P (n, D), where the columns of F' P are the
+    shifts of the state by the D canaries. At the end both are restricted to the p parameters. The mu of a
+    canary is then the norm of its column of P, which is sqrt(shift' covariance^-1 shift).
 
     The estimate is for noise above 0, and for mechanisms whose steps are linear in what is inserted: SGD with
     momentum or without, not Adam. It is computed in float32; mu is within 1% of that from float64.
@@ -103,14 +105,16 @@ def respond(
       The covariance of the final model, each canary's shift of it, and the mu of each canary's best score.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # A segment takes a key, although no noise is drawn.
+    # A segment of steps takes a key, although no noise is drawn.
     key = jax.random.key(0, impl="threefry2x32")
     first = mechanism.start(theta_0)
     p = theta_0.size
     start, unravel = ravel_pytree((first.theta, first.optimizer))
-    # Pushes of norm C, the longest that clipping leaves alone; a step is linear in what is inserted.
+    # What is inserted to measure the effect of noise along each coordinate: C, the largest length that
+    # clipping leaves alone. A step is linear in what is inserted, so that effects scale.
     units = hyper.clipping_norm * jnp.eye(p, dtype=theta_0.dtype)
-    # What an insertion adds to P: the canaries in standard deviations of a step's noise, by coordinate.
+    # What an insertion adds to P, (p, D): the canaries in standard deviations of a step's noise, which are
+    # sigma C along each coordinate.
     inserted = canaries.T / (hyper.noise_multiplier * hyper.clipping_norm)
 
     def take_step(flat: Array, now: _Step, push: Array) -> Array:
@@ -119,10 +123,11 @@ def respond(
         States are flattened, (n,): the parameters and the optimizer's state. The push is inserted as a canary
         would be.
         """
-        pushing = base.Canaries(lambda step, theta: push[None], jnp.ones(1))
+        # A single canary that is in, and a schedule of a single step that inserts it.
+        pushing = base.Canaries(craft=lambda step, theta: push[None], presence=jnp.ones(1))
+        schedule = base.Schedule(now.batch[None], jnp.ones(1))
         theta, optimizer = unravel(flat)
         state = base.State(theta, optimizer, now.number)
-        schedule = base.Schedule(now.batch[None], jnp.ones(1))
         after = mechanism.segment(silent, state, data, schedule, pushing, key)
         flat_after: Array = ravel_pytree((after.theta, after.optimizer))[0]
         return flat_after
@@ -130,19 +135,24 @@ def respond(
     def advance(carry: _Carry, now: _Step) -> tuple[_Carry, None]:
         """Takes a single step and carries the factors F of the covariance and P of the shifts through it.
 
-        F' F is the covariance of the state (n,), and the columns of F' P are the canaries' shifts of it.
-        Differences of whole steps show how noise and state move the next state. The stacked differences A,
-        (n + p, n), give its covariance A' A. With A = Q R this is R' R, so that R is the next F, and Q' times
-        the stacked shifts is the next P.
+        F' F is the covariance of the state (n,), and the columns of F' P are the canaries' shifts of it. Each
+        row of F is thus a move of the state by a standard deviation of what the noise so far has spread.
+
+        Two blocks of differences say how the next state changes: with each such move (n, n), and with a
+        standard deviation of this step's noise along each coordinate (p, n). Stacked, they are A, (n + p, n),
+        and the next covariance is A' A. With A = Q R it is R' R, so that the next F is R. S stacks P and what
+        this step inserts. The next shifts are A' S = R' (Q' S), so that the next P is Q' S.
         """
         after = take_step(carry.flat, now, jnp.zeros(p))
 
         # How a standard deviation of this step's noise, along each coordinate, moves the next state: (p, n).
+        # A push has length C, and the noise has standard deviation sigma C.
         pushed = jax.vmap(lambda unit: take_step(carry.flat, now, unit))(units)
         noise = hyper.noise_multiplier * (pushed - after)
 
-        # How the step moves what the noise of the steps before has spread: (n, n), by central differences.
-        # float32 resolves them over no less than `least`, in standard deviations.
+        # How the next state changes with each row of F, (n, n): central differences over `distance` rows.
+        # The distance is enlarged where float32 could not resolve it beside the largest entry of the state;
+        # this step's noise gives the scale of a standard deviation.
         least = _RESOLUTION * jnp.max(jnp.abs(carry.flat)) / jnp.max(jnp.abs(noise))
         distance = jnp.maximum(_DISTANCE, least)
         ahead = carry.flat + distance * carry.factor
@@ -156,7 +166,7 @@ def respond(
         differences = (moved_ahead - moved_behind) / (2 * distance)
 
         rotation, factor = jnp.linalg.qr(jnp.concatenate([differences, noise]))
-        # A step that inserts adds `inserted` (p, D): canaries in standard deviations of the step's noise.
+        # The mask is 1 for a step that inserts, else 0.
         shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
         return _Carry(after, factor, shifts), None
 
@@ -167,7 +177,7 @@ def respond(
     final, _ = jax.lax.scan(advance, initial, steps)
 
     released = final.factor[:, :p]  # the optimizer's state is not released
-    # With F = Q R of the released coordinates, Sigma = R' R, and the shifts are R' (Q' P).
+    # With these columns of F = Q R, Sigma is R' R, the shifts are R' (Q' P), and mu is the norm of Q' P.
     rotation, factor = jnp.linalg.qr(released)
     shifts = rotation.T @ final.shifts
     return Response(factor.T @ factor, shifts.T @ factor, jnp.linalg.norm(shifts, axis=0))

@@ -105,8 +105,10 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       error: The probability with which the limit may exceed the truth.
     """
-    target = float(-np.log(error))
-    if counted.rest.paired:  # misses and false alarms are of the same runs
+    target = float(-np.log(error))  # log(1 / error)
+    # Where coins decide which canaries are in, each run gives both misses and false alarms. Else these come
+    # from two different sets of runs.
+    if counted.rest.paired:
         find_least_capital = _bet_on_coins(family, counted, target)
     else:
         find_least_capital = _bet_on_sets(family, counted, target)
@@ -115,8 +117,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
         """Returns whether the capital reaches 1 / error everywhere on the parameter's curve."""
         return find_least_capital(parameter) >= target
 
-    # The search starts at the parameter that the rates show. Where coins decide which canaries are in, errors
-    # are scaled up, so that estimated rates may exceed 1.
+    # The search starts at the parameter that the rates show. With coins, a run's errors are scaled up to
+    # rates, which may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
     if not observed > 0:  # also where it is NaN
@@ -160,8 +162,12 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     """Returns a function from a parameter to the least log capital on its curve, for two sets of runs.
 
     Runs with canaries give misses, other runs without them give false alarms. A bet is a pair of stakes, one
-    on each set, and its capital is the product of what both stakes make. Pairs are chosen by the growth that
-    the pilot predicts: its own log growth, times the number of counted runs for each of its runs.
+    on each set, and its capital is the product of what both stakes make. Pairs are chosen by the log growth
+    that the pilot predicts for the counted runs: the growth over the pilot's runs, times the ratio of the
+    numbers of runs.
+
+    The curve is cut into cells of the false-positive rate, whose ends are _LEVELS. The capital on the curve
+    is taken as the least over the cells, at a corner where it is no larger than anywhere in the cell.
 
     Args:
       family: The trade-off functions.
@@ -171,7 +177,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     # The error rate of each run: false positives of runs without canaries, misses of runs with them.
     rates_out, rates_in = counted.rest.rates()
     pilot_out, pilot_in = counted.pilot.rates()
-    # The log growth (stakes, rates) that the pilot predicts for the counted runs.
+    # The log growth (stakes, coarse levels) that the pilot predicts for the counted runs.
     runs_per_pilot_run_out = len(rates_out) / len(pilot_out)
     runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
@@ -182,11 +188,16 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, cut to the target."""
-        # The log growth of each pair of stakes (L, cells) at each cell's corner: the cell's lowest
-        # false-positive rate, and a false-negative rate below the curve.
-        corners = _find_corners(family, parameter, _LEVELS)
-        growth = growth_out[pairs.stakes_out, :-1] + growth_in[pairs.stakes_in[:, None], corners]
+        """Returns the least log capital on the curve of a parameter, cut to the target.
+
+        The curve is cut into cells of the false-positive rate. In each the capital is taken at the corner
+        where it is least: the cell's lowest false-positive rate, and a false-negative rate below the curve.
+        """
+        corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
+        # The log growth of each of L pairs of stakes in each cell, (L, cells). The last level begins no cell.
+        at_corners_out = growth_out[pairs.stakes_out, :-1]
+        at_corners_in = growth_in[pairs.stakes_in[:, None], corners]
+        growth = at_corners_out + at_corners_in
         return _find_least_mixture(growth, pairs.shares, target)
 
     return find_least_capital
@@ -212,11 +223,17 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     The others are pairs of stakes that are larger or smaller by a common factor, and bets on a single set of
     runs. What a bet should reject is judged by the pilot's log growth, scaled to the number of counted runs.
 
+    A parameter is rejected if the capital reaches the target everywhere on its trade-off curve. The curve is
+    cut into cells of the false-positive rate, whose ends are _COARSE_LEVELS.
+
     Args:
       family: The trade-off functions.
       growth_out: (S, levels) predicted log growth of each of STAKES at _COARSE_LEVELS, on false positives.
       growth_in: (S, levels) the same on false negatives.
       target: The log capital that is needed.
+
+    Returns:
+      The pairs, the best first, with their shares of the capital.
     """
     size = len(STAKES)
     alone = np.arange(1, size, 3)  # stakes of bets on a single set: every third that is not 0
@@ -225,15 +242,18 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     def find_sufficient(parameter: float) -> NDArray[np.bool_]:
         """Returns which pairs of stakes (S, S) suffice to reject a parameter, with the pilot's growth.
 
-        They reach the target in each cell of the parameter's curve in which no bet on a single set does.
+        A pair suffices if it reaches the target in all cells of the parameter's curve, except for those in
+        which a bet on a single set of runs reaches it. The first axis is that of stakes on false positives.
         """
-        # (S, cells), at each cell's lowest false-positive rate and at a false-negative rate below the curve.
+        # Log growth (S, cells) at the corner of each cell where it is least: the cell's lowest false-positive
+        # rate, and a false-negative rate below the curve.
         at_corners_out = growth_out[:, :-1]
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
+        # The cells that are left to the pairs. A bet starts with a share of the capital, in logs added.
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
-        covered = best_alone + log_alone_share >= target
-        # The log growth of each pair, (S, S, uncovered cells); stakes on false positives are the first axis.
-        sums = at_corners_out[:, None, ~covered] + at_corners_in[None][:, :, ~covered]
+        is_left = ~(best_alone + log_alone_share >= target)
+        # The log growth of each pair: that of both its stakes, (S, S, cells that are left).
+        sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
 
     def should_be_rejected(parameter: float) -> bool:
@@ -241,11 +261,12 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         return bool(find_sufficient(parameter).any())
 
     largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
-    # The first pair that suffices; where none does, not even at 0, the pair of stakes 0.
+    # The first pair that suffices (`argmax` of booleans). Where none does, not even at the parameter 0, that
+    # is the first of all pairs, whose stakes are 0.
     best_out, best_in = np.unravel_index(
         int(find_sufficient(largest_rejected).argmax()), (size, size)
     )
-    # Neighbours are among the stakes above 0; STAKES[0] is 0.
+    # Indices of stakes above 0; STAKES[0] is 0. A bet on a single set of runs has stake 0 on the other.
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
     no_stake = np.zeros_like(alone)
@@ -291,10 +312,11 @@ class _CoinBets(NamedTuple):
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
     """Returns a function from a parameter to the least log capital on its curve, for runs with coins.
 
-    Each run gives both error rates, FN and FP. Bets are on z = part * FN + (1 - part) * FP. At a point (a, b)
-    of the curve, a false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a.
-    The curve is cut into cells of a, and each cell is represented by the corner where the capital is least:
-    a at its lower end, b at its upper end (see `_find_corners`).
+    In such runs a coin decides whether each canary is in. So each run gives both error rates, FN and FP. Bets
+    are on z = part * FN + (1 - part) * FP, a weighted average of both. At a point (a, b) of the curve, a
+    false-positive rate and a false-negative rate, z has the mean part * b + (1 - part) * a. The curve is cut
+    into cells of a, and each cell is represented by the corner where the capital is least: a at its lower
+    end, b at its upper end (see `_find_corners`).
 
     Args:
       family: The trade-off functions.
@@ -302,20 +324,28 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
       target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
     bets = _choose_coin_bets(family, counted, target)
+    # The log growth of each bet at each mean of z that is tabulated.
     rows = []
     for part, stake in zip(bets.parts, bets.stakes, strict=True):
         rows.append(_compute_coin_growth(counted.rest, part, _MEANS, np.array([stake])))
     growth = np.concatenate(rows)  # (bets, means)
+    # Columns, (bets, 1), so that they combine with the cells of a curve.
     bet_indices = np.arange(len(bets.parts))[:, None]
     parts = bets.parts[:, None]
 
     def find_least_capital(parameter: float) -> float:
-        """Returns the least log capital on the curve of a parameter, cut to the target."""
-        # The mean of each bet's z (bets, cells) at each cell's corner, rounded down to a value of
-        # _MEANS. The first of them is 0, below which there is no mean: -inf is a precaution.
+        """Returns the least log capital on the curve of a parameter, cut to the target.
+
+        The curve is cut into cells of the false-positive rate. In each the capital is taken at the corner
+        where it is least: the lowest false-positive rate and the lowest false-negative rate of the cell.
+        """
+        false_positive = _LEVELS[:-1]
         false_negative = family.trade_off(parameter, _LEVELS[1:])
-        means = parts * false_negative + (1 - parts) * _LEVELS[:-1]
+        # The mean, at each corner, of what each bet is on: a weighted average of both rates, (bets, cells).
+        means = parts * false_negative + (1 - parts) * false_positive
+        # Rounded down to a value of _MEANS. Capital grows with the mean, so that this makes none too large.
         below = np.searchsorted(_MEANS, means, side="right") - 1
+        # _MEANS begins with 0. A mean below 0 could come from rounding only, and would count as no capital.
         growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
         return _find_least_mixture(growth_on_curve, bets.shares, target)
 
@@ -327,12 +357,17 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
 
     A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
     larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). What a bet should
-    reject is judged by the pilot's log growth, scaled to the number of counted runs.
+    reject is judged by the pilot's log growth, scaled to the number of counted runs: every mean of z from a
+    critical mean on. A bet should reject a parameter if z has such a mean everywhere on the parameter's
+    trade-off curve. Points of the curve that bets on a single error rate should reject do not count.
 
     Args:
       family: The trade-off functions.
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected.
+
+    Returns:
+      The bets, the best first, with their shares of the capital.
     """
     stakes = STAKES[1:]  # without the stake 0
     stakes_alone = STAKES[1::3]  # of bets on a single error rate
@@ -340,9 +375,10 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     runs_per_pilot_run = len(counted.rest.misses) / len(counted.pilot.misses)
 
     def find_critical_means(part: float, tried: Array, share: float) -> Array:
-        """Returns the least mean of z that each stake, with a share of the capital, should reject.
+        """Returns the least mean of z, (stakes,), at which each stake should bring the needed capital.
 
-        It is one of _COARSE_MEANS; where the stake should reject none of them it is 2, beyond every mean.
+        z is part * FN + (1 - part) * FP, of a run's error rates FN and FP. The result is among
+        _COARSE_MEANS. Where the stake should suffice at none of them it is 2, beyond every mean.
 
         Args:
           part: The weight of the false-negative rate in z.
@@ -352,6 +388,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         predicted = runs_per_pilot_run * _compute_coin_growth(
             counted.pilot, part, _COARSE_MEANS, tried
         )
+        # (stakes, means); a bet with a share of the capital has to grow by so much more.
         sufficient = predicted >= target - np.log(share)
         # Growth rises with the mean: `argmax` gives the first mean that suffices.
         return np.where(sufficient.any(1), _COARSE_MEANS[sufficient.argmax(1)], 2.0)
@@ -362,15 +399,19 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     critical_means = np.array([find_critical_means(part, stakes, _BEST_SHARE) for part in _PARTS])
 
     def find_margins(parameter: float) -> Array:
-        """Returns how far the least mean of z on the curve exceeds each bet's critical mean (parts, stakes).
+        """Returns the margin (parts, stakes) by which each bet should reject a parameter; below 0 it fails.
 
-        Points that bets on a single rate should reject do not count.
+        A bet is on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. It brings the needed
+        capital where z has at least the bet's critical mean. The margin is the least mean of z on the
+        parameter's trade-off curve, less the critical mean. Points of the curve at which bets on a single
+        error rate should bring the capital do not count.
         """
-        # The corner of each cell of the curve, where the capital is least.
+        # The curve is cut into cells of the false-positive rate. The capital is least at these corners.
         fpr = _COARSE_LEVELS[:-1]
         fnr = family.trade_off(parameter, _COARSE_LEVELS[1:])
         remaining = (fpr < critical_rate_out) & (fnr < critical_rate_in)
-        means = _PARTS[:, None] * fnr[remaining] + (1 - _PARTS[:, None]) * fpr[remaining]
+        parts = _PARTS[:, None]
+        means = parts * fnr[remaining] + (1 - parts) * fpr[remaining]  # (parts, points)
         # 1, the largest mean, where no point remains.
         least_means = means.min(1, initial=1.0)
         return np.asarray(least_means[:, None] - critical_means)

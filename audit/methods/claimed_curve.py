@@ -116,6 +116,8 @@ def gaussian_power(mu: float) -> Power:
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
     """Tests a claimed curve by betting against it in each run; the test stays valid when more runs follow.
 
+    The bets are those of `compute_log_capital`; `judge_capital` says when their capital refutes the claim.
+
     Args:
       counted: The exceedances of each run.
       power: The claimed curve.
@@ -175,23 +177,25 @@ def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> Clai
     """Returns the result of the test of a claim, from the log capital against it after each run.
 
     Where rows are in the order in which runs were begun, the largest capital decides (Ville's inequality).
-    Otherwise the capital after all runs decides alone.
+    Otherwise the capital after all runs decides alone. The result's number of runs is the number after which
+    the claim was refuted first, or of all runs where it was not refuted or their order is not given.
 
     Args:
       log_capital: (R,) the log capital after each run.
       in_order: Whether rows are in the order in which runs were begun.
       confidence: The confidence of a refutation.
     """
-    runs = len(log_capital)
+    all_runs = len(log_capital)
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
     if not in_order:
         last = float(log_capital[-1])
-        return ClaimTest(_exp(last), last >= log_capital_needed, runs)
+        return ClaimTest(e_value=_exp(last), refuted=last >= log_capital_needed, runs=all_runs)
+
     largest = max(float(log_capital.max()), 0.0)  # before the first run the log capital is 0
     refuting = np.flatnonzero(log_capital >= log_capital_needed)
-    if len(refuting):
-        runs = int(refuting[0]) + 1
-    return ClaimTest(_exp(largest), bool(len(refuting)), runs)
+    if not len(refuting):
+        return ClaimTest(e_value=_exp(largest), refuted=False, runs=all_runs)
+    return ClaimTest(e_value=_exp(largest), refuted=True, runs=int(refuting[0]) + 1)
 
 
 def find_least_mu(counted: Exceedances, confidence: float) -> float:
@@ -203,9 +207,11 @@ def find_least_mu(counted: Exceedances, confidence: float) -> float:
     """
 
     def is_refuted(mu: float) -> bool:
+        """Returns whether the runs refute the guarantee mu-GDP."""
         return examine_claim(counted, gaussian_power(mu), confidence).refuted
 
-    return find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+    # The search doubles mu, from 1, until it is not refuted, and then halves the last interval.
+    return find_largest_refuted(is_refuted, low=0.0, first=1.0, halvings=_HALVINGS)
 
 
 def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> Array:

@@ -61,10 +61,12 @@ class TradeOffCurve(NamedTuple):
         """Returns limits of threshold tests' least false-negative rate at false-positive rates (n,).
 
         The limits cover the whole curve with at least the probability `confidence`. False-positive rates fall
-        and false-negative rates rise with the threshold. The upper limit at a rate is that of the lowest
-        threshold whose false-positive rate keeps to it even at its upper limit. The lower limit is that of
-        the highest threshold whose false-positive rate exceeds it even at its lower limit: a test that keeps
-        to the rate has a higher threshold.
+        and false-negative rates rise with the threshold. So the best test at a rate a has the lowest
+        threshold whose true false-positive rate is at most a.
+
+        The first threshold whose false-positive rate has an upper limit of at most a is surely high enough:
+        its upper false-negative limit is the upper limit at a. The last threshold whose false-positive rate
+        has a lower limit above a is surely too low: its lower false-negative limit is the lower limit at a.
         """
         rates = np.asarray(false_positive_rates, np.float64)
         # The index of the first threshold whose upper (lower) limit is at most the rate. Limits fall as
@@ -311,25 +313,31 @@ class Limits(NamedTuple):
 def compute_limits(trials: int, error: float) -> Limits:
     """Returns a confidence band of a distribution function, as its limits at some of the order statistics.
 
-    For `trials` independent draws of any continuous law all limits hold at once with probability 1 - error;
-    with ties they hold at least as often. It takes 0.06 s for 10,000 draws, and 0.8 s for ten million.
+    With independent draws of any continuous law all limits hold at once with probability 1 - error; with ties
+    they hold at least as often. It takes 0.06 s for 10,000 draws, and 0.8 s for ten million.
+
+    Args:
+      trials: The number of draws from the distribution.
+      error: The probability that not all limits hold.
     """
     ranks = _choose_ranks(trials)
+    # The error of each rank's two limits, at which all limits together have the error `error`.
     local = find_local_level(trials, ranks, error)
     lower = _compute_lower_limits(trials, ranks, local)
     # By symmetry the upper limit of rank r mirrors the lower one of rank trials + 1 - r.
     limits = Limits(ranks, lower, 1 - lower[::-1])
-    # Callers share the limits through the cache.
+    # Results are cached, so that callers share these arrays: they must not be written.
     for array in limits:
         array.setflags(write=False)
     return limits
 
 
 def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
-    """Returns the local level, the error of each rank's limits, at which that of all together is `error`.
+    """Returns the local level: the error of each rank's limits, at which all together have the error `error`.
 
-    It is right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error
-    above 0.99 is taken for 0.99.
+    The error of all together is 1 minus their coverage, which `compute_coverage` gives. The local level is
+    right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error above
+    0.99 is taken for 0.99.
 
     Args:
       trials: The number of draws.
@@ -339,17 +347,23 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
     if error < 1e-8:  # it would be lost in the rounding of a coverage, a number near 1
         return error / len(ranks)
     error = min(error, 0.99)
-    target = np.log(-np.log1p(-error))
+    target = np.log(-np.log1p(-error))  # log(-log coverage) for the coverage 1 - error
 
     def compute_excess(log_local: float) -> float:
-        """Returns by how much log(-log coverage) at a local level exceeds the target's, 1 - error."""
-        # The root is sought in log(-log coverage), which is nearly linear in the log of the local
-        # level: that makes the search quick. A coverage of 0 has no log.
-        coverage = max(compute_coverage(trials, ranks, float(np.exp(log_local))), 1e-300)
+        """Returns by how much log(-log coverage) of the limits exceeds that of a coverage of 1 - error.
+
+        It is 0 at the level that is sought. Its form makes the search quick: log(-log coverage) is nearly
+        linear in the log of the local level.
+
+        Args:
+          log_local: The log of the local level, the error of each rank's limits.
+        """
+        coverage = compute_coverage(trials, ranks, float(np.exp(log_local)))
+        coverage = max(coverage, 1e-300)  # a coverage of 0 has no log
         return float(np.log(-np.log(coverage)) - target)
 
-    # A local level is at least Bonferroni's, and at most the error of all limits together; of a single
-    # rank it is both, so that each end has some slack.
+    # The local level lies between Bonferroni's, error / m, and `error`. With a single rank it equals both. So
+    # the search begins a little beyond each end.
     least = np.log(error / (len(ranks) + 1))
     most = 0.99 * np.log(error)
     return float(np.exp(scipy.optimize.brentq(compute_excess, least, most, xtol=_TOLERANCE)))
@@ -359,25 +373,31 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
     """Returns the probability that uniform order statistics all lie within their limits, to about 1e-12.
 
     This is a band's coverage (after Moscovich and Nadler, 2017). The r-th smallest of n draws is above its
-    lower limit where fewer than r draws are below that limit. It is below its upper limit where at least r
-    draws are. So the number of draws below each limit must lie in a range. The draws are a Poisson process of
-    mean n, given that it has n points. The law of its count is carried from limit to limit, cut to each
-    range, and at the end divided by the probability of n points.
+    lower limit if fewer than r draws lie below that limit. It is below its upper limit if at least r draws
+    lie below that limit. So all order statistics lie within their limits if the number of draws below each
+    limit lies in a range.
+
+    The draws are a Poisson process of mean n on [0, 1], given that it has n points. Its numbers of points
+    between limits are independent. So the law of the number of points below a limit is carried from each
+    limit to the next, by a convolution, and is cut to the range there. In the end it is divided by the
+    probability of n points.
 
     Args:
       trials: The number n of draws.
-      ranks: (m,) ranks of the order statistics: ascending, from 1 to n, the same set as n + 1 - ranks.
+      ranks: (m,) ranks of the order statistics, ascending, with 1 and n, and with n + 1 - r for each rank r.
       local: The level of each rank's two-sided limits.
     """
     lower = _compute_lower_limits(trials, ranks, local)
-    upper = 1 - lower[::-1]
+    upper = 1 - lower[::-1]  # the ranks are symmetric, and so are their limits
     limits = np.concatenate([lower, upper])
-    order = np.argsort(limits, kind="stable")
+    order = np.argsort(limits, kind="stable")  # from the lowest limit to the highest
+
     # The mean number of points between neighbouring limits, and the least and the largest number
-    # of points that may lie below each limit.
+    # of points that may lie below each limit: 0 to r - 1 below a lower limit, r to n below an upper limit.
     means = trials * np.diff(limits[order], prepend=0.0, append=1.0)
     least = np.concatenate([np.zeros_like(ranks), ranks])[order]
     most = np.concatenate([ranks - 1, np.full_like(ranks, trials)])[order]
+    # log 0!, log 1!, ..., to beyond the largest number of points that lies between neighbours.
     largest_count = means.max() + _compute_reach(means.max())
     log_factorials = special.gammaln(np.arange(1.0, largest_count + 3))
 
@@ -390,11 +410,11 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
         first_step, step_law = _compute_poisson_law(mean, log_factorials)
         law = _convolve(law, step_law)
         first += first_step
-        # Cut to the counts from `fewest` to `largest`.
+        # Cut to the counts from `fewest` to `largest`; entry 0 of the law is that of the count `first`.
         law = law[max(fewest - first, 0) : max(largest + 1 - first, 0)]
         first = max(first, fewest)
-    # No further points lie beyond the last limit, with probability exp(-means[-1]). Given n points in all: a
-    # Poisson count of mean n is n with probability exp(log_all).
+    # All n points lie below the last limit, the upper limit of rank n, and so none beyond it, which has the
+    # probability exp(-means[-1]). A Poisson count of mean n is n with probability exp(log_all).
     log_all = special.xlogy(trials, trials) - trials - special.gammaln(trials + 1.0)
     return float(law.sum() * np.exp(-means[-1] - log_all))
 

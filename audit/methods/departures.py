@@ -70,7 +70,8 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
     # The degrees of freedom of the spread within runs: a mean is fitted to each run.
     degrees = len(deviations) - len(runs)
-    within = 1.0  # as of a score that is out, where each run has a single canary
+    # Where each run has a single canary, nothing shows the spread within runs: that of scores out is taken.
+    within = 1.0
     between = 0.0
     if degrees > 0:
         within = float(np.sqrt(deviations @ deviations / degrees))
@@ -103,9 +104,10 @@ def find_least_departure(
       seed: The seed of the simulations.
 
     Returns:
-      None where not even a tenth of the stated noise would be refuted.
+      The departure's noise as a multiple of the stated noise, and the probability with which it would be
+      refuted. None where not even a tenth of the stated noise would be refuted.
     """
-    log_capital_needed = -np.log1p(-confidence)
+    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
     # Far thresholds are left out where scores do not reach them: bets on them would gain nothing.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]

@@ -262,15 +262,24 @@ def assumption_free(
 
 @functools.lru_cache(maxsize=64)
 def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> NoiseFloor:
-    """Returns what `in_sample` shows on n_in and n_out scores where nothing leaks, by simulation.
+    """Returns which epsilons `in_sample` shows in simulated audits of a mechanism that leaks nothing.
 
-    Scores of a mechanism that leaks nothing are exchangeable: every order of both worlds' scores is as
-    likely. `in_sample` looks at ranks alone, so that random orders draw from its law, whatever the
-    distribution of scores. (Ties leave fewer thresholds, so that with ties it shows less.) The draws are the
-    same each time.
+    If nothing leaks, all orders of both worlds' scores have the same probability. `in_sample` looks at ranks
+    alone. So its law follows from random orders, whatever the distribution of scores. (Ties leave fewer
+    thresholds, so that with ties it shows less.) The draws are the same each time.
 
     Of up to 1,200 scores in all every threshold is tried; of more, those in the middle lie a few scores
     apart. Up to 1,000 scores in all get 1,000 simulated audits, 5,000 scores get 458.
+
+    Args:
+      n_in: The number of scores with the canary.
+      n_out: The number of scores without it.
+      delta: The delta of epsilon.
+      confidence: The confidence of each rate's limits, as in `in_sample`.
+
+    Returns:
+      The mean and the 95% quantile of epsilon, the share of audits with an epsilon above 0, and the number of
+      simulated audits.
 
     Raises:
       InputError: Numbers or levels out of range.
@@ -278,12 +287,17 @@ def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> Noise
     require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
     conversions.require_levels(delta, confidence)
     groups = _cut_into_groups(n_in + n_out)
+    # Thresholds lie between groups. All audits together try at most _COUNTS of them.
     audits = min(_COUNTS // len(groups), _MOST_AUDITS)
-    mus = _simulate_mus(n_in, n_out, groups, audits, (1 - confidence) / 2)
+    # Each rate's upper limit misses with half of the error of its two-sided limits.
+    mus = _simulate_mus(n_in, n_out, groups, audits, error=(1 - confidence) / 2)
     epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
-    quantile = float(np.quantile(epsilons, 0.95))
-    positive_share = float(np.mean(epsilons > 0))
-    return NoiseFloor(float(epsilons.mean()), quantile, positive_share, audits)
+    return NoiseFloor(
+        mean=float(epsilons.mean()),
+        quantile_95=float(np.quantile(epsilons, 0.95)),
+        exceeding=float(np.mean(epsilons > 0)),
+        audits=audits,
+    )
 
 
 def _cut_into_groups(n: int) -> NDArray[np.int64]:
@@ -317,17 +331,19 @@ def _simulate_mus(
       audits: The number of simulated audits.
       error: The error of each rate's upper limit.
     """
-    # mu = -Phi^-1(fpr) - Phi^-1(fnr), at the upper limits of both rates. So mu at a threshold is z_in at its
-    # number of false negatives plus z_out at its number of false positives.
+    # mu = -Phi^-1(fpr) - Phi^-1(fnr), at the upper limits of both rates. So mu is a sum of two tables'
+    # entries: z_in[number of false negatives] + z_out[number of false positives].
     z_in = -special.ndtri(intervals.upper_limits(n_in, error))
     z_out = -special.ndtri(intervals.upper_limits(n_out, error))
     rng = np.random.default_rng(0)
     # How many scores of each group are in (audits, groups); n_in of all scores are, at random.
     present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
+    # At a threshold above each group but the last, the scores below it are guessed to be out.
     false_negatives = np.cumsum(present[:, :-1], axis=1)
     true_negatives = np.cumsum(groups[:-1]) - false_negatives
     false_positives = n_out - true_negatives
     mus = z_out[false_positives] + z_in[false_negatives]
+    # The initial value -inf is for a single group, which leaves no threshold.
     return np.asarray(mus.max(axis=1, initial=-np.inf))
 
 
@@ -469,10 +485,10 @@ def _test_splits(
 ) -> tuple[float, _Counts, float]:
     """Returns (the bound on the parameter, the errors of the split that decides it, its threshold).
 
-    The scores are split 21 times into a pilot and the rest. The pilot chooses the rank of a threshold, and
-    the rest's errors at that threshold are tested. The bound is the median of the splits' bounds: where it
-    exceeds the truth, 11 tests at 11/21 of the error reject at once, which by Markov's inequality has at most
-    the probability of the error.
+    The scores are split 21 times, at random, into a pilot and the rest. The pilot chooses the rank of a
+    threshold, and the rest's errors at that threshold are tested. The bound is the median of the splits'
+    bounds. Each split is tested at 11/21 of the error. The median exceeds the truth only if 11 tests reject
+    a true hypothesis at once, which by Markov's inequality has at most the probability of the error.
 
     Args:
       scores_in, scores_out: (n,) and (m,) checked scores.
@@ -481,11 +497,13 @@ def _test_splits(
       confidence: The confidence of the bound.
     """
     ordered = _order_scores(scores_in, scores_out)
+    # The level of each split's test.
     error = (1 - confidence) * _REJECTING / _SPLITS
-    tests = []
-    results = []
+    tests = []  # for each split, what the exact test is given
+    results = []  # for each split, what is reported if it decides: the errors of both worlds, the threshold
     for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
+        # Scores are compared by their places, in which ties are in random order.
         places_in, places_out = ordered.places(rng)
         pilot_in, rest_in = _draw_pilot(places_in, share, rng)
         pilot_out, rest_out = _draw_pilot(places_out, share, rng)
@@ -500,21 +518,22 @@ def _test_splits(
             error,
             any_shape=family is not exact.GAUSSIAN,
         )
-        # The threshold is the score of the chosen rank, from 1, among the rest's scores in, from the
-        # lowest, or out, from the highest. The errors that are tested are those of the other world.
+        # The threshold is itself a score of the rest, of the chosen rank r in its world. The r - 1 scores
+        # before it are that world's errors. The test is of the errors of the other world.
         if chosen.is_in:
-            place = rest_in[chosen.rank - 1]
+            place = rest_in[chosen.rank - 1]  # the r-th lowest score in
+            false_negatives = chosen.rank - 1
             false_positives = n_out - int(np.searchsorted(rest_out, place))
-            counts = _Counts(false_positives, chosen.rank - 1, n_in, n_out)
-            tests.append(exact.Counts(chosen.rank, n_in, false_positives, n_out))
+            test = exact.Counts(chosen.rank, scores=n_in, errors=false_positives, trials=n_out)
         else:
-            place = rest_out[-chosen.rank]
+            place = rest_out[-chosen.rank]  # the r-th highest score out
+            false_positives = chosen.rank - 1
             false_negatives = int(np.searchsorted(rest_in, place, side="right"))
-            counts = _Counts(chosen.rank - 1, false_negatives, n_in, n_out)
-            tests.append(exact.Counts(chosen.rank, n_out, false_negatives, n_in))
+            test = exact.Counts(chosen.rank, scores=n_out, errors=false_negatives, trials=n_in)
+        tests.append(test)
         # Without its random part the place is the index of a distinct score.
         threshold = float(ordered.values[int(place)])
-        results.append((counts, threshold))
+        results.append((_Counts(false_positives, false_negatives, n_in, n_out), threshold))
 
     # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)

@@ -86,15 +86,15 @@ class Counts(NamedTuple):
 
 
 def p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of the hypothesis that the mechanism is f_t-DP.
+    """Returns the p-value of the hypothesis that the mechanism is f_t-DP, from the errors at a threshold.
 
-    It is an upper bound on the probability of as few errors in the other world as were counted, or fewer, if
-    the hypothesis is true. The threshold is a score of the near world, and the other world's errors are
-    counted.
+    The threshold is itself a score of one of the two worlds (in or out). The errors that are counted are
+    those of the other world. The p-value is an upper bound on the probability of so few errors, or fewer, if
+    the hypothesis is true.
 
     Args:
       family: The trade-off functions f_t.
-      parameter: t.
+      parameter: t, the privacy parameter of the hypothesis.
       counts: The errors at a threshold.
     """
     rates = _compute_rates(counts.rank, counts.scores)
@@ -152,10 +152,12 @@ def lower_bound(
 
 @functools.lru_cache(maxsize=128)
 def _compute_rates(rank: int, scores: int) -> Array:
-    """Returns quantiles (482,) of U ~ Beta(rank, scores - rank + 1), the near world's error rate at a rank.
+    """Returns quantiles (482,) of U ~ Beta(rank, scores - rank + 1), the error rate at an order statistic.
 
-    They are the upper ends of the cells over which p-values integrate. Their levels are Phi(x) at 481 values
-    of x from -6 to 6, and 1.
+    The threshold is itself a score of one of the worlds (in or out), here called the near world. Its error
+    rate at this threshold is distributed as U. p-values are means over U, computed as sums over cells of U.
+    The quantiles are the upper ends of these cells. Their levels are Phi(x) at 481 values of x from -6 to 6,
+    and 1.
 
     Args:
       rank: The rank r of the threshold among the near world's scores, from the end where its errors lie.
@@ -167,14 +169,18 @@ def _compute_rates(rank: int, scores: int) -> Array:
 def _compute_p_value(family: Family, parameter: float, counts: Counts, rates: Array) -> float:
     """Returns the p-value of x errors among m scores: the mean of P(Binomial(m, f_t(U)) <= x) over U.
 
-    U is random, the near world's error rate. The mean is a sum over cells of U, with the probability at each
-    cell's upper end, where it is largest.
+    The threshold is itself a score of one of the worlds, here called the near world. U is that world's error
+    rate at the threshold, which has a beta law. The other world has x errors, at a rate of at least f_t(U) if
+    the mechanism is f_t-DP. The mean is a sum over cells of U, with the probability at each cell's upper end,
+    where it is largest.
 
     Args:
       family: The trade-off functions f_t.
-      parameter: t.
+      parameter: t, the privacy parameter of the hypothesis.
       counts: The errors at a threshold, with x and m.
       rates: The upper ends of the cells of the near world's error rate U, as `_compute_rates` gives them.
     """
     other_rates = np.clip(family.trade_off(parameter, rates), 0.0, 1.0)
-    return float(_MASSES @ special.bdtr(float(counts.errors), counts.trials, other_rates))
+    # P(Binomial(m, rate) <= x) at each cell's end, weighted by the cell's probability.
+    probabilities = special.bdtr(float(counts.errors), counts.trials, other_rates)
+    return float(_MASSES @ probabilities)

@@ -148,21 +148,29 @@ def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
 def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     """Returns the bound on epsilon that a design's cosines prove, and the threshold and counts behind it.
 
-    Only canaries that are in are bet on; runs without any are skipped. Where rows are in the order in which
-    runs were begun, the bound holds after each run, and the last is returned. Otherwise only the capital
-    after all runs decides, so that no order of rows changes anything, and the path is empty.
+    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon, delta)
+    allows. Capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest that is refuted.
+    Only canaries that are in are bet on; runs without any are skipped.
+
+    Where rows are in the order in which runs were begun, the bound holds after each run, and the last is
+    returned. Otherwise only the capital after all runs decides, so that no order of rows changes anything.
 
     Args:
       design: The cosines.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
+
+    Returns:
+      The bound, its path over the runs (empty where the order is not given), the threshold that is reported,
+      the numbers of cosines above it and in all, and the log of the rate of canaries out above it.
     """
     conversions.require_levels(delta, confidence)
     runs = _select_present(design)
     levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
     log_rates = compute_log_rates(design, levels)
     shares = np.stack([_compute_shares(run, levels) for run in runs])
-    # Capital that is bet whole on the first run needs to know which run was first.
+    # A part of the capital may go on a special bet on the first run, beside the bets on every run. Of several
+    # runs the order has to say which was first.
     if design.in_order or len(runs) == 1:
         first = _make_first_bet(runs[0], design, delta)
     else:
@@ -178,12 +186,13 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         epsilon = _bound_after_all(growth, len(runs), target)
 
     # The reported threshold is that chosen by half of the only run's canaries, or else that with most of the
-    # capital. Bets on thresholds come first among the components.
+    # capital at the end. Components of the capital that bet on thresholds come before all others.
     level = first.level
     if len(runs) > 1 or level is None:
         components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
         by_level = components.reshape(len(levels), len(BETS))
-        level = float(levels[special.logsumexp(by_level, axis=1).argmax()])
+        log_capital_of_levels = special.logsumexp(by_level, axis=1)
+        level = float(levels[log_capital_of_levels.argmax()])
     hits = sum(int(np.count_nonzero(run > level)) for run in runs)
     total = sum(len(run) for run in runs)
     log_rate = float(compute_log_rates(design, level))
@@ -226,9 +235,15 @@ class DirectionsMethod(Method):
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` from a design's cosines.
+    """Returns the bound on epsilon of the method "exact_null", from a design's cosines.
 
-    It is 0, and marked as not holding, where canaries that are out refute the exact law.
+    The method rests on an exact law of the cosines of canaries that are out. Where the design has such
+    canaries and these refute the law, epsilon is 0 and the bound is marked as not holding.
+
+    Args:
+      design: The cosines, or ranks stored as cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     proof = prove(design, delta, confidence)
     holds = has_law(design)
@@ -288,8 +303,13 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound `exact_null_gdp`: the mu below which every GDP guarantee is refuted, and its epsilon.
 
     Nothing is assumed of the law of scores that are in. Epsilon is what a mu-GDP guarantee would state at
-    delta; it does not bound the epsilon of another trade-off curve. Both are 0, and marked as not holding,
-    where canaries that are out refute the exact law.
+    delta; it does not bound the epsilon of another trade-off curve. The law of scores that are out is exact.
+    Where canaries that are out refute it, mu and epsilon are 0 and the bound is marked as not holding.
+
+    Args:
+      design: The cosines, or ranks stored as cosines.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     counted = count_exceedances(design)
@@ -298,7 +318,7 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     path = claimed_curve.trace_least_mu(counted, mu, confidence) if holds else np.zeros(0)
     epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
 
-    # The reported threshold is that with most of the capital.
+    # The reported threshold is that on which most of the capital is, in the test of this mu.
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
     runs = _select_present(design)
@@ -361,18 +381,21 @@ def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
 def _choose_assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs.
 
-    If the design was given by a user, that includes how canaries were drawn and, for several runs, the order
-    of rows if they are declared to be in order.
+    If the design was given by a user, the bound assumes that canaries were drawn as the user says. If several
+    runs are declared to be in order, it assumes that order too.
     """
+    relies_on_order = design.in_order and len(design.cosines) > 1
+    # Ranks among fresh draws have other words than cosines.
     if design.draws:
         if not design.given:
             return _OWN_RANKS
-        if design.in_order and len(design.cosines) > 1:
+        if relies_on_order:
             return _make_in_order(_GIVEN_RANKS)
         return _GIVEN_RANKS
+
     if not design.given:
         return _OWN
-    if design.in_order and len(design.cosines) > 1:
+    if relies_on_order:
         return _GIVEN_IN_ORDER
     return _GIVEN
 
@@ -380,13 +403,17 @@ def _choose_assumption(design: Fresh) -> Assumption:
 def law_test(cosines: ArrayLike, dimension: int) -> float:
     """Returns the p-value of a test whether cosines (any shape) of canaries that are out have the law in R^d.
 
-    That is the law of the cosine between a fixed and a uniform direction. The cosines must be independent.
-    They are if each is that of another direction with a vector that depends on none of these directions, such
-    as the movement of the model, or what is left of it outside the span of the canaries that were in. Cosines
-    are mapped to normal deviates of the same probability. These are tested by Kolmogorov and Smirnov, and by
-    the sum of their squares, which is chi-squared. The p-value is twice the smaller of both. At LAW_LEVEL a d
-    that is 1.2 times too large or too small is detected in 9 of 10 audits with 2,600 cosines, 1.5 times with
-    520, twice with 210.
+    That is the law of the cosine between a fixed and a uniform direction. The cosines must be independent. It
+    is enough that each belongs to a direction of its own, and that the vectors on the other side depend on
+    none of these directions. Such a vector is the movement of the model, or the part of it outside the span
+    of the canaries that were in.
+
+    Cosines are mapped to normal deviates of the same probability. A Kolmogorov-Smirnov test compares these
+    with the normal law, and a chi-squared test looks at the sum of their squares. The p-value is twice the
+    smaller of both (Bonferroni).
+
+    At LAW_LEVEL the test detects in 9 of 10 audits that `dimension` is too large or too small: by a factor of
+    1.2 with 2,600 cosines, of 1.5 with 520, and of 2 with 210.
     """
     from scipy import stats  # here, since it takes most of SciPy's time to load
 
@@ -440,10 +467,10 @@ def _assume_gdp(drawn: Assumption) -> Assumption:
     # "nothing; a GDP guarantee" would make no sense.
     text = "a GDP guarantee" if drawn.word == "nothing" else f"{drawn.text}; a GDP guarantee"
     return Assumption(
-        text,
-        "any GDP",
-        f"{drawn.sentence}; epsilon is that of a GDP guarantee",
-        "no GDP guarantee below this mu holds; epsilon is what it would state",
+        text=text,
+        word="any GDP",
+        sentence=f"{drawn.sentence}; epsilon is that of a GDP guarantee",
+        note="no GDP guarantee below this mu holds; epsilon is what it would state",
         gaussian=True,
     )
 
@@ -495,27 +522,30 @@ class _Growth:
     """
 
     def __init__(self, log_rates: Array, delta: float, shares: Array, first: _First) -> None:
-        """Begins with the first run alone.
+        """Sets up the capital after the first run; later runs are added by `add_run`.
 
         Args:
           log_rates: (T,) the log of a(t), the rate at which a canary that is out exceeds each threshold t.
           delta: The delta of the bound.
           shares: (R, T) the share of each run's cosines above each threshold.
-          first: How the capital begins.
+          first: How the capital is split at the start, and what is bet on the first run alone.
         """
         self._log_rates = log_rates
         self._delta = delta
         self._shares = shares
         self._first = first
 
-        # Runs with the same shares are counted, so that the growth over them is computed once.
+        # For bets on a threshold, which depend on a single share of a run: the distinct shares, the index of
+        # each (R, T), and how often each threshold had each share in the added runs. So a bet's growth over
+        # equal shares is computed once.
         self._distinct_shares, places = np.unique(shares, return_inverse=True)
         self._share_places = places.reshape(shares.shape)
-        # How often each threshold had each of the distinct shares, in the runs after the first.
         self._share_counts = np.zeros((shares.shape[1], len(self._distinct_shares)))
 
+        # For ramps, which depend on all shares of a run: the distinct rows of shares, the index of each run's
+        # row (R,), and how many added runs have each row.
         self._distinct_runs, self._run_places = np.unique(shares, axis=0, return_inverse=True)
-        self._run_counts = np.zeros(len(self._distinct_runs))  # of the runs after the first
+        self._run_counts = np.zeros(len(self._distinct_runs))
 
     def add_run(self, run: int) -> None:
         """Adds a run after the first, by its index, to those over which the capital has grown."""
@@ -530,6 +560,9 @@ class _Growth:
 
             1 + c (h(t) / m(t) - 1)                                      of a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          of a ramp that rises by b_t at t.
+
+        A ramp is a step function of the cosine, which begins at 1. Its mean over the run's cosines is divided
+        by the most that (epsilon, delta)-DP allows for this mean on average.
 
         If the mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given the runs before.
 
@@ -551,9 +584,10 @@ class _Growth:
         """Returns the log capital of each component against epsilon, after all runs that were added.
 
         There is a component for each pair of a threshold t and a bet c, and one for each ramp. Component j
-        starts with a share s_j of the capital (`_split_capital`). The part w = `first.split.whole` of it is
-        bet whole on run 0, where a capital of 1 becomes won(epsilon). The rest in run 0, and all of it in
-        each later run i, is multiplied by f_j(i) (`log_factors`). After runs 0, ..., n - 1 the component has
+        starts with a share s_j of the capital (`_split_capital`). A part w = `first.split.whole` of it is
+        staked entirely on a special bet on run 0, which turns a capital of 1 into won(epsilon). The rest is
+        multiplied by f_j(0) in run 0 (`log_factors`), and all of it by f_j(i) in each later run i. After runs
+        0, ..., n - 1 the component has
 
             s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
 
@@ -567,16 +601,18 @@ class _Growth:
           second, ..., then the ramps.
         """
         first = self._first
-        start = _split_capital(first.split.ramps)
+        log_shares = _split_capital(first.split.ramps)
         # s_j ((1 - w) f_j(0) + w won(epsilon)), in logs.
         by_components = np.log1p(-first.split.whole) + self.log_factors(0, epsilon)
-        after_first = np.logaddexp(by_components, first.log_won(epsilon)) + start
+        after_first = np.logaddexp(by_components, first.log_won(epsilon)) + log_shares
+
+        # The pairs of a threshold and a distinct share that occurred in added runs, by threshold.
         thresholds, places = np.nonzero(self._share_counts)
         if not len(thresholds):
             return np.asarray(after_first)
 
-        # Thresholds and bets: log f_j once for each distinct share, times the number of runs that have it.
-        # Every threshold has an entry for each of its distinct shares; these are summed by threshold.
+        # Thresholds and bets: log f_j once for each of these pairs, times the number of runs that have it.
+        # Each threshold's pairs follow each other, from `starts` on, and are summed: (T, C).
         largest_means = self._compute_most(epsilon)
         gains = (self._distinct_shares[places] / largest_means[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
@@ -626,8 +662,8 @@ class _Growth:
 def _find_path(growth: _Growth, runs: int, target: float) -> Array:
     """Returns the bound after each run, (runs,), in multiples of _STEP.
 
-    Epsilons are refuted from 0 upwards, each by the capital after some run so far. The bound is the last
-    multiple before the first that no run so far has refuted, or 0.
+    The multiples 0, 1, 2, ... of _STEP are refuted in this order, each by the capital after some run so far.
+    The bound is the last multiple that is refuted, or 0.
 
     Args:
       growth: The capital, with the first run alone.
@@ -635,12 +671,12 @@ def _find_path(growth: _Growth, runs: int, target: float) -> Array:
       target: The log capital that refutes.
     """
     bounds = np.zeros(runs)
-    first_unrefuted = 0
-    capital = growth.log_capital(0.0)
+    first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
+    capital = growth.log_capital(0.0)  # of each component, against that epsilon
     for run in range(runs):
         if run:
             growth.add_run(run)
-            # What growth.log_capital would return at this epsilon, for the price of a single run.
+            # This gives what `growth.log_capital` would, and needs only the new run instead of all.
             capital += growth.log_factors(run, first_unrefuted * _STEP)
         if special.logsumexp(capital) >= target:
             first_unrefuted = _find_first_unrefuted(growth, first_unrefuted, target)
@@ -674,6 +710,8 @@ def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
     """
     if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
         return steps
+    # Bets on thresholds alone refute all epsilons up to there. Their capital falls with epsilon, which need
+    # not be so of the whole capital: from there on each multiple is tried.
     steps = _leap(growth, steps, target)
     while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
         steps += 1
@@ -723,13 +761,15 @@ def _has_many_canaries(design: Fresh) -> bool:
 
 
 def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
-    """Returns what is bet whole on the first run, from its cosines (K,).
+    """Returns the special bet on the first run, on which a part of the capital is staked entirely.
 
-    The bet wins h(t) / m(t) on average over likely thresholds t, with h(t) the share of the cosines above t
-    and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at which a canary that is out exceeds t. In a
-    plain design with at least 40 canaries, half of the canaries
-    chooses a threshold for the other half, and most of the bet is on that one. (The module docstring proves
-    both.)
+    Against an epsilon the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
+    h(t) is the share of the cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at
+    which a canary that is out exceeds t.
+
+    In a plain design, where no score depends on other canaries' directions, with at least 40 canaries in,
+    half of the canaries chooses a threshold for the other half. Most of the bet is then on that threshold.
+    (The module docstring proves that both bets are fair.)
 
     Args:
       run: (K,) the cosines of the first run's canaries that are in.
@@ -745,12 +785,14 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
+    # With few canaries, or where scores depend on other canaries' directions, there is no other bet.
     has_many = _has_many_canaries(design)
     may_choose = design.plain and has_many and len(run) >= 2 * _LEAST_PILOT
     if not may_choose:
         split = _SPLIT_OF_MANY if has_many else _SPLIT_OF_FEW
         return _First(split, win_on_likely)
 
+    # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
     level = _choose_level(run[pilot_places], len(rest), design.dimension)
@@ -759,9 +801,11 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
 
     def win_on_both(epsilon: float) -> float:
         """Returns what a capital of 1 becomes on the chosen and the likely thresholds, against epsilon."""
-        # The share of hits divided by `most` has a mean of at most 1: of the hits that DP allows, those by
-        # e^epsilon a(t) are at most 1 - _ETA times `most`, and those by delta at most _ETA times it.
-        most = max(np.exp(min(epsilon + log_rate, _LARGEST_LOG)) / (1 - _ETA), delta / _ETA)
+        # DP allows a share e^epsilon a(t) of hits above the chosen threshold t, and delta more over all
+        # thresholds that might be chosen. The first is at most (1 - _ETA) `most`, the second at most _ETA
+        # `most`. So the share of hits over `most` has a mean of at most 1, as a fair bet must.
+        by_epsilon = np.exp(min(epsilon + log_rate, _LARGEST_LOG))
+        most = max(by_epsilon / (1 - _ETA), delta / _ETA)
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
 
@@ -798,7 +842,8 @@ def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
       canaries: The number of further canaries, which the threshold is for.
       dimension: d.
     """
-    # In units of 1 / sqrt(d). Where sqrt(d) is small the grid is cut below it, the unit of the cosine 1.
+    # In units of 1 / sqrt(d), in which the cosine 1 is sqrt(d): the grid is cut below it. The grid's end is
+    # at least 11, so that it ascends from 10 even where sqrt(d) is smaller.
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
     grid = units[units < root] / root

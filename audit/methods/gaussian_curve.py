@@ -353,20 +353,23 @@ def has_overlap(table: Array) -> bool:
 def approximate_fit(table: Array) -> Fit:
     """Returns a fit to tables (..., 2, cells) near the maximum-likelihood fit, where `fit_tables` can start.
 
-    At each cut between cells, mu is the distance of both worlds' normal quantiles; the fit takes the average
-    over cuts, weighted by inverse variance. Each cut is then placed where the mixture of both normal laws has
+    The fit is of two normal laws, N(0, 1) for the world out and N(mu, 1) for the world in, with cuts between
+    cells that both share. At each cut mu is estimated by the distance of both worlds' normal quantiles, and
+    these estimates are averaged over cuts. Each cut is then placed where the mixture of both normal laws has
     the pooled share of scores below it. World out comes first in tables.
     """
     below = table.cumsum(-1)[..., :-1]
     sizes = table.sum(-1, keepdims=True)
     # Half a score more below and above each cut keeps the quantiles finite.
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # The variance of a normal quantile is about share (1 - share) / density^2, where density^2 is
-    # proportional to e^(-z^2). The weights leave out the numerator.
+    # Cuts weigh by the inverse of a rough variance. A normal quantile's is about share (1 - share) /
+    # density^2, over the number of scores, and density^2 is proportional to e^(-z^2). Only this factor is
+    # taken.
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
 
+    # The cuts, by bisection of the mixture's distribution function.
     pooled_size = sizes.sum(-2)
     pooled_share = below.sum(-2) / pooled_size
     share_in = sizes[..., 1, :] / pooled_size
@@ -525,10 +528,10 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio of the worlds.
 
     The first term is quadratic; the second is cubic, with the sign opposite to that of mu. A term f tilts the
-    fitted law of world "in" by exp(c f), and leaves that of world "out" as it is. Its statistic is the
-    derivative of the log likelihood by c at c = 0, divided by the standard deviation that the derivative has
-    when cuts and mu are fitted. Both statistics are about standard normal where the fit holds and cells
-    contain many scores of both worlds.
+    fitted law of world "in" by exp(c f), and leaves that of world "out" as it is; the fit is c = 0. Its
+    statistic is the derivative of the log likelihood by c at c = 0, divided by the standard deviation that
+    the derivative has when cuts and mu are fitted. (Rao's score test with nuisance parameters.) Both
+    statistics are about standard normal where the fit holds and cells contain many scores of both worlds.
 
     Args:
       table: (..., 2, cells) counts, world out first.
@@ -539,20 +542,24 @@ def compute_rao_scores(table: Array, fit: Fit) -> Array:
     jacobian = _compute_jacobian(edges)
     inverse_variances = table.sum(-1, keepdims=True) / shares
 
-    # Cells' mean scores, measured from the middle between both worlds' means, where the
-    # log-likelihood ratio is 0.
+    # The terms f at each cell's mean score, (..., cells, 2). Scores are measured from the middle between both
+    # worlds' means, where the log-likelihood ratio is 0.
     centres = _compute_cell_centres(edges) - fit.mu[..., None] / 2
     direction = np.where(fit.mu < 0, 1.0, -1.0)[..., None]
     terms = np.stack([centres**2, direction * centres**3], -1)
+
+    # Derivatives of shares by c, (..., 2, cells, 2): a tilt changes only those of world "in", by the share
+    # times f less the mean of f, so that their sum stays 1.
     shares_in = shares[..., 1, :, None]
     means = (shares_in * terms).sum(-2, keepdims=True)
-    # Derivatives of shares by c: a tilt changes only those of world "in", and leaves their sum 1.
     derivatives = np.zeros((*shares.shape, 2))
     derivatives[..., 1, :, :] = shares_in * (terms - means)
 
-    score = np.einsum("...wcp,...wc->...p", derivatives, table / shares)
-    # The information of c, less what cuts and mu explain of it; w: world, c: cell, p and q: parameters.
-    information = np.einsum("...wcp,...wc->...p", derivatives**2, inverse_variances)
+    # The log likelihood is sum counts * log(shares). In the products w is the world, c the cell, q a term,
+    # and p, in the last of them, a parameter of the fit.
+    score = np.einsum("...wcq,...wc->...q", derivatives, table / shares)
+    # The variance of the score: the information of c, less what it shares with that of the cuts and mu.
+    information = np.einsum("...wcq,...wc->...q", derivatives**2, inverse_variances)
     shared_information = np.einsum(
         "...wcp,...wc,...wcq->...pq", jacobian, inverse_variances, derivatives, optimize=True
     )
@@ -573,9 +580,10 @@ def _compute_cell_centres(edges: Array) -> Array:
     """
     shares = _compute_normal_mass(edges)
     density = _compute_density(edges)
-    # The integral of z times the density over a cell, with z in each world's own standard units.
+    # A cell's moment is the integral of the score times the density over the cell. In standard units it is
+    # the density at the lower end less that at the upper end.
     moments = density[..., :-1] - density[..., 1:]
-    # World in is then shifted by mu, the distance of both worlds' edges.
+    # Scores of world in are larger by mu, by which both worlds' edges differ.
     mu = (edges[..., 0, 1] - edges[..., 1, 1])[..., None]
     moments[..., 1, :] += mu * shares[..., 1, :]
     return np.asarray(moments.sum(-2) / shares.sum(-2))

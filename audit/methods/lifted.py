@@ -502,12 +502,12 @@ def _conclude(
         proven = method.prove(counted, delta, confidence)
     else:
         widened = counted._replace(rest=limits.widened(counted.rest))
-        # The limits have used up a part of the error. The bound gets the part that is left.
+        # The limits use up a part of the error. `limits.error` is the part that is left for the bound.
         proven = method.prove(widened, delta, 1 - limits.error)
         if assumes == NOTHING:
             assumes = COINS
-    # With coins, a guess on each canary counts for both worlds, with a scale of about 2. Divided by the
-    # scale, that is about the number of canaries in or out: half of all.
+    # With coins, a guess on each canary counts for both worlds, with a scale of about 2. So the number of
+    # guesses over the scale is about the number of canaries that are in (or out), half of all.
     guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
         method=method.name,
@@ -621,8 +621,9 @@ def _predict_parameters(
           guesses: The number of guesses, canaries over all runs.
           runs: The number of runs.
         """
-        # The error of a mean of guesses, each of variance scale * p (1 - p), from the Gaussian tail bound
-        # exp(-x^2 / (2 variance)).
+        # About guesses / scale of the guesses are on canaries of the world whose errors are counted. A mean
+        # over these has the variance scale * p (1 - p) / guesses. It is off by x with a probability of at
+        # most about exp(-x^2 / (2 variance)), the Gaussian tail bound, which is set to `error`.
         error_of_guesses = np.sqrt(2 * log_inverse_error * scale * rates * (1 - rates) / guesses)
         # Rare runs may fail in every guess. If they are a share log(1 / error) / runs of all possible runs,
         # the counted runs contain none of them with about the probability `error`.
