@@ -198,8 +198,8 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     """Returns what an estimate from fitted normal laws shows where nothing leaks, by 2,000 simulated fits.
 
     Observed and unobserved cosines then have the same law. It is taken to be normal, as it nearly is except
-    in few dimensions. Without unobserved canaries the null is not fitted, but is that law itself (Errata O2
-    of experiments/one_shot/README.md). The draws are the same each time.
+    in few dimensions. Without unobserved canaries the null is not fitted, but is that law itself. The draws
+    are the same each time. Errata O2 of experiments/one_shot/README.md says why estimates need this.
 
     Args:
       method: The estimate's name, a key of FITTED.
