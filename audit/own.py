@@ -227,7 +227,7 @@ def _write_report(
       conclusion: the conclusion from these scores.
       runs: the number of runs.
     """
-    made_from = results.source(store, conclusion)
+    made_from = results.source(store, conclusion)  # a hash of all that the files depend on
     if results.is_up_to_date(store, made_from, _FILES):
         return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
@@ -393,6 +393,7 @@ def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
 def _fingerprint(model: Model, dataset: Dataset) -> str:
     """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    # The key is of the type that games use, whatever JAX's default is.
     init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
     loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
     return _digest([init, loss])

@@ -214,13 +214,19 @@ def weigh_coins(design: Coins) -> CoinEvidence:
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns what pairs of cosines say about the coins that decide which canary of each pair is inserted.
+    """Returns a guess at which canary of each pair was inserted: how sure it is, and whether it is right.
 
-    A pair is an observed cosine, of the inserted canary, and an unobserved cosine. A fair coin decides which
-    canary is inserted. Its flip removes that canary and adds the other: 2 steps. The guess is the canary with
-    the larger cosine.
+    A fair coin decided which canary of the pair was inserted. That canary's cosine is observed, the other
+    canary's is unobserved. The guess is the canary with the larger cosine.
+
+    Args:
+      cosines: As many observed as unobserved cosines, in the order of the pairs.
+
+    Returns:
+      The evidence. Its `signed` holds the pairs' differences of cosines, negative where the guess is wrong.
     """
-    signed = cosines.observed - cosines.unobserved  # positive where the guess is right
+    signed = cosines.observed - cosines.unobserved
+    # The flip of a coin removes a canary and adds the other: 2 steps.
     return CoinEvidence(signed, steps=2, assumes=DRAWN_ALIKE)
 
 
@@ -301,8 +307,8 @@ def _bound(
 ) -> Bound:
     """Returns the record of a bound from guesses.
 
-    A guess is right or wrong, whichever world it names. The record counts all guesses as "in", and wrong
-    guesses as false negatives.
+    A record counts the errors of two worlds, but here a guess is only right or wrong. All guesses are counted
+    as scores in, and wrong guesses as false negatives.
 
     Args:
       method: The method's name.
@@ -420,7 +426,7 @@ def epsilon_from_guesses(
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu that the number of right guesses refutes; 0 where it refutes none.
+    """Returns the largest mu for which so many right guesses refute mu-GDP; 0 where they refute none.
 
     This mu is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in
     which mu lies becomes the next bracket, 5 times over: to test a grid of mus takes hardly longer than to
@@ -434,10 +440,10 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """
 
     def are_refuted(mus: Array) -> NDArray[np.bool_]:
-        """Returns whether each of several mus is refuted."""
+        """Returns, for each of several mus, whether the right guesses refute mu-GDP."""
         return gaussian_refutes(coins, number, right, mus, error)
 
-    if not are_refuted(np.zeros(1))[0]:
+    if not are_refuted(np.zeros(1))[0]:  # not even that nothing leaks is refuted
         return 0.0
 
     low = 0.0
@@ -469,8 +475,8 @@ def log_p_approximate(
       canaries: m, the number of coins.
       guesses: r, the number of coins that are guessed.
       right: v, the number of right guesses.
-      epsilon: Any shape, which the result has.
-      delta: Broadcasts with epsilon.
+      epsilon: An array of any shape, or a number.
+      delta: Broadcasts with epsilon; the result has their common shape.
     """
     epsilons, deltas = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)

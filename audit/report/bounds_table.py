@@ -112,6 +112,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         assumes = "" if upper.hidden and margin else upper.assumes.word
         rows.append((upper.label, at_most(upper.epsilon), mu, "", "", "", assumes))
     rows += [_make_row(estimate, show_share) for estimate in conclusion.estimates]
+    # No bound: what the last model would leak if losses were linear.
     if conclusion.expected is not None:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
 
@@ -301,7 +302,10 @@ def _make_note(word: str, note: str) -> str:
 
 
 def look_rows(conclusion: Conclusion) -> str:
-    """Returns the last look's bounds as a row of text; if it is the first look, a header comes before it."""
+    """Returns the last look's bounds as a row of text; if it is the first look, a header comes before it.
+
+    A look is a conclusion at a number of runs that was declared beforehand, and `conclusion` has such looks.
+    """
     looks = conclusion.looks
     assert looks is not None
     last = looks.taken[-1]

@@ -34,7 +34,7 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     if report["passed"]:
         kind = "nothing"
     verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
-    rows = [tuple(check.values()) for check in report["checks"]]
+    rows = [tuple(check.values()) for check in report["checks"]]  # cells in the order of the header
     checks = page.table("Checks", ("check", "result", "what was seen"), rows)
     findings = [_describe_finding(finding) for finding in report["findings"]]
     figures = page.element("div", *_draw_figures(pictures), class_="figures")
