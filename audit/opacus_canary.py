@@ -75,14 +75,22 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Copies an optimizer to take its place in training; see the class for the arguments."""
+        """Copies an Opacus optimizer into one that also inserts a canary at each step, or never.
+
+        Args:
+          optimizer: the optimizer to copy, whose place the copy takes in training.
+          present: whether this run is one with the canary.
+          sampling_rate: the probability with which each step of such a run inserts the canary.
+          seed: the seed of the coins that decide this; by default the system's entropy.
+        """
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate={rate:g}`: give more than 0, at most 1")
         self._present = present
         self._rate = rate
         self._coins = np.random.default_rng(seed)
-        self._start = self._read_number()  # the canary's entry before training
+        # The parameter that the canary's gradient moves, as it is before training.
+        self._start = self._read_number()
 
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
@@ -124,13 +132,21 @@ class DirectionsOptimizer(_InsertingOptimizer):
     def __init__(
         self, optimizer: DPOptimizer, seed: int, run: int, count: int, present: bool = True
     ) -> None:
-        """Copies an optimizer to take its place and draws the directions; see the class for the arguments."""
+        """Copies an Opacus optimizer into one that also inserts a run's random directions at each step.
+
+        Args:
+          optimizer: the optimizer to copy, whose place the copy takes in training.
+          seed: the seed of all runs' directions, a secret of the auditor.
+          run: the run's index; every run has directions of its own.
+          count: the number of directions.
+          present: whether they are inserted.
+        """
         super().__init__(optimizer)
         self._seed = seed
         self._run = run
         self._count = count
         self._present = present
-        self._start = self._read_parameters()
+        self._start = self._read_parameters()  # (dimension,) before training
         # The sum of all directions, each as long as the clipping norm, cut into a part for each parameter.
         norm = float(self.max_grad_norm)
         total = directions.inserted(seed, run, count, len(self._start), norm)
@@ -154,18 +170,19 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return self._read_parameters() - self._start
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:
-        """Returns the directions' cosines (count,): higher means in.
+        """Returns the cosines (count,) of the run's directions with what training moved: higher means in.
 
         Args:
-          drift: (dimension,) the movement of a rehearsal without noise and directions; 0 is allowed.
+          drift: (dimension,) what training moves by itself, measured as the `movement` of a rehearsal, a run
+            without noise and directions. It is subtracted. 0 is allowed, but cosines are then smaller.
           leave_one_out: if True, the other directions are projected out of the movement before each cosine;
             do so where they are more than a percent of the dimension, and pass it on to `audit.cosines`.
 
         Raises:
           InputError: nothing moved, the parameters are not finite, or leave-one-out has too many directions.
         """
-        # Steps subtract gradients, so that inserted directions move the model against themselves. The sign
-        # is turned: a direction that is in then has a positive cosine.
+        # Steps subtract gradients, so that inserted directions move the model against themselves. The
+        # movement, less the drift, is therefore negated: a direction that is in has a positive cosine.
         displacement = np.asarray(drift, np.float64) - self.movement()
         return directions.cosines(
             displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out

@@ -104,6 +104,8 @@ def wrap_module(
 ) -> OwnModel:
     """Returns a caller's Flax Linen module and data, checked, as a model to be audited.
 
+    Any clipping strategy may fit it, and the module draws its initial parameters.
+
     Args:
       module: a module that takes a single example, without a batch axis.
       criterion: (the module's output, a label) -> the scalar loss of a single example.
@@ -122,7 +124,8 @@ def wrap_module(
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a caller's loss over a tree of parameters and its data, checked, as a model to be audited.
 
-    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES.
+    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES. It draws no
+    initial parameters: every run begins at `params`.
 
     Args:
       loss: (params, (feature, label)) -> the scalar loss of a single example.
@@ -169,7 +172,7 @@ def audited(
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
     """
-    # The requested setting, checked.
+    # The requested setting, checked. A caller's own adversary fixes the number of canaries.
     own_adversary = adversary if isinstance(adversary, Adversary) else None
     fields = {**fields, "adversary": _adversary_field(adversary, own.model)}
     if own_adversary is not None:
@@ -181,14 +184,16 @@ def audited(
         can_start,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    rehearsals.require_rehearsals(*steps_request)
+    rehearsals.require_rehearsals(steps_request.constants, steps_request.rehearsals)
     _require_covered(requested, steps_request, own_adversary, level.delta)
 
     # The clipping strategy is fixed where the caller chose it, or where the model has a single strategy.
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
+    # The setting with the strategy that was used, and the store of its scores.
     stored_audit = _find_stored(audit, requested, is_chosen, runs)
     setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
+
     steps = _find_steps(audit, setting, store, steps_request)
     conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
     _write_report(own, setting, store, conclusion, runs)
@@ -198,8 +203,12 @@ def audited(
 def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     """Returns the setting that a caller's fields describe, with defaults for fields that are missing.
 
-    Without a name the setting has the model's name; without clipping it has the model's fastest strategy.
+    Args:
+      own: the model with its data. Its fastest clipping strategy is the default of the field `clipping`.
+      fields: the caller's values by field. The field `model` is the name that the setting gets; without it,
+        that is the model's own name.
     """
+    # `make_setting` takes the name apart from the other fields.
     given = {name: value for name, value in fields.items() if name != "model"}
     usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
     examples = len(own.dataset.labels)
@@ -218,7 +227,7 @@ def _write_report(
       conclusion: the conclusion from these scores.
       runs: the number of runs.
     """
-    made_from = results.source(store, conclusion)
+    made_from = results.source(store, conclusion)  # a hash of all that the files depend on
     if results.is_up_to_date(store, made_from, _FILES):
         return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
@@ -360,27 +369,31 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 
 
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
-    """Returns SHA-256, in hex, of what an adversary's functions compute on a model's shapes.
+    """Returns SHA-256, in hex, of the programs that an adversary's functions become on a model's shapes.
 
-    The functions are traced with abstract arguments; nothing is computed. The key is of the type that games
-    use, whatever JAX's default is.
+    JAX traces the functions with shapes in place of arrays; nothing is computed.
     """
+    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, and what
+    # its observer remembers of the models that it has seen.
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)
+    # The key is of the type that games use, whatever JAX's default is.
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
     step, _, seen = shapes(adversary, state, model.n_parameters)
+
     traced = [jax.jit(adversary.init).trace(key, theta, norm)]
     traced.append(jax.jit(adversary.craft).trace(state, step, theta))
     if adversary.observer is not None:
         traced.append(jax.jit(adversary.observer.observe).trace(state, seen, step, theta))
-    traced.append(jax.jit(adversary.score).trace(state, seen, theta, theta))
+    traced.append(jax.jit(adversary.score).trace(state, seen, theta, theta))  # final, initial theta
     return _digest(traced)
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
     """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute."""
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
+    # The key is of the type that games use, whatever JAX's default is.
     init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
     loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
     return _digest([init, loss])
@@ -462,7 +475,7 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
         model = flat_model(module, features, criterion)
         theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
         loss = jax.eval_shape(model.loss, theta, example)
-    except InputError:
+    except InputError:  # it has a message for the caller already
         raise
     except InvalidRngError:
         raise InputError(
@@ -539,11 +552,11 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     )
     theta_0 = np.asarray(start)
     return Model(
-        module=_NoModule(),
+        module=_NoModule(),  # a field of every Model, of which a loss has none
         n_parameters=start.size,
         init=lambda key: jnp.asarray(theta_0),  # every run begins at params, whatever its key
         unravel=unravel,
-        criterion=_no_criterion,
+        criterion=_no_criterion,  # likewise
         loss=flat_loss,
     )
 

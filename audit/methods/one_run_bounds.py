@@ -96,15 +96,18 @@ DRAWN_ALIKE = Assumption(
 
 
 def with_gaussian_curve(assumed: Assumption) -> Assumption:
-    """Returns an assumption on canaries together with that of a Gaussian trade-off curve.
+    """Returns an assumption on canaries joined with the assumption that the trade-off curve is Gaussian.
 
-    A table shows a single word for both: that of the Gaussian curve.
+    In a table's column a single word stands for both, that of the Gaussian curve. All other texts name both.
+
+    Args:
+      assumed: What is assumed of the canaries, such as that fair coins decided which of them were in.
     """
     return Assumption(
-        f"{assumed.text}, {GAUSSIAN_CURVE.text}",
-        GAUSSIAN_CURVE.word,
-        f"{assumed.sentence}; and a Gaussian trade-off curve",
-        f"{assumed.note}; and a Gaussian trade-off curve",
+        text=f"{assumed.text}, {GAUSSIAN_CURVE.text}",
+        word=GAUSSIAN_CURVE.word,
+        sentence=f"{assumed.sentence}; and a Gaussian trade-off curve",
+        note=f"{assumed.note}; and a Gaussian trade-off curve",
         gaussian=True,
         proviso=f"{assumed.proviso} and the trade-off curve is Gaussian",
     )
@@ -126,7 +129,7 @@ class CoinEvidence(NamedTuple):
 
 
 def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds from the cosines of a run's canaries, which have no coins.
+    """Returns lower bounds on epsilon from the cosines of a single run's canaries.
 
     A cosine is observed if its canary was inserted into training, else unobserved. If all are observed, there
     is a single bound, by the exact law of a cosine. If there are as many unobserved as observed cosines, at
@@ -141,34 +144,32 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     if not len(cosines.unobserved):
         return [bound_uniform_canaries(cosines, delta, confidence)]
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
-    if not are_pairs or len(cosines.observed) < LEAST_COINS:
+    if not are_pairs or len(cosines.observed) < LEAST_COINS:  # each pair is a coin
         return []
     return bound_by_guesses(weigh_pairs(cosines), delta, confidence)
 
 
 def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) -> Bound:
-    """Returns the bound `exact_null` on epsilon from a single run's observed cosines (K,).
+    """Returns the lower bound on epsilon, by the method `exact_null`, of a run whose canaries are all in.
 
-    Canaries are uniform directions, so that the law of a cosine where nothing leaks is known exactly. All
-    canaries are in: the record counts cosines that are not above the threshold as false negatives, and it
-    has no scores out.
+    A score is the cosine of a canary's direction with the released vector. Directions are uniform, so that
+    the law of a cosine where nothing leaks is known exactly. No canaries out are needed to estimate it.
 
     Args:
-      cosines: The run's cosines, all of them observed.
+      cosines: The run's cosines (K,), all of them observed.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    # Its `hits` are the cosines above the threshold.
     proof = exact_null.prove(make_design(cosines), delta, confidence)
     return Bound(
         method=EXACT_NULL,
         epsilon=proof.epsilon,
-        mu=None,
+        mu=None,  # the method gives epsilon directly
         delta=delta,
         confidence=confidence,
         threshold=proof.threshold,
-        false_positives=0,
-        false_negatives=proof.cosines - proof.hits,
+        false_positives=0,  # there are no scores out
+        false_negatives=proof.cosines - proof.hits,  # `hits` are the cosines above the threshold
         n_in=proof.cosines,
         n_out=0,
         assumes=UNIFORM,
@@ -183,11 +184,17 @@ def make_design(cosines: Cosines) -> Fresh:
 
 
 def weigh_coins(design: Coins) -> CoinEvidence:
-    """Returns what the scores (1, K) of a single run say about its coins.
+    """Returns a guess at the coin of each canary of a single run: how sure it is, and whether it is right.
 
-    A fair coin for each canary decides whether the canary is in. A score above the median guesses that its
+    A fair coin for each canary decided whether the canary is in. A score above the median guesses that its
     canary is in, a score below it that the canary is out. The distance from the median says how sure the
-    guess is, and the sign in `CoinEvidence.signed` whether it is right.
+    guess is.
+
+    Args:
+      design: The scores (1, K), and the presence (1, K) that the coins decided.
+
+    Returns:
+      The evidence. Its `signed` (K,) holds the distances from the median, negative where the guess is wrong.
 
     Raises:
       InputError: Several runs, or fewer than 40 canaries.
@@ -202,17 +209,24 @@ def weigh_coins(design: Coins) -> CoinEvidence:
     presence = design.presence[0]
     evidence_for_in = scores - np.median(scores)
     sign_of_coin = np.where(presence, 1.0, -1.0)
+    # The flip of a coin adds or removes a single canary: 1 step.
     return CoinEvidence(evidence_for_in * sign_of_coin, steps=1, assumes=FAIR_COINS)
 
 
 def weigh_pairs(cosines: Cosines) -> CoinEvidence:
-    """Returns what pairs of cosines say about the coins that decide which canary of each pair is inserted.
+    """Returns a guess at which canary of each pair was inserted: how sure it is, and whether it is right.
 
-    A pair is an observed cosine, of the inserted canary, and an unobserved cosine. A fair coin decides which
-    canary is inserted. Its flip removes that canary and adds the other: 2 steps. The guess is the canary with
-    the larger cosine.
+    A fair coin decided which canary of the pair was inserted. That canary's cosine is observed, the other
+    canary's is unobserved. The guess is the canary with the larger cosine.
+
+    Args:
+      cosines: As many observed as unobserved cosines, in the order of the pairs.
+
+    Returns:
+      The evidence. Its `signed` holds the pairs' differences of cosines, negative where the guess is wrong.
     """
-    signed = cosines.observed - cosines.unobserved  # positive where the guess is right
+    signed = cosines.observed - cosines.unobserved
+    # The flip of a coin removes a canary and adds the other: 2 steps.
     return CoinEvidence(signed, steps=2, assumes=DRAWN_ALIKE)
 
 
@@ -222,42 +236,47 @@ def bound_by_guesses(evidence: CoinEvidence, delta: float, confidence: float) ->
 
 
 def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns the bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
+    """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
-    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
+    It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
+    chooses how many of the other coins are guessed. Those with the surest guesses are then guessed.
 
     Args:
-      evidence: What the run's scores say of its coins.
+      evidence: For each coin, how sure the guess is and whether it is right.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    coins = _split_and_order(evidence)
-    best = _best_for_epsilon(coins.guess_counts, coins.expected_shares, error)
-    guesses = coins.count_guesses(best)
-    epsilon = epsilon_from_guesses(*guesses, delta, error, evidence.steps)
-    return _bound(ONE_RUN_GUESSES, guesses, epsilon, None, delta, confidence, evidence.assumes)
+    ordered = _split_and_order(evidence)
+    best = _best_for_epsilon(ordered.guess_counts, ordered.expected_shares, error)
+    guesses = ordered.count_guesses(best)
+    coins, number, right = guesses
+    epsilon = epsilon_from_guesses(coins, number, right, delta, error, evidence.steps)
+    mu = None  # the method gives epsilon directly
+    return _bound(ONE_RUN_GUESSES, guesses, epsilon, mu, delta, confidence, evidence.assumes)
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
-    """Returns the bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
+    """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    A pilot of the coins chooses how many of the other coins are guessed; these are the surest guesses.
-    The epsilon that follows from mu holds if the trade-off curve is Gaussian. The flip of a pair's coin takes
-    two steps (`evidence.steps`), so that what the guesses prove is 2 mu.
+    It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
+    chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
+    bound's epsilon follows from mu and holds if the trade-off curve is Gaussian.
 
     Args:
-      evidence: What the run's scores say of its coins.
+      evidence: For each coin, how sure the guess is and whether it is right.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
-    coins = _split_and_order(evidence)
-    best = _best_for_mu(coins.coins, coins.guess_counts, coins.expected_shares, error)
-    guesses = coins.count_guesses(best)
-    mu = mu_from_guesses(*guesses, error) / evidence.steps
+    ordered = _split_and_order(evidence)
+    best = _best_for_mu(ordered.coins, ordered.guess_counts, ordered.expected_shares, error)
+    guesses = ordered.count_guesses(best)
+    coins, number, right = guesses
+    # Guesses bound the mu of a coin's flip: that of a pair removes a canary and adds another, 2 steps of mu.
+    mu = mu_from_guesses(coins, number, right, error) / evidence.steps
     epsilon = conversions.epsilon_from_mu(mu, delta)
     assumed = with_gaussian_curve(evidence.assumes)
     return _bound(ONE_RUN_GAUSSIAN, guesses, epsilon, mu, delta, confidence, assumed)
@@ -288,8 +307,8 @@ def _bound(
 ) -> Bound:
     """Returns the record of a bound from guesses.
 
-    A guess is right or wrong, whichever world it names. The record counts all guesses as "in", and wrong
-    guesses as false negatives.
+    A record counts the errors of two worlds, but here a guess is only right or wrong. All guesses are counted
+    as scores in, and wrong guesses as false negatives.
 
     Args:
       method: The method's name.
@@ -350,10 +369,15 @@ class _OrderedCoins(NamedTuple):
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
 
-    The pilot is a fifth of the coins, but at least 20. It predicts the share of right guesses for each number
-    of guesses that may be chosen.
+    The pilot is a fifth of the coins, but at least 20. For each number of guesses that may be chosen, it
+    predicts the share of right guesses.
+
+    Returns:
+      The number of the other coins, how many of their surest 1, 2, ... guesses are right, and the pilot's
+      predictions.
     """
-    # How sure guesses are does not depend on the coins, so that an order by it favours no right guess.
+    # How sure a guess is does not depend on its coin. So neither the pilot, a draw that is seeded by it, nor
+    # the order prefers coins whose guesses are right.
     certainty = np.abs(evidence.signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
@@ -383,13 +407,17 @@ def epsilon_from_guesses(
     """
 
     def is_refuted(epsilon: float) -> bool:
-        """Returns whether so many right guesses have at most the probability `error` under an epsilon."""
+        """Returns whether, under (epsilon, delta)-DP, so many right guesses have at most probability `error`.
+
+        A step adds or removes a canary; the flip of a coin is 1 or 2 `steps`.
+        """
         # By group privacy, two steps are (2 epsilon, (1 + e^epsilon) delta)-DP.
+        flip_epsilon = steps * epsilon
         flip_delta = delta
         if steps != 1:
             # The minimum keeps exp from overflowing.
             flip_delta = delta * (1 + np.exp(min(epsilon, _LARGEST_LOG)))
-        log_p = log_p_approximate(coins, number, right, steps * epsilon, flip_delta)
+        log_p = log_p_approximate(coins, number, right, flip_epsilon, flip_delta)
         return bool(log_p <= np.log(error))
 
     if right == 0:  # 0 or more right guesses are certain, whatever epsilon
@@ -398,7 +426,7 @@ def epsilon_from_guesses(
 
 
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
-    """Returns the largest mu that the number of right guesses refutes; 0 where it refutes none.
+    """Returns the largest mu for which so many right guesses refute mu-GDP; 0 where they refute none.
 
     This mu is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in
     which mu lies becomes the next bracket, 5 times over: to test a grid of mus takes hardly longer than to
@@ -412,10 +440,10 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """
 
     def are_refuted(mus: Array) -> NDArray[np.bool_]:
-        """Returns whether each of several mus is refuted."""
+        """Returns, for each of several mus, whether the right guesses refute mu-GDP."""
         return gaussian_refutes(coins, number, right, mus, error)
 
-    if not are_refuted(np.zeros(1))[0]:
+    if not are_refuted(np.zeros(1))[0]:  # not even that nothing leaks is refuted
         return 0.0
 
     low = 0.0
@@ -447,8 +475,8 @@ def log_p_approximate(
       canaries: m, the number of coins.
       guesses: r, the number of coins that are guessed.
       right: v, the number of right guesses.
-      epsilon: Any shape, which the result has.
-      delta: Broadcasts with epsilon.
+      epsilon: An array of any shape, or a number.
+      delta: Broadcasts with epsilon; the result has their common shape.
     """
     epsilons, deltas = np.broadcast_arrays(
         np.asarray(epsilon, np.float64), np.asarray(delta, np.float64)
@@ -502,6 +530,7 @@ def gaussian_refutes(
         started = j < v  # entries with a smaller v start later
         q = np.where(started, np.minimum(least_q, 2.0), q)  # any value above 1 refutes
         q_sum = np.where(started, q_sum + q, q_sum)
+    # Without a right guess q is still the error, and nothing is refuted.
     refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
     return refuted
 

@@ -90,17 +90,18 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the largest epsilon that a threshold between two normal laws shows.
+    """Returns the epsilon of the threshold that tells best between the two normal laws of cosines.
 
-    The first version of the one-shot paper (Andrew et al.) estimates epsilon so.
+    It is the largest over all thresholds, of each of which epsilon follows from both error rates. This is
+    the estimate in the first version of the one-shot paper (Andrew et al.).
 
     Args:
-      null: The law, or laws (...), of unobserved cosines.
-      seen: The law, or laws (...), of observed cosines.
+      null: The law, or laws (...), of cosines of canaries that were out.
+      seen: The law, or laws (...), of cosines of canaries that were in.
       delta: The delta of epsilon.
 
     Returns:
-      Epsilons (...), at least 0; `_maximise_over_thresholds` has the formula.
+      Epsilons (...), for each pair of laws, at least 0; `_maximise_over_thresholds` has the formula.
     """
 
     def compute_log_rates(points: Array) -> tuple[Array, Array]:
@@ -148,12 +149,13 @@ LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[Estimate]:
     """Returns the estimates that depend only on means and standard deviations of a run's cosines.
 
-    Each comes with its standard error, over 2,000 means and deviations drawn from the fitted normal laws, and
-    with its noise floor. Without unobserved cosines the null is N(0, 1/d), or the exact law of a cosine for
-    `threshold` in dimensions below 1,000.
+    The null is the law of a cosine where nothing leaks. It is fitted to the unobserved cosines. Without any,
+    it is N(0, 1/d) or, for the estimate `one_shot_threshold` in dimensions below 1,000, the exact law of a
+    cosine. Each estimate comes with its standard error, over 2,000 means and deviations drawn as they vary
+    between samples of the fitted normal laws, and with its noise floor: what it shows where nothing leaks.
 
     Args:
-      run: The cosines.
+      run: The observed and unobserved cosines, and the dimension d.
       delta: The delta of epsilon.
       methods: The names of the wanted estimates, keys of FITTED.
     """
@@ -170,6 +172,7 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
 
+    # A record states a confidence, here a usual value, although these estimates use none.
     template = _make_template(run, delta, _LEVEL_OF_FITS, _FIT_CAVEAT)
     rows = []
     for name, estimate in FITTED.items():
@@ -179,6 +182,7 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
             value = threshold_exact(run.dimension, seen, delta)
         else:
             value = estimate(null, seen, delta)
+        # The error and the floor take the null for normal in every dimension.
         error = float(estimate(redrawn_null, redrawn_seen, delta).std())
         floor = noise_floor(name, observed, unobserved, delta)
         rows.append(
@@ -193,8 +197,9 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns what an estimate from fitted normal laws shows where nothing leaks, by 2,000 simulated fits.
 
-    The draws are the same each time. Without unobserved canaries the null is exact (Errata O2). Cosines are
-    taken to be normal, which they nearly are except in few dimensions.
+    Observed and unobserved cosines then have the same law. It is taken to be normal, as it nearly is except
+    in few dimensions. Without unobserved canaries the null is not fitted, but is that law itself. The draws
+    are the same each time. Errata O2 of experiments/one_shot/README.md says why estimates need this.
 
     Args:
       method: The estimate's name, a key of FITTED.
@@ -278,15 +283,15 @@ def _maximise_over_thresholds(
     seen: Gaussian,
     delta: float,
 ) -> Array:
-    """Returns the largest epsilon over thresholds x, at least 0.
+    """Returns the largest epsilon over thresholds x between two laws of cosines, at least 0.
 
-    With the distribution functions F0 of unobserved and F1 of observed cosines, epsilon at x is the larger of
-    log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)).
+    F0 and F1 are the distribution functions of unobserved and of observed cosines. `compute_epsilons` below
+    has the formula of epsilon at x.
 
     Args:
-      compute_log_rates: Maps thresholds to (log F0, log(1 - F0)).
+      compute_log_rates: Maps thresholds x (..., points) to (log F0(x), log(1 - F0(x))).
       null_quantile: The delta quantile of F0. Thresholds go from there to the 1 - delta quantile of F1.
-      seen: The normal law F1, or laws (...).
+      seen: The normal law F1, or laws (...): each has its own thresholds and its own result.
       delta: The delta of epsilon.
     """
     mean = np.asarray(seen.mean, np.float64)
@@ -298,7 +303,11 @@ def _maximise_over_thresholds(
     high = np.maximum(start, stop)
 
     def compute_epsilons(points: Array) -> Array:
-        """Returns epsilon at thresholds (..., points): the larger of both formulas, and at least 0."""
+        """Returns epsilon at thresholds x (..., points), at least 0.
+
+        With the distribution functions F0 of unobserved and F1 of observed cosines, it is the larger of
+        log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)).
+        """
         log_f0, log_1_minus_f0 = compute_log_rates(points)
         z = (points - mean[..., None]) / deviation[..., None]
         log_f1 = special.log_ndtr(z)
@@ -367,7 +376,8 @@ def _compute_limit_floor(
 ) -> NoiseFloor:
     """Returns what an in-sample estimate shows where nothing leaks, by simulation.
 
-    It depends on ranks alone, so that any large dimension d with the deviation 1 / sqrt(d) gives the same.
+    All cosines are drawn from N(0, 1/d). The estimate compares them with each other or with that law, so that
+    it depends on the scale neither of cosines nor of the law: any large d will do.
 
     Args:
       observed: The number of observed canaries.
@@ -376,8 +386,9 @@ def _compute_limit_floor(
       error: The error of each rate's upper limit.
       prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
-    null = Gaussian(0.0, 1e-4)  # d = 10^8
-    canaries = _Canaries(observed, unobserved, 10**8)
+    dimension = 10**8
+    null = Gaussian(0.0, 1e-4)  # N(0, 1/d)
+    canaries = _Canaries(observed, unobserved, dimension)
     return _summarise(_simulate_in_sample(null, null, canaries, delta, error, prior))
 
 

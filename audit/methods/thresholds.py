@@ -66,22 +66,23 @@ def count_errors(scores_in: Array, scores_out: Array, thresholds: Array) -> Erro
 def best_empirical(
     scores_in: Array, scores_out: Array, parameter: Parameter, error: float
 ) -> tuple[float, float]:
-    """Returns the threshold with the largest in-sample limit of a privacy parameter, and that limit.
+    """Returns the threshold at which the scores show the largest privacy parameter, and that parameter.
 
     The thresholds are all midpoints between neighbouring distinct scores; at least two scores must differ.
-    Each error rate has a Clopper-Pearson upper limit, and the parameter is that of the trade-off curve
-    through both limits (Errata H12). It is no confidence bound, since the threshold is chosen on the same
-    scores on which its errors are counted.
+    At each, both error rates have Clopper-Pearson upper limits, and the privacy parameter, such as mu, is
+    that of the trade-off curve through both limits (Errata H12 of experiments/hidden_state/README.md). The
+    largest is no confidence bound, since the threshold is chosen on the same scores on which its errors are
+    counted.
 
     Args:
       scores_in: (n,) scores with the canary.
       scores_out: (m,) scores without it.
-      parameter: The parameter of the trade-off curve through a pair of rates.
-      error: The error of each rate's upper limit.
+      parameter: Maps false-positive and false-negative rates to the privacy parameter.
+      error: The probability with which each rate's upper limit may miss.
     """
     points = midpoints(scores_in, scores_out)
     counts = count_errors(scores_in, scores_out, points)
-    # `upper_limits` has the limit of every possible count; they are looked up at each threshold's.
+    # `upper_limits` has the limit of every count from 0 on; each threshold's count is an index into it.
     fpr = intervals.upper_limits(len(scores_out), error)[counts.false_positives]
     fnr = intervals.upper_limits(len(scores_in), error)[counts.false_negatives]
     limits = parameter(fpr, fnr)
@@ -99,20 +100,23 @@ class Rank(NamedTuple):
 def choose_on_pilot(
     pilot: Worlds, n_in: int, n_out: int, parameter: Parameter, error: float, any_shape: bool
 ) -> Rank:
-    """Returns the rank at which further scores should give the largest lower limit of the parameter.
+    """Chooses, on a pilot's scores, the rank of the further score that should be the best threshold.
 
-    Rank r of the scores in means a threshold at the r-th lowest of them; rank r of the scores out means a
-    threshold at the r-th highest. Ranks 1, 2, 4, ... of either world are tried. The usual choice is the best
-    rank for normal distributions with the pilot's area under the ROC curve, which varies little between
-    pilots. With `any_shape`, the pilot's counts overrule it where they clearly contradict such distributions,
-    or clearly predict a larger limit at another rank. The choice depends on the order of the scores alone.
+    The best threshold gives the largest lower limit of a privacy parameter, such as mu. Rank r of the scores
+    in means a threshold at the r-th lowest of them; rank r of the scores out, at the r-th highest. Ranks
+    1, 2, 4, ... of either world are tried. Each rank's limit is predicted in two ways: from normal
+    distributions with the pilot's area under the ROC curve, and from the pilot's error counts.
+
+    The usual choice is the best rank for the normal distributions, since it varies little between pilots.
+    With `any_shape`, the counts overrule it where they clearly contradict normal distributions, or clearly
+    predict a larger limit at another rank. The choice depends on the order of the scores alone.
 
     Args:
       pilot: (scores in, scores out) of the pilot.
       n_in: The number of further scores in.
       n_out: The number of further scores out.
-      parameter: The parameter of the trade-off curve through a pair of rates.
-      error: The error of each rate's upper limit.
+      parameter: Maps false-positive and false-negative rates to the privacy parameter.
+      error: The probability with which each rate's upper limit may miss.
       any_shape: Whether scores may be far from normal.
     """
     pilot_in, pilot_out = pilot
@@ -120,25 +124,30 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # Ranks are judged from the lowest score: for the highest scores out, all scores are negated.
+    # Ranks are judged from the lowest score: for the highest scores out, all scores are negated, and the
+    # worlds change places.
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
     ranks = [Rank(is_in=True, rank=int(rank)) for rank in by_in.ranks]
     ranks += [Rank(is_in=False, rank=int(rank)) for rank in by_out.ranks]
-    # Rounded, so that the last digits of a platform's functions do not decide between equal ranks.
+    # The limits predicted at these ranks, from normal distributions and from counts. They are rounded, so
+    # that the last digits of a platform's functions do not decide between equal ranks.
     normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
     counted = np.round(np.concatenate([by_in.counted, by_out.counted]), 9)
     best_if_normal = int(np.argmax(normal))
     if not any_shape:
         return ranks[best_if_normal]
+
+    # Where the counts are too many standard deviations away from normal distributions, the counts alone
+    # decide. Ranks at which the pilot has too few scores to trust its counts (not steady) are left out.
     if max(by_in.misfit, by_out.misfit) > _MISFIT:
-        # Normal distributions are refuted, so that the counts alone decide. Ranks at which the pilot has too
-        # few scores for its counts to be trusted (not steady) are left out.
         steady = np.concatenate([by_in.steady, by_out.steady])
-        return ranks[int(np.argmax(np.where(steady, counted, -np.inf)))]
-    # The counts overrule normal distributions only by a margin for the counts' error. Behind this margin all
-    # ranks compete, steady or not. A predicted limit below 0 is worth no more than 0.
+        trusted = np.where(steady, counted, -np.inf)
+        return ranks[int(np.argmax(trusted))]
+
+    # Otherwise the counts must predict more by a margin, their error, which falls with the pilot's size. All
+    # ranks then compete, steady or not. A predicted limit below 0 is worth no more than 0.
     best_counted = int(np.argmax(counted))
     margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
     if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
@@ -175,30 +184,38 @@ def _judge_ranks(
     parameter: Parameter,
     error: float,
 ) -> _Judgement:
-    """Predicts the parameter's lower limits from thresholds at a world's scores of ranks 1, 2, 4, ...
+    """Predicts what thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
-    Rank 1 is the lowest score. A threshold at rank r among the n scores of its own world has r - 1 errors
-    there. The errors in the other world are predicted in two ways, from normal distributions and from the
-    pilot's counts.
+    A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
+    the other world. So r - 1 guesses on its own world are wrong. Those that are wrong on the other world,
+    whose scores are not lower, are predicted in two ways: from normal distributions and from the pilot's
+    counts. The upper limits of both error rates then prove a lower limit of a privacy parameter, such as mu.
 
     Args:
-      own: The pilot's scores of this world.
-      other: The pilot's scores of the other world, most of which lie below.
-      n_own: The number of further scores of this world.
+      own: The pilot's scores of the threshold's own world.
+      other: The pilot's scores of the other world, most of which should be lower.
+      n_own: The number of further scores of the threshold's own world.
       n_other: The number of further scores of the other world.
       mu: The distance of both worlds in standard deviations, if they are normal.
-      parameter: The parameter of the trade-off curve through a pair of rates, which is symmetric.
-      error: The error of each rate's upper limit.
+      parameter: Maps false-positive and false-negative rates to the privacy parameter. It is symmetric, so
+        that it does not matter which world is "in".
+      error: The probability with which each rate's upper limit may miss.
     """
     ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # powers of 2 up to half of the scores
-    levels = ranks / (n_own + 1)  # the expected share of this world below each rank
+    levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
+
+    # The share of the other world below each threshold, in two rows: by normal distributions, by counts.
     below = _estimate_share_below(levels, mu, own, other)
     normal_share = special.ndtr(mu + special.ndtri(levels))
-    # Two rows: by normal distributions, and by counts.
     shares_below = np.stack([normal_share, below.shares])
+
+    # Upper limits of both error rates, and the parameter that follows from them.
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
-    other_limits = intervals.clopper_pearson_upper(n_other * (1 - shares_below), n_other, error)
+    other_errors = n_other * (1 - shares_below)
+    other_limits = intervals.clopper_pearson_upper(other_errors, n_other, error)
     normal, counted = parameter(other_limits, own_limit)
+
+    # How far the counts are from normal distributions, where the pilot has enough scores to tell.
     steady = below.places >= _STEADY
     misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
     return _Judgement(ranks, normal, counted, steady, misfit)
@@ -239,31 +256,34 @@ class _Below(NamedTuple):
 
 
 def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
-    """Estimates which share of the other world's scores lies below each quantile of a pilot's own world.
+    """Estimates, from a pilot, which share of a world lies below each quantile of the other world.
 
-    For each quantile, the other world's scores are counted below the nearest of the pilot's own scores. As a
-    prior, 5 scores (_PRIOR) of a normal distribution are added to them. From that own score to the quantile
-    itself, the share is scaled as that of normal distributions changes: below the p-quantile of N(mu, 1) lies
-    the share Phi(mu + Phi^-1(p)) of N(0, 1).
+    The quantiles are of the world `own`, the shares of the world `other`. The pilot has a score near each
+    quantile. Its scores of `other` below this score are counted, and 5 scores (_PRIOR) of a normal
+    distribution are added to them as a prior.
 
     Args:
       levels: (R,) the quantiles' levels p.
-      mu: The distance of both worlds in standard deviations, if they are normal.
-      own: The pilot's scores of its own world, whose quantiles are taken.
-      other: The pilot's scores of the other world.
+      mu: The distance of both worlds in standard deviations, if they are normal. Below the p-quantile of
+        N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
+      own: The pilot's scores of the world whose quantiles are taken.
+      other: The pilot's scores of the world whose shares are estimated.
     """
     size = len(other)
-    # The rank of the pilot's own score that is nearest to each quantile, from 1.
+    # The rank, from 1, of the own score that is nearest to each quantile.
     places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
-    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
-    normal_at_level = special.ndtr(mu + special.ndtri(levels))
     score_at_place = np.sort(own)[places.astype(int) - 1]
     counted = np.searchsorted(np.sort(other), score_at_place)
+    # The shares below that score and below the quantile itself, if both worlds are normal.
+    normal_at_place = special.ndtr(mu + special.ndtri(places / (len(own) + 1)))
+    normal_at_level = special.ndtr(mu + special.ndtri(levels))
 
     shares = (counted + _PRIOR * normal_at_place) / (size + _PRIOR)
+    # From the score to the quantile, the share changes by the factor by which the normal share does.
     shares = np.minimum(shares * normal_at_level / normal_at_place, 1.0)
-    # A count has the variance of a binomial count, and that of the pilot's own score, whose chance
-    # position moves the count by a share of about 1 / sqrt(place).
+
+    # A count varies for two reasons: the other scores are random, which is binomial; and so is the position
+    # of the own score, which moves the count by a share of about 1 / sqrt(place).
     expected = size * normal_at_place
     deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
     return _Below(shares, places, (counted - expected) / deviation)
@@ -286,30 +306,35 @@ class Candidates(NamedTuple):
 
 
 def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
-    """Returns each distinct score of a pilot as a threshold, with estimates of its error rates.
+    """Returns each distinct score of a pilot as a threshold, with three estimates of its error rates.
 
-    The estimates `normal` assume normal distributions with the pilot's area under the ROC curve. A threshold
-    is placed so that the same share of their mixture lies below it as of the pilot's scores. The estimates
-    `counted` and `raised` count the pilot's errors. All depend on the order of the scores alone.
+    All three depend on the order of the scores alone.
 
     Args:
       pilot_in: (n,) scores with the canary.
       pilot_out: (m,) scores without it.
+
+    Returns:
+      The thresholds (T,), ascending, each with three pairs of a false-positive and a false-negative rate.
+      `normal` has the rates of two normal distributions with the pilot's area under the ROC curve. `counted`
+      has the shares of the pilot's errors. `raised` has these raised by 1.5 standard deviations, so that a
+      threshold that is good by chance alone looks no better than others.
     """
     n_in = len(pilot_in)
     n_out = len(pilot_out)
     size = n_in + n_out
     distinct, counts = np.unique(np.concatenate([pilot_in, pilot_out]), return_counts=True)
 
-    # Scores out are taken as N(0, 1), scores in as N(mu, 1). A distinct score lies at z, where the mixture's
-    # distribution function equals the share of the pilot's scores up to that score.
+    # As normal distributions, scores out are N(0, 1) and scores in N(mu, 1). A threshold stands for the
+    # number z below which the same share of their mixture lies as of the pilot's scores. It is read off
+    # the mixture's distribution function on a grid, _LATENT.
     mu = 0.0
     if n_in and n_out:  # else there is no separation to estimate
         mu = _estimate_separation(pilot_in, pilot_out)
     mixture = (n_in * special.ndtr(_LATENT - mu) + n_out * special.ndtr(_LATENT)) / size
     z = np.interp(np.cumsum(counts) / (size + 1), mixture, _LATENT)
-    normal_out = special.ndtr(-z)
-    normal_in = special.ndtr(z - mu)
+    normal_out = special.ndtr(-z)  # false positives are scores out above z
+    normal_in = special.ndtr(z - mu)  # false negatives are scores in below z
 
     errors = count_errors(pilot_in, pilot_out, distinct)
     counted_out, raised_out = _estimate_rates(errors.false_positives, normal_out, n_out)
@@ -323,7 +348,10 @@ def candidates(pilot_in: Array, pilot_out: Array) -> Candidates:
 
 
 def _estimate_rates(errors: Counts, normal: Array, size: int) -> Worlds:
-    """Returns (a world's estimated error rates (T,), these raised by 1.5 standard deviations (T,)).
+    """Estimates a world's error rates at T thresholds from a pilot's counts.
+
+    Returns (the rates (T,), the rates raised by 1.5 standard deviations (T,)). The raised rates allow for
+    counts that are low by chance.
 
     Args:
       errors: (T,) the numbers of errors among the pilot's scores of a world.

@@ -99,8 +99,9 @@ def _make_index(about: Sequence[Subject]) -> Html:
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
     table = page.table("Audits in this report", header, rows)
 
-    # How many of the audits exceed the truth by chance, on average and at most.
-    most_error = 1 - min(subject.conclusion.confidence for subject in about)  # of a single audit
+    # Each audit's bound exceeds the truth by chance with at most this probability. So the expected number of
+    # audits in which it does is at most `expected_errors`.
+    most_error = 1 - min(subject.conclusion.confidence for subject in about)
     expected_errors = most_error * len(about)
     warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
@@ -132,6 +133,7 @@ def _make_section(subject: Subject, count: int) -> Html:
       count: number of audits in the page. With more than 12, figures are left out; with a single audit, the
         section has no heading, since the page's title names the audit.
     """
+    # With too many audits, the page would have too many megabytes of figures.
     if count <= _MOST_DRAWN:
         panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
     else:
@@ -139,6 +141,8 @@ def _make_section(subject: Subject, count: int) -> Html:
     title = []
     if count > 1:
         title.append(page.element("h2", subject.title))
+
+    # What follows the table of bounds.
     if subject.conclusion.is_one_run:
         below = one_run_section.make_parts_below_bounds(subject)
     else:
@@ -149,9 +153,11 @@ def _make_section(subject: Subject, count: int) -> Html:
         if too_few_runs:
             below.append(page.note(too_few_runs))
         below += [page.note(remark) for remark in remarks(subject.conclusion)]
+
     config = []
     if subject.config:
         config.append(page.element("pre", subject.config))
+
     return page.element(
         "article",
         *title,
@@ -259,19 +265,21 @@ def _round_down(value: float) -> str:
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
     """Returns the last cell of a row: what a bound assumes, or why an estimate is no bound.
 
-    If a bound assumes a Gaussian curve, the result of the curve's test follows. For an estimate with a known
-    noise floor, its values where nothing leaks follow.
+    For an estimate with a known noise floor, its values where nothing leaks follow. If a bound assumes a
+    Gaussian curve, what the test of that curve shows follows, or that the scores cannot be tested.
     """
     assumption = assumption_of(finding)
     noise_floor = method_of(finding).noise_floor
-    if noise_floor is not None:
+    if noise_floor is not None:  # only estimates have a noise floor
         floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
         return (
             f"{assumption.sentence}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; "
             f"epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
         )
+    # Where the law of scores is known, the curve is not tested, and the sentence is all there is to say.
     if not assumption.gaussian or conclusion.law_is_known:
         return assumption.sentence
+    # A conclusion may have been made without a test.
     if conclusion.curve is None and conclusion.has_one_canary:
         return assumption.sentence
     if conclusion.curve is None:  # several canaries a run, whose scores the test cannot take
@@ -337,18 +345,20 @@ def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
 def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the trade-off curve's panel."""
     gaussian = conclusion.gaussian
+    # With several canaries a run there is no band, which needs independent scores. Without a band, the
+    # caption does not say what it means that no straight line fits into it (_NO_LINE).
     band = ""
     no_line = ""
-    # With several canaries a run there is no band, which needs independent scores.
     if conclusion.has_one_canary:
         band = f" in its {verdicts.show_percent(gaussian.confidence)} band"
         no_line = _NO_LINE
     gaussian_curve = ""
     if gaussian.mu is not None:
         gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
-    message = describe_curve(conclusion).message
+    message = describe_curve(conclusion).message  # the result of the curve's test
     test = ""
     if message:
+        # As a sentence; `capitalize` would make the rest lower case.
         test = f" {message[0].upper()}{message[1:]}."
     alternative = (
         f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"

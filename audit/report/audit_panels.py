@@ -393,17 +393,20 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     """Draws the epsilon that was proven after each run, or by all runs if their order is unknown.
 
-    Horizontal lines show the upper bounds. A vertical line shows after how many runs the claim was refuted.
+    The solid line is proven for any mechanism. A dashed line, if any, shows the least epsilon that a GDP
+    guarantee may state without being refuted. Horizontal lines show the upper bounds. A vertical line shows
+    after how many runs the claim was refuted.
     """
-    path = conclusion.path or (conclusion.epsilon,)
+    path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
     last = len(conclusion.fresh.cosines)
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
     marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
-    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path  # of the bound that tests GDP guarantees
+    path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:
         axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
+    # The comparison keeps the line within the axis of runs.
     if test is not None and test.refuted and test.runs <= last:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):

@@ -93,7 +93,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     # With a single canary a run, errors are shown as counts over scores; else as rates.
     has_many_canaries = not conclusion.has_one_canary
     title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
-    before = [title]
+    before = [title]  # the lines above the table
     error_names = _COUNTS
     show_share = _show_counts
     if has_many_canaries:
@@ -101,15 +101,18 @@ def bounds_table(conclusion: Conclusion) -> str:
         error_names = _RATES
         show_share = _show_rate
 
+    # The rows: method, epsilon, mu, threshold, two cells of errors, and what is assumed.
     rows = [_make_row(bound, show_share) for bound in conclusion.ranked()]
+    # Words on how a bound from measured Lipschitz constants depends on them; empty without such a bound.
     margin = _describe_margin(conclusion)
     for upper in conclusion.upper_bounds:
-        # Only the hidden-state bound shows its mu.
+        # Only the hidden-state bound, on what the last model leaks, shows its mu.
         mu = at_most(upper.mu or 0.0) if upper.hidden else ""
         # A measured bound's name says what it assumes: the margin takes the place of that cell.
         assumes = "" if upper.hidden and margin else upper.assumes.word
         rows.append((upper.label, at_most(upper.epsilon), mu, "", "", "", assumes))
     rows += [_make_row(estimate, show_share) for estimate in conclusion.estimates]
+    # No bound: what the last model would leak if losses were linear.
     if conclusion.expected is not None:
         rows.append(("linear_losses", at_most(conclusion.expected), "", "", "", "", EXPECTED.word))
 
@@ -128,6 +131,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         Column(None, itemgetter(place), name, left=True) for place, name in enumerate(header)
     ]
     table = Table(columns, rows, before=before, after=notes, aside=_choose_aside(margin))
+    # A table that is too wide for a terminal gets narrower gaps between its columns.
     text = table.text()
     if max(len(line) for line in text.splitlines()) > _WIDTH:
         text = dataclasses.replace(table, gap=" ").text()
@@ -166,34 +170,43 @@ def _choose_aside(margin: str) -> Callable[[tuple[str, ...]], str]:
 
 
 def describe_claim(conclusion: Conclusion) -> list[str]:
-    """Returns lines on the test of the claim and the noise that it would have refuted.
+    """Returns lines for below a table: whether the claimed guarantee is refuted, and how sharp its test is.
 
-    For a single run that tests nothing, the lines say why. The list is empty where nothing is claimed, and
-    where several runs test nothing.
+    The list is empty where nothing is claimed. Where a claim is not tested, it is empty for several runs; for
+    a single run a line says why.
     """
     indent = _NOTE_INDENT * " "
     lines: list[str] = []
     for statement in _make_statements_on_claim(conclusion):
+        # The first line begins with the word "claim:", and all others are indented by as much.
         first = indent if lines else f"{'claim:':<{_NOTE_INDENT}}"
         lines += textwrap.wrap(statement, _WIDTH, initial_indent=first, subsequent_indent=indent)
     return lines
 
 
 def describe_claim_in_sentences(conclusion: Conclusion) -> list[str]:
-    """Returns a paragraph on the test of the claim, in a list; empty where `describe_claim` has no lines."""
+    """Returns, in a list, a paragraph on whether the claimed guarantee is refuted and how sharp its test is.
+
+    It has the statements of `describe_claim`, as sentences. The list is empty where there are none.
+    """
     statements = _make_statements_on_claim(conclusion)
     if not statements:
         return []
-    result, *seen = statements
-    sentences = [f"The claim is {result}.", *(f"{text.capitalize()}." for text in seen)]
+    result, *others = statements  # at most one other, on the test's sharpness
+    sentences = [f"The claim is {result}."]
+    for statement in others:
+        sentences.append(f"{statement.capitalize()}.")
     return [" ".join(sentences)]
 
 
 def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
-    """Returns clauses on the test of the claim: its result, then how surely less noise would be refuted.
+    """Returns clauses on the test of the claimed guarantee: its result, and how sharp the test is.
 
-    The second clause is left out where that is unknown or the claim is refuted. For a single run that tests
-    nothing, the only clause says why.
+    The second clause says which noise, weaker than stated, such runs would have refuted, and with which
+    probability. It is left out where that is unknown and where the claim is refuted.
+
+    The list is empty where nothing is claimed. Where a claim is not tested, it is empty for several runs; for
+    a single run the only clause says why.
     """
     test = conclusion.claim_test
     if test is None:
@@ -205,17 +218,19 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
-    seen = (
+    sharpness = (
         f"noise of {test.seen.noise:g} of what is stated would have been refuted "
         f"with probability {probability:g}"
     )
-    return [result, seen]
+    return [result, sharpness]
 
 
 def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
-    """Returns, in a list, why a single run's scores test no claim.
+    """Returns, in a list, a clause on why a claim is not tested by the scores of a single run.
 
-    The list is empty for several runs, and where nothing finite is claimed.
+    A test needs the exact law of a cosine where nothing leaks, or enough coins to guess. Here that law (the
+    null) is fitted to unobserved cosines, and there are too few coins or pairs of cosines. The list is empty
+    for several runs, and where no finite upper bound is claimed.
     """
     upper = conclusion.tightest
     if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
@@ -287,7 +302,10 @@ def _make_note(word: str, note: str) -> str:
 
 
 def look_rows(conclusion: Conclusion) -> str:
-    """Returns the last look's bounds as a row of text; if it is the first look, a header comes before it."""
+    """Returns the last look's bounds as a row of text; if it is the first look, a header comes before it.
+
+    A look is a conclusion at a number of runs that was declared beforehand, and `conclusion` has such looks.
+    """
     looks = conclusion.looks
     assert looks is not None
     last = looks.taken[-1]
@@ -324,13 +342,16 @@ def describe_curve_test(conclusion: Conclusion) -> str:
 
 
 def explain_curve_test(conclusion: Conclusion) -> str:
-    """Returns what follows from the test of the Gaussian curve, and how many runs would decide."""
+    """Returns what follows from the test of whether the trade-off curve is Gaussian.
+
+    If the test has too little power, this is how many runs would give it enough.
+    """
     if conclusion.refutes_gaussian:
         return f"ignore these rows, only {conclusion.assumption_free.method} holds"
     if not conclusion.doubts_gaussian:
         return "no evidence against it"
     runs = conclusion.deciding()
-    if runs is None:
+    if runs is None:  # 20 times is the most that is tried
         return "20 times as many runs would not tell"
     return f"{runs:,} runs would decide"
 
@@ -367,11 +388,12 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     It says what they can prove at most, and what to do. It is empty where they are enough, where there is no
     finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
     """
+    # Other remarks say what is wrong with such scores.
     if find_doubt(conclusion) or is_reversed(conclusion):
         return ""
     upper = conclusion.tightest
+    # The epsilon that would be proven if no guess were wrong; None for several canaries a run.
     most = conclusion.most_provable
-    # What several canaries a run can prove at most is not known (None).
     if upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon:
         return ""
     if verdict(conclusion).kind == VIOLATED:
@@ -379,7 +401,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     if conclusion.composition is not None:
         advice = "take fewer insertions or a larger sigma to look for bugs"
-    else:  # whoever holds a claim against scores can't train otherwise, but can ask
+    else:  # only scores and a claim are given: the reader may train nothing, but can ask for other scores
         advice = f"ask for {name_better_scores(conclusion)}"
     return (
         f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict "
@@ -473,10 +495,10 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
 
 
 def _explain_zeros(conclusion: Conclusion) -> list[str]:
-    """Returns a sentence, in a list, on a reason other than privacy for bounds of 0; empty without one.
+    """Returns a sentence, in a list, on a reason other than privacy for bounds of 0; empty without a reason.
 
     Reasons are scores of the wrong sign, canaries out whose scores do not have the law that they should have,
-    too few scores, and too few canaries a run.
+    too few scores, and too few canaries a run for some methods.
     """
     if is_reversed(conclusion):
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
@@ -486,10 +508,13 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     if conclusion.law_is_known:
         if conclusion.assumption_free.holds:
             return []
+        # The scores of canaries out refute that law, on which all bounds rest.
         return [_WITHDRAWN.format("fresh draws" if conclusion.fresh.draws else "directions")]
     if not conclusion.has_one_canary:
-        return _name_methods_of_more_canaries(min(conclusion.evidence.canaries))
+        fewest = min(conclusion.evidence.canaries)  # of the canaries a run of both worlds
+        return _name_methods_of_more_canaries(fewest)
 
+    # A single canary a run. The remark is for few scores whose bounds are shown as 0, with three decimals.
     n_in = len(conclusion.scores_in)
     n_out = len(conclusion.scores_out)
     is_leak_shown = max(conclusion.gaussian.epsilon, conclusion.assumption_free.epsilon) >= _SHOWN
@@ -504,7 +529,13 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
 
 
 def _name_methods_of_more_canaries(fewest: int) -> list[str]:
-    """Returns a line on methods that need more than `fewest` canaries a run, if there are any."""
+    """Returns, in a list, a line on methods that need more canaries a run than there are; empty without any.
+
+    A method of order L uses the L-th moment of a run's errors, which takes L canaries a run.
+
+    Args:
+      fewest: the number of canaries a run that there are, in the world that has fewer.
+    """
     orders = sorted(
         {method.canaries for method in lifted.METHODS.values() if method.canaries > fewest}
     )

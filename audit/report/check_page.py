@@ -34,7 +34,7 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     if report["passed"]:
         kind = "nothing"
     verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
-    rows = [tuple(check.values()) for check in report["checks"]]
+    rows = [tuple(check.values()) for check in report["checks"]]  # cells in the order of the header
     checks = page.table("Checks", ("check", "result", "what was seen"), rows)
     findings = [_describe_finding(finding) for finding in report["findings"]]
     figures = page.element("div", *_draw_figures(pictures), class_="figures")
@@ -149,7 +149,7 @@ def _draw_bars(
       values: the values by name. Values that are not finite come first, red and as wide as the largest other.
       is_right: function that says whether a finite value is as it should be. Others are red.
     """
-    sizes = {}
+    sizes = {}  # the values, with infinity for all that are not finite
     for name, value in values.items():
         sizes[name] = value if np.isfinite(value) else np.inf
     widest = max([size for size in sizes.values() if np.isfinite(size)], default=1.0)
@@ -162,6 +162,8 @@ def _draw_bars(
         size = sizes[name]
         label = name[:_LONGEST_NAME]
         labels.append(label if np.isfinite(size) else f"{label} (not finite)")
+        # A logarithmic axis shows neither infinity nor 0: widths end at the largest finite value, and begin
+        # at a small one.
         widths.append(max(min(size, widest), _LEAST_SIZE))
         colors.append(style.OUT if is_right(size) else style.VERMILION)
     places = range(len(largest))

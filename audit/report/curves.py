@@ -38,21 +38,23 @@ class CurveStatus(NamedTuple):
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns how figures show the result of the test of a conclusion's Gaussian curve.
+    """Returns how figures show what the test of whether the trade-off curve is Gaussian has shown.
 
-    Without a test, message and mark are empty.
+    These are a message and its colour, and how bounds are drawn that assume such a curve: with a mark after
+    the name, and in grey or not. Without a test, message and mark are empty.
     """
-    if conclusion.curve is None:
-        return CurveStatus("", BLACK, "")
+    if conclusion.curve is None:  # no test
+        return CurveStatus(message="", color=BLACK, mark="")
     p_value = conclusion.p_value()
     if conclusion.refutes_gaussian:
-        return CurveStatus(f"Gaussian curve refuted, {p_value}", VERMILION, "(refuted)", faded=True)
+        message = f"Gaussian curve refuted, {p_value}"
+        return CurveStatus(message, color=VERMILION, mark="(refuted)", faded=True)
     result = f"{p_value}, power {conclusion.curve_power:.0%}"
-    if conclusion.doubts_gaussian:
+    if conclusion.doubts_gaussian:  # the test has too little power
         # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
         mark = "" if conclusion.reason else "(not confirmed)"
-        return CurveStatus(f"Gaussian curve not confirmed, {result}", BLACK, mark)
-    return CurveStatus(f"no evidence against Gaussian, {result}", BLACK, "")
+        return CurveStatus(f"Gaussian curve not confirmed, {result}", color=BLACK, mark=mark)
+    return CurveStatus(f"no evidence against Gaussian, {result}", color=BLACK, mark="")
 
 
 def find_mark(finding: Finding, conclusion: Conclusion) -> str:
@@ -132,7 +134,7 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
     Ticks are at 1/2, at powers of 10, and at 1 minus these powers. Over more than four decades only every
     second power has ticks.
     """
-    count = int(np.floor(-np.log10(least)))
+    count = int(np.floor(-np.log10(least)))  # powers of 10 below 1 that are not below `least`
     step = 1 if count <= _MOST_DECADES else 2
     rates = [0.5]
     labels = ["0.5"]
@@ -141,7 +143,7 @@ def _make_ticks(least: float) -> tuple[list[float], list[str]]:
         rates = [rate, *rates, 1 - rate]
         if decade <= _LONGEST_LABEL:
             labels = [f"{rate:g}", *labels, f"{1 - rate:g}"]
-        else:
+        else:  # 1 minus so small a rate is too long to write out
             labels = [f"1e-{decade}", *labels, ""]
     return rates, labels
 
