@@ -43,16 +43,18 @@ class Result:
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
         Each bound holds at its confidence under what it assumes. Where its `holds` is false, the scores
-        refute the assumption. For several runs the names "assumption_free" and, except for fresh directions,
-        "if_gaussian" always exist: with several canaries a run they name the bounds that replace those two.
+        refute the assumption.
+
+        For several runs there is always an "assumption_free" bound. There is an "if_gaussian" bound too, but
+        not for fresh directions. With several canaries a run, or fresh directions, the methods of these
+        bounds have other names. The bounds are then there under both names.
         """
-        ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
             bounds["assumption_free"] = self.conclusion.assumption_free
-            if not self.conclusion.law_is_known:
+            if not self.conclusion.law_is_known:  # these are not fresh directions
                 bounds["if_gaussian"] = self.conclusion.gaussian
-        for bound in ranked:
+        for bound in self.conclusion.ranked():
             bounds[bound.method] = bound
         return bounds
 
