@@ -140,10 +140,11 @@ class Result:
         title = self.subject().title
         if path is not None:
             place = values.path("path", path)
-            encode = style.FORMATS.get(place.suffix.lower())
+            encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
             require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
             assert encode is not None
             files.write_whole(place, audit_panels.audit_figure(self.conclusion, title, encode))
+        # Drawn again, since the figure in the file is closed once it is written.
         return audit_panels.audit_drawing(self.conclusion, title)
 
     def report(self, path: str | Path) -> Path:

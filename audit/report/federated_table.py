@@ -155,13 +155,19 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; the given fields `about` come first."""
-    first = audit.runs[0]
+    """Returns an audit of federated runs as a JSON object on a single line.
+
+    Args:
+      audit: the audit.
+      about: further fields, which come first.
+    """
+    first = audit.runs[0]  # all runs have its delta and its confidence
     fields = {
         **about,
         "delta": first.delta,
         "confidence": first.confidence,
         "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,
     }

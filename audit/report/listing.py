@@ -174,7 +174,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
             "setting",
             lambda row: hash_of(row.folder),
             "setting",
-            lambda name: name[:8],
+            lambda name: name[:8],  # people see the first digits of the hash
             width=10,
             left=True,
         ),

@@ -85,11 +85,11 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
         raise InputError(f"`cohorts={path}`: it cannot be read ({error.strerror})") from None
 
     pairs = []
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()
+    lines = content.decode("utf-8-sig", errors="replace").splitlines()  # without a byte-order mark
     for number, line in enumerate(lines, 1):
         if number == 1 and _COHORTS_HEADER.fullmatch(line):
             continue
-        for text in line.split():
+        for text in line.split():  # no text of an empty line
             pairs.append(_parse_pair(path, number, text))
     require(pairs, f"{path} holds no rounds: give lines round,client")
 
@@ -245,6 +245,8 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
       setting: the setting; its field `observe` says what the adversary sees.
       rehearse: theta_0 -> the final model without noise and canaries, which "fresh" directions need.
     """
+    # The adversary sees the final model alone. The cosine is that with its displacement from the model that
+    # the second argument gives: the initial one, zeros, or that of a rehearsal.
     canaries = setting.canaries
     if setting.observe == "final":
         return directions.final_cosines(canaries, directions.initial_model)
@@ -252,9 +254,12 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
         return directions.final_cosines(canaries, directions.zero_model)
     if setting.observe == "fresh":
         return directions.final_cosines(canaries, rehearse, fresh=True)
-    if setting.observe == "all":
+
+    # It sees every round's model. The score is the largest of a canary's cosines over rounds.
+    if setting.observe == "all":  # with the model's moves
         return directions.largest_cosines(canaries)
-    return directions.largest_cosines(canaries, setting.momentum)  # "means": noisy means of updates
+    # "means": with the noisy means of updates, which follow from the moves and the momentum
+    return directions.largest_cosines(canaries, setting.momentum)
 
 
 def choices(
