@@ -125,9 +125,8 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
 
-    The first table has the estimates and bounds of the only run, or their means over several runs. Two lines
-    are there if they are known: what all runs prove together, between the tables, and the models' accuracy,
-    at the end.
+    The first table has the estimates and bounds of the only run, or their means over several runs. Where all
+    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, ends the text.
     """
     first = audit.runs[0]  # all runs have its delta
     # The keys are None, since this table is only shown as text.
