@@ -108,6 +108,7 @@ class Result:
         Args:
           false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
         """
+        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
         from audit.methods import curves
         from audit.values import number
 
@@ -118,6 +119,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, which the command `bound --json` prints."""
+        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion, self.verdict))
@@ -132,6 +134,7 @@ class Result:
         Raises:
           InputError: the path has another suffix, or is no path.
         """
+        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
         from audit import values
         from audit.errors import require
         from audit.report import audit_panels, style
@@ -149,6 +152,7 @@ class Result:
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
+        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
         from audit import values
         from audit.report import audit_page
         from audit.storage import files
@@ -200,6 +204,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 def _describe_row(result: Result) -> dict[str, Any]:
     """Returns a result's row of `table`."""
+    # Imported at the first use, so that `import audit` loads no NumPy.
     from audit.settings import stored
     from audit.settings.setting import flat
     from audit.storage.store import Store
@@ -214,7 +219,7 @@ def _describe_row(result: Result) -> dict[str, Any]:
         "delta": result.conclusion.delta,
         "confidence": result.conclusion.confidence,
     }
-    if result.folder is None:
+    if result.folder is None:  # the scores were given: there is no setting
         return row
     row["folder"] = str(result.folder)
     audited = stored.parse_config(Store.at(result.folder).config())

@@ -125,8 +125,8 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
 def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
 
-    The first table has the estimates and bounds of the only run, or their means over several runs. Where all
-    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, ends the text.
+    The first table has the estimates and bounds of the only run, or their means over several runs. If all
+    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
     # The keys are None, since this table is only shown as text.

@@ -485,10 +485,10 @@ def describe_federated(
     model = setting.model
     if model in zoo.federated_tasks():
         model = zoo.federated_tasks()[model].description
-    clients = f"{setting.clients:,}" if setting.clients else "all"
+    clients = f"{setting.clients:,}" if setting.clients else "all"  # 0 stands for all
     rounds = counted(setting.rounds, "round")
     norm = f"clipping norm C = {setting.clipping_norm:g}"
-    if setting.quantile:
+    if setting.quantile:  # C adapts to the norms of updates
         norm += f", at first: it follows the {setting.quantile:g} quantile"
     facts = {
         "Model": model,
@@ -507,9 +507,10 @@ def describe_federated(
     if audit.accuracies:
         mean = sum(audit.accuracies) / len(audit.accuracies)
         facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(audit.accuracies), 'run')}"
+
     threats = [
         "Canary clients send random directions as long as the clipping norm, and take part like others.",
-        _SEEN[setting.observe],
+        _SEEN[setting.observe],  # what the adversary sees, and how it scores
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
