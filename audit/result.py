@@ -43,16 +43,18 @@ class Result:
         """Returns lower bounds on epsilon by the name of their method, in the table's order.
 
         Each bound holds at its confidence under what it assumes. Where its `holds` is false, the scores
-        refute the assumption. For several runs the names "assumption_free" and, except for fresh directions,
-        "if_gaussian" always exist: with several canaries a run they name the bounds that replace those two.
+        refute the assumption.
+
+        For several runs there is always an "assumption_free" bound. There is an "if_gaussian" bound too, but
+        not for fresh directions. With several canaries a run, or fresh directions, the methods of these
+        bounds have other names. The bounds are then there under both names.
         """
-        ranked = self.conclusion.ranked()
         bounds: dict[str, Bound] = {}
         if not self.conclusion.is_one_run:
             bounds["assumption_free"] = self.conclusion.assumption_free
-            if not self.conclusion.law_is_known:
+            if not self.conclusion.law_is_known:  # these are not fresh directions
                 bounds["if_gaussian"] = self.conclusion.gaussian
-        for bound in ranked:
+        for bound in self.conclusion.ranked():
             bounds[bound.method] = bound
         return bounds
 
@@ -106,6 +108,7 @@ class Result:
         Args:
           false_positive_rate: the largest share of scores without the canary that may exceed the threshold.
         """
+        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
         from audit.methods import curves
         from audit.values import number
 
@@ -116,6 +119,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the conclusion as nested dicts and lists, which the command `bound --json` prints."""
+        # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
         from audit.conclusions import results
 
         values: dict[str, Any] = json.loads(results.answer_json(self.conclusion, self.verdict))
@@ -130,6 +134,7 @@ class Result:
         Raises:
           InputError: the path has another suffix, or is no path.
         """
+        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
         from audit import values
         from audit.errors import require
         from audit.report import audit_panels, style
@@ -138,14 +143,16 @@ class Result:
         title = self.subject().title
         if path is not None:
             place = values.path("path", path)
-            encode = style.FORMATS.get(place.suffix.lower())
+            encode = style.FORMATS.get(place.suffix.lower())  # figure -> the file's bytes
             require(encode is not None, f"`path={place}`: end it in {', '.join(style.FORMATS)}")
             assert encode is not None
             files.write_whole(place, audit_panels.audit_figure(self.conclusion, title, encode))
+        # Drawn again, since the figure in the file is closed once it is written.
         return audit_panels.audit_drawing(self.conclusion, title)
 
     def report(self, path: str | Path) -> Path:
         """Writes the report, an HTML page, to a path; returns the path."""
+        # Imported at the first use, so that `import audit` loads no NumPy, SciPy or matplotlib.
         from audit import values
         from audit.report import audit_page
         from audit.storage import files
@@ -197,6 +204,7 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
 
 def _describe_row(result: Result) -> dict[str, Any]:
     """Returns a result's row of `table`."""
+    # Imported at the first use, so that `import audit` loads no NumPy.
     from audit.settings import stored
     from audit.settings.setting import flat
     from audit.storage.store import Store
@@ -211,7 +219,7 @@ def _describe_row(result: Result) -> dict[str, Any]:
         "delta": result.conclusion.delta,
         "confidence": result.conclusion.confidence,
     }
-    if result.folder is None:
+    if result.folder is None:  # the scores were given: there is no setting
         return row
     row["folder"] = str(result.folder)
     audited = stored.parse_config(Store.at(result.folder).config())

@@ -33,22 +33,28 @@ class OverRuns(NamedTuple):
 
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
-    """Returns each method's epsilons over runs, which all have the same methods; estimates come first."""
+    """Returns a row for each method with its epsilon in every run: estimates first, then bounds.
+
+    All runs must have the same methods in the same order. An estimate's floor is that of the first run.
+    """
     rows = []
     for place, estimate in enumerate(runs[0].estimates):
         epsilons = [run.estimates[place].epsilon for run in runs]
         rows.append(OverRuns(estimate.method, epsilons, show_floor(estimate.noise_floor)))
     for place, bound in enumerate(runs[0].bounds):
         epsilons = [run.bounds[place].epsilon for run in runs]
-        rows.append(OverRuns(bound.method, epsilons, ""))
+        rows.append(OverRuns(bound.method, epsilons, floor=""))
     return rows
 
 
 def over_runs(runs: Sequence[Conclusion]) -> str:
-    """Returns a text table of each estimate's and bound's mean epsilon and standard deviation over runs.
+    """Returns a text table with the mean and the standard deviation of each method's epsilon over runs.
 
-    An estimate's floor is what it shows where nothing leaks. Bounds have none.
+    A row is an estimate or a lower bound. An estimate's floor is the mean and the 95% quantile of the values
+    that it has where nothing leaks, in the first run. Bounds have no floor: their rows say that each run has
+    a bound of its own.
     """
+    # The keys are None, since this table is only shown as text.
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
@@ -102,26 +108,28 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
     First come the accountant's upper bounds for a canary and for a client. Last comes the one-shot paper's
     analytical epsilon (Andrew et al., ICLR 2024), which counts a single round and is no upper bound.
     """
-    delta = audit.runs[0].delta
+    delta = audit.runs[0].delta  # the same for all runs
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         rounds = counted(participant.insertions, "round")
         rate = participant.sampling_rate
-        if rate != 1:
+        if rate != 1:  # Poisson sampling of the participants
             rounds += f", each with probability {rate:g}"
         epsilon = participant_upper_bound(participant, delta)
         rows.append(Upper(f"accounted, {name}", epsilon, rounds))
-    epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, 1, delta)
+    epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
     rows.append(Upper("analytical", epsilon, "the paper's: of one round", is_bound=False))
     return rows
 
 
 def federated_table(audit: FederatedAudit) -> str:
-    """Returns an audit's text tables: of its only run or of means over runs, and of the mechanism's epsilons.
+    """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
 
-    What all runs prove together stands between the tables, and the models' accuracy at the end, if known.
+    The first table has the estimates and bounds of the only run, or their means over several runs. If all
+    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, comes last.
     """
-    first = audit.runs[0]
+    first = audit.runs[0]  # all runs have its delta
+    # The keys are None, since this table is only shown as text.
     columns = (
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
         Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
@@ -146,13 +154,19 @@ def federated_table(audit: FederatedAudit) -> str:
 
 
 def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
-    """Returns an audit as a JSON object on a single line; the given fields `about` come first."""
-    first = audit.runs[0]
+    """Returns an audit of federated runs as a JSON object on a single line.
+
+    Args:
+      audit: the audit.
+      about: further fields, which come first.
+    """
+    first = audit.runs[0]  # all runs have its delta and its confidence
     fields = {
         **about,
         "delta": first.delta,
         "confidence": first.confidence,
         "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,
     }

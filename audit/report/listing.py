@@ -49,8 +49,8 @@ def listed(folder: Path) -> Listed:
     audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
-    nanoseconds = newest_scores(folder) or 0
-    last_result = store.result() or Kept()
+    nanoseconds = newest_scores(folder) or 0  # 0 if there are no scores yet
+    last_result = store.result() or Kept()  # an empty result if nothing was concluded yet
     return Listed(
         folder=folder,
         setting=audited.setting,
@@ -62,9 +62,11 @@ def listed(folder: Path) -> Listed:
 
 
 def find_differences(setting: Setting) -> dict[str, Any]:
-    """Returns a setting's fields that differ from the defaults of its model and adversary, by their flags.
+    """Returns by flag the values in which a setting differs from its model's and adversary's defaults.
 
-    If the steps are a whole number of periods, `insertions` takes their place.
+    A field without a flag, such as those of a caller's own adversary, is there under its own name. If the
+    steps are a whole number of periods, `insertions` takes their place. Its default is the same for every
+    period, whereas the default number of steps grows with the period.
     """
     defaults = _find_defaults(setting)
     values = flat(setting)
@@ -75,22 +77,23 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     else:
         values["steps"] = steps
 
-    flags = {name: field.flag for name, field in fields().items()}
+    flag_by_name = {name: field.flag for name, field in fields().items()}
     differences = {}
     for name, value in sorted(values.items()):
         if value != defaults.get(name):
-            differences[flags.get(name, name)] = value
+            differences[flag_by_name.get(name, name)] = value
     return differences
 
 
 def _find_defaults(setting: Setting) -> dict[str, Any]:
-    """Returns the fields, by name, that an audit has if only the setting's model and adversary are given.
+    """Returns the values of the fields, by name, if only the setting's model and adversary are given.
 
-    The field `insertions` is among them, although a setting itself stores `steps`.
+    The field `insertions` is among them, although a setting itself stores `steps`. For a caller's own model,
+    fields whose defaults depend on the model, such as the learning rate, are missing.
     """
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
-    else:  # a caller's own model, whose other fields have no defaults
+    else:  # a caller's own model
         defaults = {
             name: field.default for name, field in fields().items() if field.default is not None
         }
@@ -144,7 +147,7 @@ def as_csv(rows: Sequence[Listed]) -> bytes:
     settings = [
         Column(name, partial(_find_value, name))
         for name in names
-        if name not in ("model", "adversary")
+        if name not in ("model", "adversary")  # which have their columns among the facts
     ]
     # The fields' own columns show what "differs" would.
     columns = [column for column in facts if column.key != "differs"]
@@ -171,7 +174,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
             "setting",
             lambda row: hash_of(row.folder),
             "setting",
-            lambda name: name[:8],
+            lambda name: name[:8],  # people see the first digits of the hash
             width=10,
             left=True,
         ),

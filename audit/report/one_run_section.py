@@ -26,7 +26,11 @@ MEANINGS = (
 
 
 def make_bounds_table(subject: Subject) -> Html:
-    """Returns a page's table of a single run's lower bounds, followed by the mechanism's epsilons."""
+    """Returns a page's table of a single run's lower bounds, followed by the mechanism's epsilons.
+
+    A bound's row holds epsilon, mu if the bound has one, what was counted for it, and what it assumes. A row
+    of the mechanism holds epsilon and what that rests on.
+    """
     conclusion = subject.conclusion
     rows = []
     for bound in conclusion.bounds:
@@ -84,18 +88,24 @@ def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
     """Returns a page's table of each method's mean epsilon and standard deviation over runs."""
     rows = []
     for row in collect_over_runs(runs):
-        kind = "estimate" if row.floor else "bound"
+        kind = "estimate" if row.floor else "bound"  # only estimates have a floor
         mean = f"{np.mean(row.epsilons):.3f}"
-        rows.append((row.method, mean, f"{np.std(row.epsilons):.3f}", kind))
+        deviation = f"{np.std(row.epsilons):.3f}"
+        rows.append((row.method, mean, deviation, kind))
     caption = f"{len(runs):,} runs, each with bounds of its own"
     return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
 
 
 def describe_cosines(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of cosines."""
+    """Returns the alternative text and the caption of the panel of a single run's cosines.
+
+    The panel shows the cosines of observed canaries, which took part in training. Beside them it shows those
+    of unobserved canaries, which did not. Where there are none, it shows the exact law that stands for them.
+    """
     cosines = conclusion.one_run.cosines
-    assert cosines is not None
+    assert cosines is not None  # a run without cosines has no such panel
     observed, unobserved, dimension = cosines
+    # 1/sqrt(d) is the standard deviation of the cosine of a uniform direction in d dimensions.
     units = observed * np.sqrt(dimension)
     moments = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
     null = "the exact law where nothing leaks"

@@ -91,7 +91,7 @@ def element(tag: str, *content: str, **attributes: str) -> Html:
     for name, value in attributes.items():
         attribute = name.rstrip("_").replace("_", "-")
         start += f' {attribute}="{html.escape(value)}"'
-    if tag in _VOID_TAGS:
+    if tag in _VOID_TAGS:  # such an element has neither content nor an end tag
         return Html(f"{start}>")
     return Html(f"{start}>{join(content)}</{tag}>")
 
@@ -101,7 +101,7 @@ def join(content: Iterable[str]) -> Html:
     pieces: list[str] = []
     for piece in content:
         if not isinstance(piece, Html):
-            piece = html.escape(piece, quote=False)
+            piece = html.escape(piece, quote=False)  # quotes end nothing outside of attributes
         pieces.append(piece)
     return Html("".join(pieces))
 
@@ -201,10 +201,12 @@ def _embed_svg(image: bytes, alternative: str) -> Html:
       alternative: the text in place of an image that cannot be seen.
     """
     text = image.decode(errors="replace")
-    text = text[max(text.find("<svg"), 0) :]  # without the XML declaration
+    # Without the XML declaration before the first tag. Where the tag is missing, `find` gives -1.
+    text = text[max(text.find("<svg"), 0) :]
     text = _NOT_INLINE.sub("", text)  # without its size, metadata, styles and comments
 
     # The places that define an id or refer to it: id="...", href="#..." and url(#...).
+    # A hash as their prefix makes the same page from the same audits.
     digest = hashlib.sha256(image + alternative.encode()).hexdigest()
     text = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\1f{digest[:8]}-", text)
 

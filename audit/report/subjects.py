@@ -139,6 +139,7 @@ def describe_score_files(
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN in sources:
+        # Standard input cannot be read again for its checksum: the facts of bare arrays take its place.
         provenance |= subject.provenance
     else:
         checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
@@ -167,7 +168,9 @@ def _list_versions() -> str:
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of a caller's scores, with its facts for a report: nothing but the claim is known.
+    """Returns an audit of a caller's scores, with its facts for a report.
+
+    Of the training that made the scores only the caller's claim is known, if there is any.
 
     Args:
       name: the name of what was audited.
@@ -178,6 +181,8 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
     if conclusion.looks is not None:
         facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
+
+    # The claim: the mechanism's steps, or else an epsilon and its delta.
     if conclusion.composition is not None:
         sigma, insertions, rate = conclusion.composition
         mechanism = f"{insertions:,} insertions"
@@ -190,11 +195,14 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     elif conclusion.upper_bound is not None:
         upper_bound = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
         facts["Claim"] = upper_bound
+
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
     provenance = {
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
         **_describe_making(),
     }
+    # What has to be true of training and adversary for the bounds to hold. Scores with a known law are ranks
+    # of canaries among fresh draws, or cosines of fresh directions.
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
         threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
@@ -239,7 +247,9 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
-    last_result = store.result() or Kept()
+    last_result = store.result() or Kept()  # an empty result if nothing was concluded yet
+
+    # The number of runs: the caller's, the last look's, the last audit's, or that of all runs.
     runs_held = store.runs_held()
     looks: tuple[int, ...] = ()
     if not runs:
@@ -257,6 +267,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     level = levels.complete(last_delta, last_confidence)
     setting = audited.setting
     is_own_model = audited.model is not None
+    # The steps' measured Lipschitz constants, for the hidden-state bound; None if there are none.
     step_constants = lipschitz.find_current(store)
     scores = store.load(runs)
     conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
@@ -314,31 +325,33 @@ def _describe_setting(
     if conclusion.looks is not None:
         facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
     facts["Arithmetic"] = f"{mechanism.precision}, clipped sums by {mechanism.clipping}"
-    if conclusion.reason:
+    if conclusion.reason:  # the mechanism gives a reason why the trade-off curve should be Gaussian
         facts["Gaussian curve"] = _REASON
     if conclusion.sampled is not None:
         facts["Sampler"] = describe_sampled(conclusion.sampled)
-    if conclusion.uncovered:
+    if conclusion.uncovered:  # the reason why there is no hidden-state bound
         facts["Last model"] = f"no bound but composition: {conclusion.uncovered}"
     return facts
 
 
 def _describe_insertions(setting: Setting) -> str:
     """Returns in words how many steps insert canaries, and which steps these are: "50, every 5 steps"."""
+    # These samplers draw the steps, so that the schedule's period does not count.
+    sampling = setting.sampling
+    if sampling.batches:  # the canary joins one step of each epoch
+        return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
+    if sampling.times:  # so many steps, drawn beforehand
+        return f"{sampling.times:,}, at random steps that the adversary knows"
+
+    # Otherwise one step of each period of k steps inserts.
     k = setting.schedule.periodicity
     text = f"{setting.insertions:,}, at every step"
     if k > 1:
         text = f"{setting.insertions:,}, every {k} steps"
     if setting.schedule.place != k:  # the usual place is the last of each k steps
         text += f", at step {setting.schedule.place} of each {k}"
-    sampling = setting.sampling
     if sampling.name == POISSON:
         text += f", each with probability {sampling.rate:g} (Poisson sampling)"
-    # Other samplers draw the steps, so that the schedule's period does not count.
-    if sampling.batches:
-        text = f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"
-    if sampling.times:
-        text = f"{sampling.times:,}, at random steps that the adversary knows"
     return text
 
 
@@ -395,18 +408,20 @@ def _describe_threats(setting: Setting) -> list[str]:
         "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
         "(add or remove one)."
     )
+
+    # Whether the adversary knows at which steps a canary joins, and what the upper bound counts.
     sampling = setting.sampling
     if not sampling.is_hidden:
         sentences.append(
             "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
             "adversary knows the mini-batches."
         )
-    elif sampling.batches:
+    elif sampling.batches:  # the canary joins one step of each epoch
         sentences.append(
             "Each epoch takes a canary that is in at a random step, which the adversary does not see; the "
             f"upper bound is that of {sampling.name}."
         )
-    else:
+    else:  # Poisson sampling
         sentences.append(
             "Each of these steps takes a canary that is in with a probability, by a coin that the adversary "
             "does not see; the upper bound counts them as Poisson sampling."
@@ -470,10 +485,10 @@ def describe_federated(
     model = setting.model
     if model in zoo.federated_tasks():
         model = zoo.federated_tasks()[model].description
-    clients = f"{setting.clients:,}" if setting.clients else "all"
+    clients = f"{setting.clients:,}" if setting.clients else "all"  # 0 stands for all
     rounds = counted(setting.rounds, "round")
     norm = f"clipping norm C = {setting.clipping_norm:g}"
-    if setting.quantile:
+    if setting.quantile:  # C adapts to the norms of updates
         norm += f", at first: it follows the {setting.quantile:g} quantile"
     facts = {
         "Model": model,
@@ -492,13 +507,15 @@ def describe_federated(
     if audit.accuracies:
         mean = sum(audit.accuracies) / len(audit.accuracies)
         facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(audit.accuracies), 'run')}"
+
     threats = [
         "Canary clients send random directions as long as the clipping norm, and take part like others.",
-        _SEEN[setting.observe],
+        _SEEN[setting.observe],  # what the adversary sees, and how it scores
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
-    uppers = upper_bounds(audit)  # the first is the accountant's of a canary
+    # The first of these is the accountant's bound for a canary. The verdict compares the first run with it.
+    uppers = upper_bounds(audit)
     return Subject(
         anchor=f"s{folder}",
         title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
@@ -528,8 +545,10 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
     content = files.read(folder / RESULT)
     fix = "start the same federated audit again"
     require(content is not None, f"{folder} has no {RESULT}: {fix}")
+
+    # The file has keys and types as `federated_json` writes them; any other content raises one of the errors.
     try:
-        values: dict[str, Any] = json.loads(content or b"")
+        values: dict[str, Any] = json.loads(content or b"")  # not None, which no type says
         setting = _read_federated_setting(values["setting"])
         canary = Composition(*values["compositions"][0])  # in the order of `federated_json`
         client = Composition(*values["compositions"][1])
@@ -540,6 +559,8 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
         accuracies = [float(accuracy) for accuracy in values["accuracies"]]
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         raise InputError(f"{folder / RESULT} cannot be read, or is an older one: {fix}") from None
+
+    # Bounds are computed anew from the scores in the store.
     scores = store.load(count)
     law_holds = setting.observe in FINAL  # of a cosine with a final model the law is exact
     runs = conclude_each_run(scores, dimension, law_holds, level)

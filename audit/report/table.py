@@ -96,14 +96,20 @@ class Table(Generic[R]):
     aside: Callable[[R], str] = lambda row: ""
 
     def text(self) -> str:
-        """Returns the table for a terminal."""
+        """Returns the table as text for a terminal: header, rule and rows, with the lines before and after.
+
+        A table with sections has a rule and a heading above each section.
+        """
+        # Header and rows are aligned together, so that each column has a single width.
         header_rows = self._split_header()
         cells = [*header_rows, *self.cells()]
         widths = self._find_widths(cells)
         lines = [self._align(row, widths) for row in cells]
-        header = lines[: len(header_rows)]
-        body = []
+        header_lines = lines[: len(header_rows)]
         row_lines = lines[len(header_rows) :]
+
+        # Asides are added to the aligned lines: they change neither the widths nor the rule's length.
+        body = []
         for row, line in zip(self.rows, row_lines, strict=True):
             aside = self.aside(row)
             body.append(f"{line}{self.gap}{aside}" if aside else line)
@@ -111,7 +117,7 @@ class Table(Generic[R]):
         longest = max(len(line) for line in lines)
         rule = "-" * (self.rule or longest)
         body = [rule, *body] if self.section is None else list(self._insert_headings(body, rule))
-        return "\n".join([*self.before, *header, *body, *self.after])
+        return "\n".join([*self.before, *header_lines, *body, *self.after])
 
     def cells(self) -> list[list[str]]:
         """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
@@ -136,7 +142,7 @@ class Table(Generic[R]):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
-        for row in self.json():
+        for row in self.json():  # a row's values by the same keys
             cells = []
             for value in row.values():
                 if isinstance(value, float):

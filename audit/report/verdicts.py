@@ -77,8 +77,11 @@ def show_percent(confidence: float) -> str:
 
 
 def describe_sampled(sampled: SampledBracket) -> str:
-    """Returns in words the bounds on what all models leak where a sampler draws the canaries' steps."""
-    lower, upper, accountant = sampled.every_model
+    """Returns in words the bounds on epsilon for an adversary who sees the model after every step.
+
+    They are those of a sampler that draws a single step of each epoch for a canary.
+    """
+    lower, upper, accountant = sampled.every_model  # there may be an upper bound alone
     least = "" if lower is None else f"at least {at_least(lower)} and "
     epochs = (
         f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
@@ -159,7 +162,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
 def _state_violation(bound: Bound, broken: UpperBound) -> str:
     """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
     most = at_most(broken.epsilon)
-    if broken.assumes == GIVEN:
+    if broken.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
         stated = f"{most} was claimed"
     else:
         source = "the hidden-state bound" if broken.hidden else "accounting"
@@ -174,7 +177,7 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     assert upper is not None and test is not None
     other_causes = _blame_steps(upper)  # ends in a space, or is empty
     why_refuted = "no test can have the error rates of these scores if it holds"
-    if conclusion.bets_on_curve:
+    if conclusion.bets_on_curve:  # only then is the e-value a gain that grows with the evidence
         why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
     level = show_percent(conclusion.confidence)
     runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
@@ -251,8 +254,10 @@ def is_reversed(conclusion: Conclusion) -> bool:
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
     equal, so that the standard error for independent scores is multiplied by sqrt(K).
     """
-    most_canaries = max(conclusion.evidence.canaries)
+    canaries_in, canaries_out = conclusion.evidence.canaries  # of a run
+    most_canaries = max(canaries_in, canaries_out)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+    # `deviations` is how many standard errors of independent scores the AUC is above 1/2.
     return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
 
@@ -267,20 +272,21 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on a test that does not refute a Gaussian curve.
+    """Returns the sentence, with a space before it, on the test of a Gaussian curve if it did not refute it.
 
-    For several canaries a run it says that nothing was tested. It is empty for other untested curves.
+    The test needs independent scores. Where runs have several canaries without a known law of their scores,
+    the sentence says that nothing was tested. It is empty where there is no test for another reason.
     """
-    if conclusion.curve is None:
-        has_many_canaries = conclusion.has_tied_scores
-        return _UNTESTED if has_many_canaries else ""
+    if conclusion.curve is None:  # there is no test
+        return _UNTESTED if conclusion.has_tied_scores else ""
     result = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
     if not conclusion.doubts_gaussian:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
-    runs = conclusion.deciding()
+    # The test has too little power.
+    enough_runs = conclusion.deciding()  # None where no number that was tried would be enough
     more = ""
-    if runs is not None:
-        more = f"; {runs:,} would decide"
+    if enough_runs is not None:
+        more = f"; {enough_runs:,} would decide"
     return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
 
 
@@ -327,21 +333,23 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
+    # A violation: by the claim's own test, or by lower bounds that exceed the smallest upper bound.
     bounds = conclusion.bounds
     upper = conclusion.tightest
     exceeding = []
     if upper is not None:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-    # The claim's test decides unless a bound exceeds the claim without assuming a Gaussian curve.
-    needs_gaussian = all(bound.assumes.gaussian for bound in exceeding)
+    is_exceeded_whatever_curve = any(not bound.assumes.gaussian for bound in exceeding)
     test = conclusion.claim_test
-    if needs_gaussian and test is not None and test.refuted:
+    # Such a bound decides before the claim's test does.
+    if not is_exceeded_whatever_curve and test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
         return _judge_violation_by_one_run(exceeding, upper)
 
+    # No violation: a leak, or nothing is proven.
     proven = [bound for bound in bounds if not _is_zero(bound)]
-    guarantee = _describe_upper_bounds(conclusion)
+    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     if proven:
         sentence = f"{_claim_each(proven)}{guarantee}"
         if all(bound.assumes.gaussian for bound in proven):
@@ -405,6 +413,7 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
     """Returns the sentence, with a space before it, on a conclusion's upper bounds."""
     tightest = conclusion.tightest
+    # Only a finite hidden-state bound that is below the bound on all models is worth a mention beside it.
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
         return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
     most = at_most(tightest.epsilon)
@@ -415,7 +424,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 def _name_upper_bound(upper: UpperBound) -> str:
     """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
-    if upper.assumes == GIVEN:
+    if upper.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
         return f"the {at_most(upper.epsilon)} that is claimed"
     source = "the hidden-state bound" if upper.hidden else "accounting"
     return f"the {at_most(upper.epsilon)} that {source} guarantees"
@@ -458,10 +467,11 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
 
 def describe_what_decides(conclusion: Conclusion) -> str:
     """Returns what decides between a violated guarantee and a curve that is not Gaussian."""
-    most = conclusion.most_provable
+    most = conclusion.most_provable  # of as many runs, whatever the curve; None where it is unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
+    # That many runs can never prove more than the upper bound. Only who trains can lower that bound.
     if conclusion.composition is None:
         return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"

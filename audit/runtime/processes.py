@@ -99,9 +99,9 @@ def run_with_limit(
     process = begin(_send_results, there, function)
     there.close()  # this process's copy: with the other's death the pipe then ends (EOFError)
     try:
-        while here.poll(max(end - time.monotonic(), 0)):
+        while here.poll(max(end - time.monotonic(), 0)):  # false once the time is over
             result, reason = here.recv()
-            if reason is not None:
+            if reason is not None:  # the last message, which has no result: "", or an error's line
                 return results, reason
             results.append(result)
         return results, f"not done after {seconds:.0f} s"

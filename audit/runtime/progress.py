@@ -56,7 +56,7 @@ def shortened(text: str, width: int) -> str:
     A single word that is too long is cut to its beginning.
     """
     words = textwrap.shorten(text, width, placeholder=" ...")
-    if words == "...":
+    if words == "...":  # not even the first word fits: `shorten` leaves the placeholder alone
         return f"{text[: width - 3]}..."
     return words
 

@@ -13,17 +13,18 @@ _PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 def program() -> str:
     """Returns what the user typed to start this program: RUN_SH, INSTALLED or MODULE.
 
-    It is read off Python's own command line: `-m package`, or the path of a script. It is "" in a script of
-    the user's, a notebook or a test.
+    It is read off Python's own command line: `-m package`, or the path of a script. RUN_SH is a script that
+    starts `-m experiments`. The result is "" in a script of the user's, a notebook or a test.
     """
-    arguments = iter(sys.orig_argv[1:])
+    arguments = iter(sys.orig_argv[1:])  # without the path of Python itself
     for word in arguments:
         if re.fullmatch("-[a-zA-Z]*m", word):  # -m, perhaps after other flags, as in -Im
-            package = next(arguments, "").partition(".")[0]
+            module = next(arguments, "")
+            package = module.partition(".")[0]
             return _PROGRAMS_OF_MODULES.get(package, "")
         if word in ("-X", "-W"):
             next(arguments, None)  # skips the option's value
-        elif not word.startswith("-"):
+        elif not word.startswith("-"):  # the path of a script
             return INSTALLED if Path(word).stem == INSTALLED else ""
     return ""
 

@@ -63,18 +63,22 @@ class Strategy(Protocol):
 
 
 def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums clipped gradients by book-keeping, for models of dense layers.
+    """Returns the function that sums a batch's clipped gradients by book-keeping, for models of dense layers.
 
-    See `clipping.dense`. The hardware makes no difference; every strategy takes it.
+    Book-keeping stores each layer's inputs and output gradients. The examples' gradient norms and the clipped
+    sum follow from these, without a gradient for each example (see `clipping.dense`). The hardware makes no
+    difference; every strategy takes it.
     """
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums clipped gradients by unfolded book-keeping.
+    """Returns the function that sums a batch's clipped gradients by book-keeping, for models of more layers.
 
-    See `layerwise.unfolded_book_keeping`. The block size depends on the devices that train the model.
+    It takes other layers than dense ones too, such as convolutions, whose inputs it unfolds into matrices of
+    patches. It goes through the batch block by block. See `layerwise.unfolded_book_keeping`.
     """
+    # How many bytes a block of examples may take depends on the devices that train the model.
     block_bytes = layerwise.block_bytes(hardware)
     return layerwise.unfolded_book_keeping(
         model.module, model.unravel, model.criterion, block_bytes
@@ -229,12 +233,13 @@ def build_for(
         adversary = adversary_row(setting.adversary.name).make(setting.adversary, knowledge)
     _require_canaries(setting, adversary)
 
-    # The key of the compiled game, which also names what the adversary alone decides.
+    # The key under which the game's functions are compiled. Two parts of it depend on the adversary itself.
     program = dataclasses.replace(
         _name_program(setting, trained),
         observes=adversary.observer is not None,
         variant=adversary.variant,
     )
+    # A training step computes the canaries too, and in the same precision.
     craft = in_precision(adversary.craft, setting.mechanism.precision)
     return game.Game(
         mechanism=training.mechanism,
@@ -277,9 +282,9 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
     """
     fields = setting.mechanism
     if isinstance(setting.adversary, OwnAdversary):
-        functions = setting.adversary.computes
+        functions = setting.adversary.computes  # a hash of what they compute
     else:
-        functions = adversary_row(setting.adversary.name).functions
+        functions = adversary_row(setting.adversary.name).functions  # their name
     return _Program(
         model=trained.name,
         clipping=fields.clipping,
@@ -307,14 +312,19 @@ def _make_join(sampler: Sampling) -> base.Join | None:
 
 
 def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
-    """Returns what an adversary knows of a training run, with functions by which it can rehearse the run."""
+    """Returns what an adversary knows of a training run, with functions by which it can rehearse the run.
+
+    Compiled functions are cached by the key `training.program`, which several settings may share. What
+    differs between such settings is passed to the compiled function as an argument.
+    """
     mechanism = training.mechanism
 
     def simulate(hyper: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
-        """Simulates a training run without canaries from theta_0 (p,).
+        """Simulates a training run without canaries from theta_0 (p,), with noise from the key.
 
-        The compiled program is shared by settings with the same key.
+        Returns the final model (p,), and the sum over all steps of the squared updates (p,).
         """
+        # From the cache, if a setting with the same key was there before.
         compiled = _SIMULATE.get(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )
@@ -332,6 +342,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
           state: the adversary's state.
           theta_0: (p,) the initial model.
         """
+        # From the cache, if a setting with the same key was there before.
         compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
         hyper = _trace(training.hyper)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
@@ -345,6 +356,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         The canary's score is its coordinate of theta_0 minus the final model. mu is the distance between the
         score's means with and without the canary, in standard deviations.
         """
+        # The other result is the mu of the best linear score, which is not the adversary's.
         mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
         return mu_of_projection
 
@@ -447,14 +459,18 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
-        """Returns the mus (p,) of the projection and of the best score, for a canary along each axis."""
+        """Returns two mus (p,) for a canary along each coordinate, by the score's kind.
+
+        The first is that of the canary's own score, <canary, theta_0 - theta_T>. The second is that of the
+        linear score with the largest mu.
+        """
         # Row i is a canary along axis i, as long as the clipping norm.
         canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal
 
-    mask = training.schedule.mask
-    if mask.ndim > 1:  # each canary has steps of its own
+    mask = training.schedule.mask  # (T,), or (T, K) if each of K canaries has steps of its own
+    if mask.ndim > 1:
         mask = jnp.mean(mask, axis=1)
     schedule = training.schedule._replace(mask=mask)
     compiled = _RESPOND.get(training.program, lambda: jax.jit(forecast))
@@ -469,11 +485,12 @@ def _make_insertion_mask(setting: Setting) -> Array:
     It is (T,) where all canaries share their steps, or (T, K) where each of K canaries has its own.
     """
     schedule = setting.schedule
-    if not setting.repetitions:
+    if not setting.repetitions:  # step `place` of each period inserts, for all canaries alike
         return base.insertion_mask(schedule.steps, schedule.periodicity, schedule.place)
-    shuffle = game.root(setting.seed, "batches")
-    # `base.fixed_shuffle` folds epochs' numbers into the same key; this number is beyond any epoch's.
-    key = jax.random.fold_in(shuffle, zlib.crc32(b"canaries"))
+    # Each canary has `repetitions` random steps, the same in all runs. `base.fixed_shuffle` folds epochs'
+    # numbers into the same key of the batches; this number is beyond any epoch's.
+    batches_key = game.root(setting.seed, "batches")
+    key = jax.random.fold_in(batches_key, zlib.crc32(b"canaries"))
     mask = cohorts.repeated(key, setting.canaries, schedule.steps, setting.repetitions)
     return jnp.asarray(mask)
 

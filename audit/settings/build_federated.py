@@ -85,11 +85,11 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
         raise InputError(f"`cohorts={path}`: it cannot be read ({error.strerror})") from None
 
     pairs = []
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()
+    lines = content.decode("utf-8-sig", errors="replace").splitlines()  # without a byte-order mark
     for number, line in enumerate(lines, 1):
         if number == 1 and _COHORTS_HEADER.fullmatch(line):
             continue
-        for text in line.split():
+        for text in line.split():  # no text of an empty line
             pairs.append(_parse_pair(path, number, text))
     require(pairs, f"{path} holds no rounds: give lines round,client")
 
@@ -105,7 +105,8 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
 def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
     """Parses the text "round,client" into the round, from 1, and the client, from 0.
 
-    Numbers may have up to nine digits. Raises InputError for any other text.
+    Numbers may have up to nine digits, so that they fit an integer of 32 bits. Raises InputError for any
+    other text.
 
     Args:
       path: the file, for the message.
@@ -150,6 +151,10 @@ def rounds(
       clients: the clients' data.
       listed: the clients of each round, which then are not drawn; or None.
 
+    Returns:
+      The clients and the canaries of each round, the mean number of a round's participants, and the largest
+      number of rounds of any client.
+
     Raises:
       InputError: there are too few clients for a cohort, or the list names one that does not exist.
     """
@@ -160,6 +165,7 @@ def rounds(
         members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
         rate = setting.cohort / clients.number
         mask = cohorts.sampled_canaries(canary_key, setting.canaries, setting.rounds, rate)
+        # Expected numbers of participants, which do not depend on the draw.
         mean_clients = setting.cohort
         mean_canaries = setting.canaries * setting.cohort / clients.number
     else:
@@ -180,7 +186,7 @@ def rounds(
 
 
 def build(setting: FederatedSetting, clients: Clients, participation: Participation) -> Game:
-    """Builds the game of a federated setting on its clients.
+    """Builds the game of a federated setting: how DP-FedAvg trains, and how an adversary attacks it.
 
     Args:
       setting: the setting.
@@ -192,9 +198,9 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         setting.learning_rate,
         setting.clipping_norm,
         round_noise.multiplier,
-        own=fedavg.Federated(
+        own=fedavg.Federated(  # the hyperparameters that only DP-FedAvg has
             setting.client_learning_rate,
-            denominator=participation.mean,
+            denominator=participation.mean,  # by which the sum of a round's updates is divided
             target_quantile=setting.quantile,
             quantile_rate=round_noise.quantile_rate,
             count_noise=round_noise.on_count,
@@ -209,7 +215,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     def rehearse(theta_0: Array) -> Array:
         """Returns the final model (p,) of training from theta_0 (p,) without noise and canaries.
 
-        A single device trains it: a round's clients are not spread over devices.
+        It is for the adversary. A single device trains it: a round's clients are not spread over devices.
         """
         on_one_device = fedavg.mechanism(chosen._replace(spreads=False))
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
@@ -217,17 +223,17 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
         theta: Array = train(hyper, theta_0, data, without_canaries)
         return theta
 
-    # Long enough segments for about 250 clients' updates between two checkpoints.
+    # A checkpoint may come after each segment of rounds, which is to have about 250 clients' updates.
     clients_per_round = batches.shape[1]
     segment_steps = max(1, _SEGMENT_CLIENTS // clients_per_round)
     return Game(
-        fedavg.mechanism(chosen),
-        _make_adversary(setting, rehearse),
-        federated_task(setting.model).make().init,
-        data,
-        hyper,
-        schedule,
-        setting.seed,
+        mechanism=fedavg.mechanism(chosen),
+        adversary=_make_adversary(setting, rehearse),
+        init=federated_task(setting.model).make().init,
+        data=data,
+        hyper=hyper,
+        schedule=schedule,
+        seed=setting.seed,
         segment_steps=segment_steps,
     )
 
@@ -239,6 +245,8 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
       setting: the setting; its field `observe` says what the adversary sees.
       rehearse: theta_0 -> the final model without noise and canaries, which "fresh" directions need.
     """
+    # The adversary sees the final model alone. The cosine is that with its displacement from the model that
+    # the second argument gives: the initial one, zeros, or that of a rehearsal.
     canaries = setting.canaries
     if setting.observe == "final":
         return directions.final_cosines(canaries, directions.initial_model)
@@ -246,9 +254,12 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
         return directions.final_cosines(canaries, directions.zero_model)
     if setting.observe == "fresh":
         return directions.final_cosines(canaries, rehearse, fresh=True)
-    if setting.observe == "all":
+
+    # It sees every round's model. The score is the largest of a canary's cosines over rounds.
+    if setting.observe == "all":  # with the model's moves
         return directions.largest_cosines(canaries)
-    return directions.largest_cosines(canaries, setting.momentum)  # "means": noisy means of updates
+    # "means": with the noisy means of updates, which follow from the moves and the momentum
+    return directions.largest_cosines(canaries, setting.momentum)
 
 
 def choices(
@@ -348,5 +359,5 @@ def require_clients(clients: Clients) -> None:
     """Raises InputError where there are no clients, or where a client has no examples."""
     if not clients.number:
         raise InputError("there are no clients: name data that have some")
-    empty = np.flatnonzero(clients.counts < 1)
+    empty = np.flatnonzero(clients.counts < 1)  # the message has the first of these
     require(not empty.size, f"client {empty[:1]} has no examples: leave it out")

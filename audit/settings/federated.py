@@ -143,15 +143,16 @@ class RoundNoise(NamedTuple):
 def noise(setting: FederatedSetting) -> RoundNoise:
     """Returns the noise of a setting's rounds.
 
-    Where the clipping norm C adapts, a round also releases the noisy count of updates within C. The noise on
-    the sum is then larger, so that both together cost as much privacy as the setting's noise multiplier says.
+    Where the clipping norm C adapts (Andrew et al., 2021), a round also releases the noisy count of updates
+    within C. The noise on the sum of updates is then larger, so that sum and count together cost as much
+    privacy as the setting's noise multiplier says.
     """
     if not setting.quantile:  # C is fixed
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy, which sweeps do without
 
-    # The standard deviation of the noise on the count. A round without noise on its sum has none on its
-    # count either.
+    # The standard deviation of the noise on the count, a fixed share of the cohort. A round without noise on
+    # its sum has none on its count either.
     on_count = 0.0
     if setting.noise_multiplier:
         on_count = _COUNT_SHARE * setting.cohort

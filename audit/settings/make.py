@@ -40,11 +40,14 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     For an audit's setting these are its own fields, those of its parts and those of all adversaries. Three
     more stand in for others: `insertions` for the steps, and `sampling_rate` or `repetitions` for the
     sampler.
+
+    Args:
+      kind: the dataclass of the setting; any other than that of an audit declares all its fields itself.
     """
     if kind is not Setting:
         return declared(kind)
 
-    fields_of_setting = _undeclared_fields()
+    fields_of_setting = _undeclared_fields()  # model, adversary, and the three that stand in
     adversaries = [row.fields for row in ADVERSARIES.values()]
     for part in (DpSgdFields, ScheduleFields, *adversaries, Setting):
         fields_of_setting |= declared(part)
@@ -350,11 +353,11 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
     mechanism_fields = dict(config["mechanism"])
-    del mechanism_fields["name"]  # DP-SGD is the only mechanism
+    del mechanism_fields["name"]  # which is no field: DP-SGD is the only mechanism
     adversary_fields = dict(config["adversary"])
     adversary_kind = adversary_row(adversary_fields.pop("name")).fields
     fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
-    # Of the samplers `poisson` and `known` an identity holds only the number.
+    # Of the samplers `poisson` and `known` an identity holds only the number; !r writes all its digits.
     if "sampling_rate" in config:
         fields_of_setting["sampler"] = f"{POISSON}:{config['sampling_rate']!r}"
     if "repetitions" in config:
