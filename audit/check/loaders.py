@@ -147,8 +147,8 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     """Returns the batches that the caller's function gave, as arrays of indices.
 
     Args:
-      given: an iterable of batches, or a single batch of indices.
-      most: the largest number of batches to read.
+      given: an iterable of batches, or a single batch: an iterable of indices.
+      most: the largest number of batches to read. A single batch is read to its end.
 
     Raises:
       InputError: they are no batches of whole numbers.
@@ -159,7 +159,8 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
-        if len(batches) >= most and batches[0].ndim:  # the indices of a single batch are not cut
+        # Items without axes are no batches but the indices of a single batch, which is not cut.
+        if len(batches) >= most and batches[0].ndim:
             is_whole = False
             break
         batches.append(_to_array(batch))
