@@ -27,6 +27,7 @@ def find_mistakes(
       tolerance: the relative difference up to which a mistake's factor fits.
       special: further mistakes to consider, with the factor that each gives.
     """
+    # By the mistake in words, the factor that it gives.
     factors = {
         **special,
         "C is left out": 1 / settings.clipping_norm,
@@ -127,6 +128,7 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
       settings: what the caller states.
       layers: how many layers are trained.
     """
+    # Each of these settings, with the others as stated, gives a step of the measured size.
     batch_size = settings.batch_size / factor
     learning_rate = settings.learning_rate * factor
     clipping_norm = settings.clipping_norm * factor

@@ -95,9 +95,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     if other is not None and len(other.draws):
         other_draws = np.sort(other.draws[:, columns], axis=0)
         shared = _count_agreements(draws, other_draws, tolerances)
-        pairs = draws.size * len(
-            other.draws
-        )  # of a draw here and a draw there of the same parameter
+        # Pairs of a draw at either batch, of the same parameter.
+        pairs = draws.size * len(other.draws)
         share_that_agrees = agreements / (pairs_each * columns.size)
         shared_if_rounded = share_that_agrees * pairs
     return NoiseGrid(spacing, is_even, agreements, expected, shared, shared_if_rounded)

@@ -73,6 +73,7 @@ def make_draw(loader: Any) -> Draw:
         require(callable(loader), message)
         draw: Draw = loader
         return draw
+    # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     is_iterator = isinstance(sampler, Iterator)

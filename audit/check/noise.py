@@ -344,8 +344,8 @@ def _measure_noise(
     # Rounding hides noise if it is coarser than both the stated deviation, 1, and the measured deviation.
     is_visible = farthest_spacing <= max(1.0, float(np.median(noise.std(axis=0))))
 
-    # The sums of squares of each parameter, (k,), and over each layer's visible parameters, (layers,).
-    # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12.
+    # The sums of squares: of each parameter (k,), then over each layer's visible parameters (layers,).
+    # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12, which is subtracted.
     rounding_squares = freedom_of_number / 12 * np.mean(spacing**2, axis=0)
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))

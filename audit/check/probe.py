@@ -102,6 +102,7 @@ class StepProbe:
             or the step returns something else than the parameters.
           RefusedError: the step fails on the batch as given.
         """
+        # What the caller gives.
         self.settings = _read_settings(stated)
         require(
             callable(step),
@@ -113,11 +114,11 @@ class StepProbe:
         self._batch = batch
         self.rows = trees.read_columns("batch", batch)
 
-        # In this order: the spacings and the numbers are read off the first step.
+        # What the first step returns: the parameters, and the types in which it rounds them.
         leaves = self._call(self.rows, 0)
         self.spacings = self._read_spacings(leaves)
         self.base = self._read_numbers(leaves)
-        self.is_trained = np.zeros(self.start.size, bool)
+        self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
     def _read_parameters(self, params: Any) -> None:
         """Sets the attributes that follow from the parameters: those of the layers, and `start`.
@@ -171,7 +172,7 @@ class StepProbe:
         params = trees.map_tree(self._params, _copy_leaf)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+                warnings.simplefilter("ignore")  # of the caller's code, which is called many times
                 result = self._step(params, trees.restore_batch(rows, self._batch), seed)
         except InputError:
             raise

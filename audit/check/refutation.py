@@ -461,6 +461,7 @@ def _claim_epsilon(claim: DpSgd) -> float:
     return claim.epsilon(_DELTA)
 
 
+# Cached, since the simulation is slow and its result follows from the arguments alone.
 @functools.lru_cache(maxsize=16)
 def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
     """Returns the tests on which bets against the claim make capital grow fastest in simulated runs.
