@@ -27,6 +27,7 @@ def find_mistakes(
       tolerance: the relative difference up to which a mistake's factor fits.
       special: further mistakes to consider, with the factor that each gives.
     """
+    # By the mistake in words, the factor that it gives.
     factors = {
         **special,
         "C is left out": 1 / settings.clipping_norm,
@@ -55,14 +56,17 @@ def explain_noise(
 ) -> str:
     """Returns a sentence on the mistakes that multiply the noise by this ratio; empty if none fits.
 
+    The sentence is "It fits: ...; or ....", with the mistakes in words, the best fit first.
+
     Args:
-      ratio: the noise's deviation over what the settings make it.
+      ratio: the noise's measured standard deviation over what the settings make it.
       settings: what the caller states.
       layers: how many layers are trained.
       tolerance: the relative difference up to which a mistake's factor fits.
     """
     sigma = settings.noise_multiplier
     size = settings.batch_size  # B in the texts, as C is the clipping norm
+    # By the mistake in words, the factor by which it multiplies the noise's deviation.
     factors: dict[str, float] = {
         "divided by sqrt(B) too much": size**-0.5,
         "divided by sqrt(B), or drawn for every example": size**0.5,
@@ -76,6 +80,8 @@ def explain_noise(
         f"made for C sqrt({layers}), of {layers} layers each clipped to C": layers**0.5,
         "sensitivity 2 C (one replaced)": 2.0,
     }
+    # The sum of k independent draws has sqrt(k) times the deviation of a single draw, and k times a single
+    # draw has k times its deviation. A worker with a k-th of the variance draws 1 / sqrt(k) of the deviation.
     for k in range(2, _MOST_WORKERS + 1):
         factors[f"noise added {k} times, by accumulated batches or workers"] = k**0.5
         factors[f"one draw added {k} times, by workers with one generator"] = k
@@ -90,14 +96,16 @@ def find_lost_signal(
     rows: int,
     tolerance: float,
 ) -> list[str]:
-    """Returns the mistakes that shrink the examples' sum but not the noise, the best fit first.
+    """Returns in words the mistakes that shrink the examples' sum but not the noise, the best fit first.
 
     Args:
-      plateau: the norm at which extreme examples stop, in units of C; below 1.
+      plateau: the norm at which the movements of extreme examples stop, in units of C. It is 1 in a correct
+        step and below 1 here, where it is the factor that mistakes have to explain.
       settings: what the caller states.
       rows: how many examples the batch has.
       tolerance: the relative difference up to which a mistake's factor fits.
     """
+    # By the mistake in words, the factor by which it multiplies the examples' sum.
     factors: dict[str, float] = {}
     for k in range(2, _MOST_WORKERS + 1):
         factors[f"divided by {k} accumulated batches or workers"] = 1 / k
@@ -120,6 +128,7 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
       settings: what the caller states.
       layers: how many layers are trained.
     """
+    # Each of these settings, with the others as stated, gives a step of the measured size.
     batch_size = settings.batch_size / factor
     learning_rate = settings.learning_rate * factor
     clipping_norm = settings.clipping_norm * factor

@@ -23,10 +23,11 @@ class CheckFinding(NamedTuple):
     fix: str
 
     def fill(self, **measurements: Any) -> "CheckFinding":
-        """Returns the finding with the measurements in place of the braces of its texts.
+        """Returns the finding with measurements in place of the names in braces in its texts.
 
         Args:
-          **measurements: the values by the names in braces; each name in braces needs one.
+          **measurements: the value of every name that stands in braces in one of the texts, by this name. An
+            empty text as value may leave a space at the end, which is cut.
         """
         return CheckFinding(*(part.format(**measurements).strip() for part in self))
 

@@ -48,7 +48,10 @@ class NoiseGrid(NamedTuple):
 
 
 def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
-    """Finds the grid on which the noise lies.
+    """Finds the grid on which the noise lies: the few values to which it is rounded.
+
+    Such noise gives the same number for two seeds much more often than continuous noise does. A grid is
+    inferred from the number of pairs of draws that agree.
 
     Args:
       given: the noise at the batch as given.
@@ -57,8 +60,8 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     Returns:
       The grid, or None where draws agree no more often than chance and rounding let them.
     """
-    # Only parameters that are trained, noisy and not visibly rounded are compared: the first of these, as
-    # many as have _MOST_PAIRS pairs of draws.
+    # Only parameters that are trained, noisy and not visibly rounded are compared. If these have more than
+    # _MOST_PAIRS pairs of draws together, only the first of them are.
     columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
     columns = columns[given.values[:, columns].std(axis=0) > 0]
     seeds = len(given.draws)
@@ -67,17 +70,18 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     if not columns.size:
         return None
 
-    # Draws agree if they are the same up to rounding.
+    # Two draws agree if they are the same up to 1.5 times the rounding of the parameter after the step. The
+    # second term is for the errors of float64 arithmetic.
     draws = np.sort(given.draws[:, columns], axis=0)
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
-    # Each value's agreement with itself is taken away; each pair was counted twice.
+    # Each value agrees with itself, which does not count; each pair was counted twice.
     agreements = _count_agreements(draws, draws, tolerances) - draws.size
     agreements = agreements // 2
 
-    # Whether more pairs agree than chance and rounding explain.
+    # Whether more pairs agree than chance and rounding explain. The probability that a pair of a parameter's
+    # draws agrees is the sum of two: that the normal difference of both lies within the tolerance, which is
+    # about the interval's width times the density at 0; and that a float32 generator repeats a number.
     deviations = given.deviations[given.layer[columns]]
-    # The probability that a pair agrees: that the normal difference of two draws is within the tolerance, or
-    # that a float32 generator gives the same number twice.
     rates = 2 * tolerances * _DENSITY / deviations + _FLOAT32
     expected = float(np.sum(pairs_each * np.minimum(rates, 1)))
     if agreements < 3 * expected + _LEAST:
@@ -91,6 +95,7 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     if other is not None and len(other.draws):
         other_draws = np.sort(other.draws[:, columns], axis=0)
         shared = _count_agreements(draws, other_draws, tolerances)
+        # Pairs of a draw at either batch, of the same parameter.
         pairs = draws.size * len(other.draws)
         share_that_agrees = agreements / (pairs_each * columns.size)
         shared_if_rounded = share_that_agrees * pairs
@@ -115,8 +120,9 @@ def _count_agreements(first: Vector, second: Vector, tolerances: Vector) -> int:
 def _measure_spacing(draws: Vector, tolerances: Vector) -> tuple[float, bool]:
     """Returns the spacing of the grid on which values lie, and whether all distances are multiples of it.
 
-    The spacing is the 10% quantile of the distances between neighbouring different values; "all" are 95%. It
-    is 0 where no two values differ.
+    A distance is that between neighbouring different values of a parameter. The spacing is the 10% quantile
+    of the distances: the least of them, but for a few. "All" distances are 95% of them, and a multiple may be
+    off by 0.05 spacings. Where no two values differ, returns 0 and False.
 
     Args:
       draws: (n, k) values of k parameters, sorted within each parameter.

@@ -73,6 +73,7 @@ def make_draw(loader: Any) -> Draw:
         require(callable(loader), message)
         draw: Draw = loader
         return draw
+    # A batch sampler gives the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     is_iterator = isinstance(sampler, Iterator)
@@ -147,8 +148,8 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     """Returns the batches that the caller's function gave, as arrays of indices.
 
     Args:
-      given: an iterable of batches, or a single batch of indices.
-      most: the largest number of batches to read.
+      given: an iterable of batches, or a single batch: an iterable of indices.
+      most: the largest number of batches to read. A single batch is read to its end.
 
     Raises:
       InputError: they are no batches of whole numbers.
@@ -159,7 +160,8 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
-        if len(batches) >= most and batches[0].ndim:  # the indices of a single batch are not cut
+        # Items without axes are no batches but the indices of a single batch, which is not cut.
+        if len(batches) >= most and batches[0].ndim:
             is_whole = False
             break
         batches.append(_to_array(batch))

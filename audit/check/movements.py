@@ -53,10 +53,11 @@ class TriedExamples(NamedTuple):
         return not self.refusal
 
     def list_all(self) -> dict[str, Movement]:
-        """Returns all movements, of single examples and of places, by a description of what was done."""
+        """Returns `movements` and `places` as a single mapping, by a description of what was done."""
         result = {}
         for name, movement in self.movements.items():
-            result[name if self.were_added else f"{name}, in place of the first"] = movement
+            description = name if self.were_added else f"{name}, in place of the first"
+            result[description] = movement
         for row, movement in self.places.items():
             result[f"two examples in place of row {row}"] = movement
         return result
@@ -148,8 +149,9 @@ def _add_each(probe: StepProbe, examples: Mapping[str, Example]) -> tuple[dict[s
     for name, example in examples.items():
         batch = trees.join(probe.rows, example.columns)
         try:
+            # Seed 0, that of `base`: the noise of both steps is the same and cancels.
             difference = probe.run(batch, 0) - probe.base
-            movements[name] = probe.measure(difference, probe.base, len(batch[0]))
+            movements[name] = probe.measure(difference, after=probe.base, examples=len(batch[0]))
         except RefusedError as error:
             last_error = str(error)
     return movements, last_error
@@ -171,8 +173,9 @@ def _replace_first(
     for name, example in examples.items():
         batch = replace_rows(probe.rows, {0: example.columns})
         try:
+            # Seed 0, that of `base`: the noise of both steps is the same and cancels.
             difference = (probe.run(batch, 0) - probe.base) / 2
-            movements[name] = probe.measure(difference, probe.base, len(batch[0]))
+            movements[name] = probe.measure(difference, after=probe.base, examples=len(batch[0]))
         except RefusedError as error:
             last_error = str(error)
     return movements, last_error
@@ -191,27 +194,31 @@ def is_any_moved(movements: Mapping[str, Movement]) -> bool:
 def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float) -> bool:
     """Returns whether added examples share a movement that looks like the difference of two draws of noise.
 
-    A step that draws its noise anew for a larger batch takes the same new draw for every batch with one added
-    example. The movements then lie far from zero, but near each other: they share a vector with about normal
-    entries of variance 2 sigma^2. This shows only with at least four parameters and not too little noise.
+    Some steps draw other noise for a batch of another size, though the seed is the same. The noise is then
+    the same for every batch with one added example. So the movements lie far from zero, but near each other:
+    they share the difference of both draws, a vector with normal entries of variance 2 sigma^2. This shows
+    only with at least four parameters and not too little noise.
 
     Args:
-      movements: the movements of added examples, by name.
-      noise_multiplier: sigma.
+      movements: the movements of added examples, by name, in units of eta C / B.
+      noise_multiplier: sigma, in these units the deviation of the noise in each parameter.
     """
     vectors = [movement.vector for movement in movements.values() if np.isfinite(movement.norm)]
-    if len(vectors) < 2:
+    if len(vectors) < 2:  # nothing is shared
         return False
     shared = np.mean(vectors, axis=0)
-    # 0.455 is the median of a squared standard normal variable.
+
+    # The entries' variance, estimated by the median, on which a few parameters that examples move have little
+    # influence. 0.455 is the median of a squared standard normal variable.
     typical_square = float(np.median(shared**2) / 0.455)
     variance = 2 * noise_multiplier**2
-    least = min(np.linalg.norm(vector) for vector in vectors)
-    spread = max(np.linalg.norm(vector - shared) for vector in vectors)
     # Within half to twice the deviation of such noise.
     is_like_noise = shared.size >= 4 and 0.25 * variance < typical_square < 4 * variance
-    # One example moves a correct step by at most 1, so that without redrawn noise a shared movement is no
-    # longer than that.
+
+    # An example alone moves a correct step by at most 1. So every movement must be longer than that, and the
+    # shared part longer than what distinguishes an example from the others; both by a margin of 5%.
+    least = min(np.linalg.norm(vector) for vector in vectors)
+    spread = max(np.linalg.norm(vector - shared) for vector in vectors)
     return bool(is_like_noise and least > 1.05 and np.linalg.norm(shared) > 1.05 * spread)
 
 
@@ -236,39 +243,48 @@ def find_opposites(tried: TriedExamples) -> ExamplePair:
 
 
 def compute_enclosing_radius(tried: TriedExamples) -> float:
-    """Returns the radius of the smallest ball around the examples' contributions in place of the first row.
+    """Returns the radius of the smallest ball that holds what the examples tried contribute to the step.
 
-    Clipped gradients lie in a ball of radius C around zero. Movements are differences from the first row's
-    own gradient, which is unknown. So only the radius of the ball can be measured, not its centre. Half of
-    the largest distance between movements would say less: it is 0.87 C for three gradients of norm C at
-    angles of 120 degrees.
+    Clipped gradients lie in a ball of radius C around zero. An example in place of the first row moves the
+    step by the difference of both gradients, and that of the first row is unknown. So only the radius of the
+    ball can be measured, not its centre. Half of the largest distance between movements would say less: it is
+    0.87 C for three gradients of norm C at angles of 120 degrees.
+
+    The method is Frank-Wolfe on the dual problem (Yildirim, 2008, "Two algorithms for the minimum enclosing
+    ball problem"). The points x_i get weights w_i of at least 0 that sum to 1. The dual objective is the
+    weighted variance sum_i w_i |x_i|^2 - |sum_i w_i x_i|^2, whose maximum is the squared radius.
+
+    Args:
+      tried: the movements of examples in place of the first row.
 
     Returns:
-      The radius in units of eta C / B, or a little less: 2,000 Frank-Wolfe steps on the dual problem, whose
-      values are all lower bounds on the squared radius. 0 where no movement is finite.
+      The radius in units of eta C / B, or a little less: every value of the dual objective is a lower bound
+      on the squared radius. 0 where no movement is finite.
     """
     finite = [
         movement.vector for movement in tried.movements.values() if np.isfinite(movement.norm)
     ]
     if not finite:
         return 0.0
+    # The contributions, less that of the first row. A stored movement is half of such a difference.
     first_row = np.zeros_like(finite[0])
-    points = 2 * np.array([first_row, *finite])  # movements count by half
-    points -= points.mean(axis=0)  # keeps the radius, and loses fewer digits below
+    points = 2 * np.array([first_row, *finite])
+    points -= points.mean(axis=0)  # leaves the radius as it is, and loses fewer digits below
     products = points @ points.T
     squares = np.diag(products)
     weights = np.full(len(points), 1 / len(points))
     for _ in range(2000):
-        # The squared distances from the ball's centre, the points' weighted mean, up to a constant; also the
-        # gradient of the dual objective.
+        # The squared distances of the points from their weighted mean, the ball's centre, up to a constant.
+        # They are also the gradient of the dual objective, so that weight moves to the farthest point.
         squared_distances = squares - 2 * products @ weights
         direction = -weights
         direction[np.argmax(squared_distances)] += 1
+        # Along the direction, the objective after a step t changes by slope t - curvature t^2.
         slope = squared_distances @ direction
         curvature = direction @ products @ direction
-        if slope <= 1e-9 or curvature <= 0:
+        if slope <= 1e-9 or curvature <= 0:  # the maximum is reached
             break
-        # The step that maximises the dual objective along the direction, at most to its end.
+        # The step that maximises the change; at most 1, where all weight is on the farthest point.
         weights = weights + min(1, slope / (2 * curvature)) * direction
     return float(np.sqrt(max(squares @ weights - weights @ products @ weights, 0)))
 
@@ -285,7 +301,8 @@ def _choose_places(rows: int, most: int) -> list[int]:
     """
     first = [0, rows - 1, rows // 2, *range(1, _FIRST_ROWS)]
     others = np.random.default_rng(_SEED).permutation(rows).tolist()
-    places = dict.fromkeys([*first, *others])
+    places = dict.fromkeys([*first, *others])  # each once, in this order
+    # A batch of fewer than _FIRST_ROWS rows lacks some of the first.
     return [row for row in places if row < rows][:most]
 
 
@@ -370,8 +387,8 @@ def measure_interactions(
     """Measures whether two parts of a batch interact.
 
     The interaction is how far both parts together move the step, less the sum of how far each moves it alone.
-    One pair of parts is added to the batch, if the step takes larger batches. Further pairs replace rows of
-    the batch.
+    A pair of parts is added to the batch, if the step takes larger batches. Further pairs replace rows of the
+    batch. All steps are taken with the same seeds, so that their noise cancels.
 
     Args:
       probe: the step.
@@ -379,14 +396,18 @@ def measure_interactions(
       seeds: the seeds to average over.
 
     Returns:
-      The interaction of each pair of parts, 0 in a correct step; or, if the step refuses every pair, the
-      reason as text.
+      The interaction of each pair of parts that the step does not refuse, of norm 0 in a correct step up to
+      rounding. If there is none, the reason as text: that of the last refusal.
     """
     examples = [example.columns for example in tried.examples.values()]
     results = []
     error = tried.refusal
+
+    # The examples, cut in two parts that are both added to the batch.
     if tried.were_added:
-        half = len(examples) // 2 | 1  # odd, so that it shows where examples are clipped in pairs
+        # Made odd: if the step clips examples two by two, the last of the first part and the first of the
+        # second are then clipped together, in a batch of even size.
+        half = (len(examples) // 2) | 1
         first = trees.join(*examples[:half])
         second = trees.join(*examples[half:])
         with_both = trees.join(probe.rows, first, second)
@@ -397,6 +418,7 @@ def measure_interactions(
         except RefusedError as refused:
             error = f"the step refused a larger batch: {refused}"
 
+    # Pairs of parts that replace rows of the batch.
     try:
         for first_rows, second_rows in _choose_parts(tried, len(probe.rows[0])):
             with_both = replace_rows(probe.rows, first_rows | second_rows)
@@ -405,7 +427,7 @@ def measure_interactions(
             results.append(_measure_interaction(probe, with_both, with_first, with_second, seeds))
     except RefusedError as refused:
         error = f"the step refused a batch with other rows: {refused}"
-    return results or error
+    return results or error  # the error only where every pair was refused
 
 
 def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Columns], ...]]:
@@ -413,8 +435,8 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
 
     The pairs are two random halves of the rows; the first two rows; and, where there are examples with short
     labels, two random quarters of the rows, filled with these. All tokens of a short label but the first are
-    padding. The other half of the rows then keeps its tokens, so that it shows whether the loss is a mean
-    over all tokens of the batch: short labels make each other token count more.
+    padding. The other rows then keep their tokens, and show whether the loss is a mean over all tokens of the
+    batch: if it is, short labels make every other token count more.
 
     Args:
       tried: the examples.
@@ -434,9 +456,11 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
         """Returns for each chosen row the example in its place: replacement row + shift, cyclically."""
         return {row: replacements[(row + shift) % len(replacements)] for row in chosen}
 
+    # Two halves, and two neighbouring rows.
     halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
     neighbours = assign([0], examples, 0), assign([1], examples, 1)
     parts: list[tuple[dict[int, Columns], ...]] = [halves, neighbours]
+    # Two quarters of short labels.
     if short:
         quarter = max(rows // 4, 1)
         first = assign(order[:quarter], short, 0)
@@ -458,7 +482,7 @@ def _measure_interaction(
       probe: the step.
       with_both: the batch with both parts.
       with_first, with_second: the batch with a single part each.
-      seeds: the seeds to average over.
+      seeds: the seeds to average over, the same for all four steps.
     """
     after_first = probe.run_mean(with_first, seeds)
     after_neither = probe.run_mean(probe.rows, seeds)
@@ -469,35 +493,48 @@ def _measure_interaction(
         - probe.run_mean(with_second, seeds)
         + after_neither
     )
-    return probe.measure(difference, after_first, len(with_first[0]), steps=4, seeds=len(seeds))
+    # The measurement needs the parameters after one of the four steps, and the size of its batch, to know how
+    # coarsely steps are rounded.
+    examples = len(with_first[0])
+    return probe.measure(difference, after_first, examples, steps=4, seeds=len(seeds))
 
 
 def measure_seed_effect(probe: StepProbe, tried: TriedExamples) -> Movement | None:
     """Measures how far the seed changes what exchanging two examples in the first row does to the step.
 
-    Noise alone does not change it, since it cancels in the difference at each seed. Dropout, augmentation and
-    noise before the gradient do.
+    The seed draws the noise, but that is the same for both examples and cancels in their difference. Dropout,
+    augmentation and noise before the gradient do not cancel.
+
+    Args:
+      probe: the step.
+      tried: how far each example moves the step, by which two pairs of examples are chosen.
 
     Returns:
       The change between seeds 0 and 1, 0 in a correct step: of two pairs of examples, that which exceeds its
       tolerance more. None where it cannot be measured.
     """
-    # No example moves the step, or the step refuses other examples in its first row.
+    # The first row was not tried: no example moves the step, or it refuses other examples there.
     if 0 not in tried.places:
         return None
     movements = tried.movements
     ranked = sorted(movements, key=lambda name: movements[name].norm)
-    # The second pair has small movements, so that clipping does not hide what the seed changes.
+    # The second pair are the examples of median and of least movement. Clipping is least likely to change
+    # these, and so to hide what the seed changes.
     quiet = ExamplePair(ranked[len(ranked) // 2], ranked[0])
     results = []
     for pair in (find_opposites(tried), quiet):
-        rows = [replace_rows(probe.rows, {0: tried.examples[name].columns}) for name in pair]
+        with_first, with_second = [
+            replace_rows(probe.rows, {0: tried.examples[name].columns}) for name in pair
+        ]
         try:
-            outcomes = [probe.run(batch, seed) for batch in rows for seed in (0, 1)]
+            first_at_0 = probe.run(with_first, seed=0)
+            first_at_1 = probe.run(with_first, seed=1)
+            second_at_0 = probe.run(with_second, seed=0)
+            second_at_1 = probe.run(with_second, seed=1)
         except RefusedError:
             return None
-        # (first example at seed 0 - at seed 1) - (second example at seed 0 - at seed 1)
-        difference = outcomes[0] - outcomes[1] - outcomes[2] + outcomes[3]
+        # (first - second) at seed 0, less (first - second) at seed 1
+        difference = first_at_0 - first_at_1 - second_at_0 + second_at_1
         size = len(probe.rows[0])
-        results.append(probe.measure(difference, outcomes[0], size, steps=4))
+        results.append(probe.measure(difference, first_at_0, size, steps=4))
     return max(results, key=lambda movement: movement.norm - movement.tolerance)

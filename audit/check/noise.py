@@ -115,32 +115,36 @@ class DrawnNoise(NamedTuple):
     def varies_by_number(self) -> bool:
         """Returns whether the noise's deviation differs between parameters of the same layer.
 
-        It does if the variances, relative to their layer's, spread much more than by chance. False if fewer
-        than 8 parameters have noise.
+        It does if the parameters' variances, each over that of its layer, spread much more than by chance:
+        _UNEQUAL times as much. False if fewer than 8 parameters have noise, too few to tell.
         """
         given = self.given
         seeds = len(given.values)
         is_seen = given.values.std(axis=0) > 0
         if np.count_nonzero(is_seen) < 8:
             return False
-        squares = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
-        ratios = squares / given.deviations[given.layer[is_seen]] ** 2
-        spread_by_chance = (2 / (seeds - 1)) ** 0.5  # relative, of normal samples' variances
+        # The mean over seeds is removed from the values, which leaves seeds - 1 degrees of freedom.
+        variances = np.sum(given.values[:, is_seen] ** 2, axis=0) / (seeds - 1)
+        ratios = variances / given.deviations[given.layer[is_seen]] ** 2
+        # The standard deviation of the variance of n normal numbers, over the true variance.
+        spread_by_chance = (2 / (seeds - 1)) ** 0.5
         return bool(np.std(ratios) > _UNEQUAL * spread_by_chance)
 
     def is_constant(self) -> bool:
         """Returns whether all seeds give the same noise, of about the stated deviation.
 
-        A step with gradients' part g and constant noise z gives g + z at the batch as given, and 4 g + z at
-        four times the batch. z is solved from both.
+        A batch that holds every example four times has four times the sum of gradients. So a step with
+        gradients' part g and constant noise z moves the parameters by g + z at the batch as given, and by
+        4 g + z at that batch. z is solved from both. False if the step refused the larger batch.
         """
         fourfold = self.others[FOURFOLD]
+        # `values` are the noise less its mean over seeds: any other than 0 differs between seeds.
         if isinstance(fourfold, str) or np.any(self.given.values):
             return False
-        constant = (4 * self.given.mean - fourfold.mean) / 3
+        constant = (4 * self.given.mean - fourfold.mean) / 3  # z, in stated deviations
         # A parameter of exactly 0 has no noise.
         deviation = np.sqrt(np.mean(constant[constant != 0] ** 2))
-        return bool(0.3 < deviation < 3)
+        return bool(0.3 < deviation < 3)  # False for NaN, if all are 0
 
 
 class NoiseTest(NamedTuple):
@@ -158,11 +162,11 @@ class NoiseTest(NamedTuple):
 
 
 def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNoise:
-    """Draws the noise at the batch as given and at others.
+    """Draws a step's noise with many seeds, at the batch as given and at others.
 
     Args:
       probe: the step.
-      seeds: the number of draws; None for as many as layers need and time allows.
+      seeds: the number of draws at the batch as given; None for as many as layers need and time allows.
       seconds: how long a draw takes.
 
     Raises:
@@ -171,20 +175,21 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     began = time.perf_counter()
     probe.run(probe.rows, 1)  # shows which numbers are trained
     count = seeds or _choose_count(probe, seconds)
-    given = _draw_at(probe, probe.rows, 0, count)
+    given = _draw_at(probe, probe.rows, stream=0, count=count)
     if isinstance(given, str):
         raise RefusedError(given)
 
-    # Other batches get a quarter of the draws, at least 12 and at most _FREEDOM / 4; only four where draws
-    # are slow.
+    # Other batches get a quarter of the draws, at least 12 and at most _FREEDOM / 4, to save time: noise at
+    # them is only compared with that at the batch as given. If that took long, they get only four.
     fewer = max(12, min(count, _FREEDOM) // 4)
     if time.perf_counter() - began >= _SLOW_SECONDS:
         fewer = 4
     others = {}
     for name, batch in _make_other_batches(probe.rows).items():
-        others[name] = _draw_at(probe, batch, 1, fewer)
+        others[name] = _draw_at(probe, batch, stream=1, count=fewer)
 
-    # All steps so far have shown which layers are trained. The others get no degrees of freedom.
+    # All steps so far have shown which layers are trained: those with a parameter that any step changed in
+    # another way than the first. The others get no degrees of freedom, so that no test looks at them.
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
     given = given._replace(freedom=given.freedom * is_trained)
     layer_sizes = np.bincount(probe.layer)
@@ -198,10 +203,12 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
       probe: the step.
       seconds: how long a draw takes.
     """
-    # `needed` seeds give the smallest layer enough degrees of freedom, and may take up to _MOST_SECONDS. The
-    # `better` number of seeds gives enough numbers over all layers, but may take only _FEW_SECONDS.
+    # A layer of p parameters gets about p degrees of freedom from each seed. `needed` seeds, 64 or more, give
+    # the smallest layer _FREEDOM of them, and may take up to _MOST_SECONDS. `better`, from `needed` to 2,000,
+    # draw _NUMBERS over all layers, but may take only _FEW_SECONDS.
     trained_layers = np.unique(probe.layer[probe.is_trained])
-    sizes = np.bincount(probe.layer)[trained_layers].tolist() or [_FREEDOM]
+    sizes = np.bincount(probe.layer)[trained_layers].tolist()
+    sizes = sizes or [_FREEDOM]  # no layer is trained: the fewest seeds are enough
     needed = int(np.clip(_FREEDOM / min(sizes), 64, _FREEDOM))
     better = int(np.clip(_NUMBERS / sum(sizes), needed, 2000))
     in_few_seconds = min(better, int(_FEW_SECONDS / seconds))
@@ -210,14 +217,20 @@ def _choose_count(probe: StepProbe, seconds: float) -> int:
 
 
 def _make_other_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches of other sizes, and one with larger features, by their names in the report."""
+    """Returns batches of other sizes, and one with larger features, by their names in the report.
+
+    A correct step adds noise of the same deviation at each of them as at the batch as given.
+
+    Args:
+      rows: the columns of the batch as given.
+    """
     batches = {}
     examples = len(rows[0])
     quarter = max(1, examples // 4)
-    if quarter < examples:
+    if quarter < examples:  # a single row has no quarter
         batches[QUARTER] = trees.take(rows, slice(0, quarter))
     batches[FOURFOLD] = trees.join(rows, rows, rows, rows)
-    batches[FEATURES] = trees.scale_features(rows, 1e3, rows)
+    batches[FEATURES] = trees.scale_features(rows, scale=1e3, batch=rows)
     batches[EMPTY] = trees.take(rows, slice(0, 0))
     return batches
 
@@ -230,7 +243,8 @@ def _draw_at(
 ) -> StepNoise | str:
     """Takes `count` steps at a batch with different seeds, and measures the noise by which they differ.
 
-    Of each layer only the first parameters are kept: an equal share of _MOST_NUMBERS, or 256 if that is more.
+    Only the first parameters of each layer are stored for every seed, which bounds the memory: an equal share
+    of _MOST_NUMBERS, or 256 if that is more.
 
     Args:
       probe: the step.
@@ -246,8 +260,8 @@ def _draw_at(
     place_in_layer = np.arange(probe.start.size) - first_of_layer
     is_sampled = place_in_layer < max(_MOST_NUMBERS // len(probe.layer_names), 256)
     draws: list[Vector] = []
-    first = np.zeros(0)
-    differs = np.zeros(probe.start.size, bool)
+    first = np.zeros(0)  # all parameters after the first step
+    differs = np.zeros(probe.start.size, bool)  # whether a parameter differs between seeds
     try:
         for seed in _choose_seeds(probe, stream, count):
             after = probe.run(rows, int(seed))
@@ -258,12 +272,13 @@ def _draw_at(
     except RefusedError as error:
         return str(error)
 
-    # A layer's deviation counts as right up to four spacings, relative. All parameters of a layer have the
-    # same type, and so the spacing of the first.
+    # By how much a layer's deviation may be wrong, relative, if the step computes in the layer's type: four
+    # spacings. A spacing is the distance from 1 to the next number of the type. All parameters of a layer
+    # have the same type, and so the spacing of the first.
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
-    # Where rounding is coarser than a quarter of the deviation, a parameter may be the same for every seed
-    # in spite of noise.
+    # Where rounding is coarser than a quarter of the noise's deviation, a parameter may be the same for every
+    # seed in spite of noise. It does not count as silent.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
     return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
@@ -272,21 +287,23 @@ def _draw_at(
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
     """Returns `count` seeds, in pairs of consecutive numbers, that depend on the step.
 
-    If all steps had the same seeds, chance correlations of a generator at these seeds would be reported for
-    every step. The two streams have different seeds, so that the noise at two batches is independent, as the
-    F-test of `_test_batch` assumes.
+    Seeds in pairs let `_test_independence` see noise that is correlated between consecutive seeds. If all
+    steps had the same seeds, chance correlations of a generator at these seeds would be reported for every
+    step. The two streams have different seeds, so that the noise at two batches is independent, as the F-test
+    of `_test_batch` assumes.
 
     Args:
       probe: the step.
       stream: 0 for the batch as given, 1 for all others.
       count: the number of seeds.
     """
-    # The class's name is replaced by a fixed word, so that the seeds do not depend on it.
+    # The seeds follow from the stated numbers and the parameters, but not from the name of a class in this
+    # code, which is replaced by a fixed word.
     text = repr(probe.settings).replace("StepSettings", "Stated")
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     pairs = -(-count // 2)  # rounded up
     rng = np.random.default_rng([step_seed, stream])
-    first = 2 * rng.integers(1, 2**30, pairs)
+    first = 2 * rng.integers(1, 2**30, pairs)  # even: no two pairs overlap in part
     return np.column_stack([first, first + 1]).ravel()[:count]
 
 
@@ -300,12 +317,12 @@ def _measure_noise(
     """Returns the noise of n steps at a single batch with different seeds.
 
     Parameters whose rounding is coarser than their noise are left out of the deviations; the variance that
-    rounding adds to the others is subtracted.
+    rounding adds to the others is subtracted. The result is in units of the stated deviation eta sigma C / B.
 
     Args:
       probe: the step.
-      draws: (n, k) the parameters after each step.
-      is_sampled: (p,) whether a parameter is one of these k.
+      draws: (n, k) the parameters after each step, of those that are sampled.
+      is_sampled: (p,) whether a parameter is among these k.
       tolerance: (layers,) by how much deviations may be wrong, relative.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
     """
@@ -317,6 +334,7 @@ def _measure_noise(
     noise = noise - noise.mean(axis=0)
     mean = (draws.mean(axis=0) - probe.start[is_sampled]) / deviation
 
+    # How coarsely each draw is rounded, and whether that hides a parameter's noise.
     spacing = trees.compute_ulp(draws, probe.spacings[is_sampled]) / deviation  # (n, k)
     # Larger values round more coarsely. Parameters are kept or left out by the rounding at the farthest value
     # that they can draw, not at the values that they drew: else those that drew far values would be left out,
@@ -325,13 +343,16 @@ def _measure_noise(
     farthest_spacing = trees.compute_ulp(farthest, probe.spacings[is_sampled]) / deviation
     # Rounding hides noise if it is coarser than both the stated deviation, 1, and the measured deviation.
     is_visible = farthest_spacing <= max(1.0, float(np.median(noise.std(axis=0))))
-    # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12.
+
+    # The sums of squares: of each parameter (k,), then over each layer's visible parameters (layers,).
+    # Sheppard's correction: rounding to a spacing h adds a variance of h^2 / 12, which is subtracted.
     rounding_squares = freedom_of_number / 12 * np.mean(spacing**2, axis=0)
     squares = np.sum(noise**2, axis=0) - rounding_squares
     layer_squares = np.bincount(layer, np.where(is_visible, squares, 0))
     layer_freedom = freedom_of_number * np.bincount(layer, is_visible)
     # The subtraction may leave less than 0, and a layer without visible parameters has no freedom: its
     # deviation is 0.
+    layer_deviations = np.sqrt(np.maximum(layer_squares, 0) / np.maximum(layer_freedom, 1))
     return StepNoise(
         draws=(draws - probe.start[is_sampled]) / deviation,
         rounding=np.max(spacing, axis=0),
@@ -339,7 +360,7 @@ def _measure_noise(
         mean=mean,
         layer=layer,
         exact=_EXACT * farthest_spacing <= 1,
-        deviations=np.sqrt(np.maximum(layer_squares, 0) / np.maximum(layer_freedom, 1)),
+        deviations=layer_deviations,
         freedom=layer_freedom,
         tolerance=tolerance,
         silent=silent,
@@ -347,13 +368,24 @@ def _measure_noise(
 
 
 def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
-    """Runs every statistical test of the noise; returns the outcome of each row of ROWS."""
+    """Runs every statistical test of the noise; returns the outcome of each row of the report on the noise.
+
+    The tests are not judged here: an outcome has their p-values, which are judged together with those of all
+    other checks.
+
+    Args:
+      drawn: the noise.
+
+    Returns:
+      The outcomes by row, for each row of ROWS. That of "noise" also has figures for the report's JSON.
+    """
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
     for test in _run_tests(drawn):
         p_values[test.row][test.what] = test.p_value
     measured = _describe_rows(drawn, p_values)
 
-    # What a row says if it passes, before what was measured; and why it could not be tried.
+    # What a row says if it passes, before what was measured; and, for a row without tests, why it could not
+    # be tried.
     texts = dict.fromkeys(ROWS, "as usual")
     texts["noise"] = ""
     texts["independence"] = "nothing against it"
@@ -373,6 +405,8 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
         else:
             outcomes[row] = CheckOutcome(reasons[row], tried=False)
 
+    # The deviations of tested layers; and how likely noise of 0.99 times the stated deviation would fail, at
+    # Bonferroni's level for all tests of the noise.
     deviations = {}
     for name, deviation in zip(drawn.layer_names, drawn.given.deviations, strict=True):
         if name in p_values["noise"]:
@@ -394,9 +428,10 @@ def _describe_rows(
 
     Args:
       drawn: the noise.
-      p_values: by row, the p-values of its tests by what was tested.
+      p_values: by row, the p-values of its tests by what was tested; a row without tests has none.
     """
     seeds = len(drawn.given.values)
+    # The power of the test of the deviation at Bonferroni's level for all tests of the noise.
     tests = sum(len(tested) for tested in p_values.values())
     power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
     texts = {
@@ -408,7 +443,7 @@ def _describe_rows(
         least = min(p_values[row].values(), default=1.0)
         texts[row] = f"{len(p_values[row])} tests, smallest p-value {least:.2g}"
     texts["shape"] += f", seen up to {_find_reach(drawn):g} deviations"
-    for row in ("noise and data", "empty batch"):
+    for row in ("noise and data", "empty batch"):  # of these rows, a test is called by its batch
         ratios = []
         for batch in p_values[row]:
             ratio = drawn.compute_deviation(batch) / drawn.compute_deviation()
@@ -418,19 +453,22 @@ def _describe_rows(
 
 
 def compute_power(drawn: DrawnNoise, ratio: float, level: float) -> float:
-    """Returns the power of the deviation's test, over all layers together, against another deviation.
+    """Returns the probability with which noise of another deviation than stated is rejected.
+
+    The test is that of the deviation over all layers together.
 
     Args:
       drawn: the noise, whose degrees of freedom and tolerance decide the power.
-      ratio: the other deviation over the stated one.
-      level: the level of the test.
+      ratio: the true deviation over the stated deviation.
+      level: the level of the test, the probability with which it rejects right noise at most.
     """
     freedom = float(np.sum(drawn.given.freedom))
-    if freedom == 0:
+    if freedom == 0:  # no noise is seen
         return 0.0
     tolerance = float(np.max(drawn.given.tolerance))
-    # The test rejects if the sum of squares, in stated deviations, lies below `low` or above `high`. It is
-    # chi-square times ratio^2.
+    # The test rejects if the sum of squares, in stated deviations, lies below `low` or above `high`. These
+    # lie farther apart by the tolerance, by which the measured deviation may be wrong. The sum is chi-square
+    # times ratio^2.
     chi2 = scipy.stats.chi2(freedom)
     low = chi2.ppf(level / 2) * (1 - tolerance) ** 2
     high = chi2.isf(level / 2) * (1 + tolerance) ** 2
@@ -462,9 +500,10 @@ def _compute_least_deviation(drawn: DrawnNoise) -> float:
     """Returns the deviation up to which a parameter or a layer counts as without noise.
 
     It is 1% of the measured deviation or of the stated deviation, whichever is less, in units of the stated
-    deviation. It is NaN if no noise can be seen.
+    deviation. It is NaN if no noise can be seen, so that no deviation exceeds it.
     """
-    measured = max(drawn.compute_deviation(), 0)
+    # NaN if no noise can be seen; `min` returns a NaN that is its first argument.
+    measured = drawn.compute_deviation()
     stated = 1
     return float(0.01 * min(measured, stated))
 
@@ -472,7 +511,7 @@ def _compute_least_deviation(drawn: DrawnNoise) -> float:
 def _test_deviations(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     """Yields tests that the noise is as large as stated, in each trained layer and in all together."""
     given = drawn.given
-    squares = given.deviations**2 * given.freedom
+    squares = given.deviations**2 * given.freedom  # (layers,) sums of squares of the noise
     p_values = _compute_deviation_p_values(given.freedom, squares, given.tolerance)
     trained = np.flatnonzero(given.freedom)
     for layer in trained:
@@ -510,12 +549,15 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
 def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> Any:
     """Returns two-sided p-values of the null hypothesis that the noise's deviation is 1, as stated.
 
-    Within the tolerance, the p-value is the largest.
+    A deviation that is too large is first made smaller by the tolerance, and one that is too small larger.
 
     Args:
       freedom: the degrees of freedom of each sum of squares.
       squares: the sums of squares, chi-square with this freedom under the null hypothesis.
       tolerance: by how much the measured deviations may be wrong, relative.
+
+    Returns:
+      The p-values, in the shape of the arguments: numbers, or arrays (layers,).
     """
     above = squares / (1 + tolerance) ** 2
     below = squares / (1 - tolerance) ** 2
@@ -592,40 +634,46 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
 
     Values are counted in intervals that are as likely as those of a normal law between multiples of half a
     deviation, from -3 to 3; edges beyond which 10 values or fewer are expected are left out. The test is
-    conservative where few values are expected in an interval.
+    conservative where few values are expected in an interval: fewer than 5 count as 5 in the divisor.
 
     Args:
-      values: (n,) the values.
-      distribution: a distribution of scipy.stats.
+      values: (n,) the values, independent of each other.
+      distribution: a continuous or discrete distribution of scipy.stats.
     """
+    # Probabilities below an edge, and the edges at these quantiles of the distribution.
     levels = scipy.stats.norm.cdf(np.arange(-3, 3.1, 0.5))
     levels = levels[len(values) * np.minimum(levels, 1 - levels) > 10]
-    edges = np.unique(distribution.ppf(levels))
+    edges = np.unique(distribution.ppf(levels))  # a discrete distribution may repeat an edge
     expected = np.diff([0.0, *distribution.cdf(edges), 1.0]) * len(values)
     counts = np.bincount(np.searchsorted(edges, values), minlength=len(expected))
     statistic = np.sum((counts - expected) ** 2 / np.maximum(expected, 5))
-    # There are len(edges) + 1 intervals, of which the last count follows from the others.
+    # There are len(edges) + 1 intervals. The last count follows from the others, which leaves len(edges)
+    # degrees of freedom.
     return float(scipy.stats.chi2.sf(statistic, len(edges)))
 
 
 def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[NoiseTest]:
     """Yields tests that noise is uncorrelated between consecutive seeds, parameters and layers.
 
+    A correlation is a mean of products of two numbers of the noise, which have mean 0 and variance 1.
+
     Args:
       noise: (n, k) standardised noise of n seeds in k parameters.
       layer: (k,) the index of each parameter's layer.
     """
     seeds, numbers = noise.shape
-    # Rows 0 and 1, 2 and 3, ... have consecutive seeds; a last row without a partner is left out.
+
+    # Consecutive seeds: those of rows 0 and 1, 2 and 3, ...; a last row without a partner is left out.
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
     # The mean over seeds was subtracted, which alone correlates two seeds by -1 / (seeds - 1).
     correlation += 1 / (seeds - 1)
-    terms = (seeds // 2 - 1) * numbers
+    terms = (seeds // 2 - 1) * numbers  # a pair of seeds less, for the mean that was subtracted
     yield NoiseTest(
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
     )
 
-    # The first 40 layers at most, since every pair of layers is compared below.
+    # Parameters, at every distance among all of them and within small layers.
+    # Of more than 40 layers the first 40, since every pair of layers is compared below.
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)
     for layer_noise in layers:
@@ -634,22 +682,25 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
         if is_small:
             yield from _test_distances(layer_noise)
 
-    # Of two layers, as many first parameters are compared as the smaller layer has.
+    # Pairs of layers. As many first parameters of both are compared as the smaller layer has.
     p_values = []
     for first, second in itertools.combinations(layers, 2):
         size = min(first.shape[1], second.shape[1])
         correlation = np.mean(first[:, :size] * second[:, :size])
         p_values.append(_compute_correlation_p_value(abs(correlation), (seeds - 1) * size))
     if p_values:
-        # Layers are correlated where they draw from the same key.
+        # Layers are correlated where they draw from the same key. The smallest p-value counts, with
+        # Bonferroni's correction.
         yield NoiseTest("independence", "layers", min(1.0, len(p_values) * min(p_values)))
 
 
 def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
     """Yields a test that parameters' noise is uncorrelated at every distance in the flat vector.
 
-    Rows that share a draw, or workers that share a generator, repeat numbers at some distance. The largest
-    correlation over all distances is tested, with Bonferroni's correction. Yields nothing for one parameter.
+    The correlation at a distance is the mean product of two numbers so far apart in the vector, over all
+    seeds. Rows of a matrix that share a draw, or workers that share a generator, repeat numbers at some
+    distance. The largest correlation over all distances is tested, with Bonferroni's correction. Yields
+    nothing for a single parameter.
 
     Args:
       noise: (n, k) standardised noise of n seeds in k parameters.
@@ -657,18 +708,20 @@ def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
     seeds, numbers = noise.shape
     if numbers < 2:
         return
-    # The autocorrelation is the inverse Fourier transform of the power spectrum. It is circular; the circle's
-    # size is odd, so that no distance is its own opposite, whose pairs would count twice.
+    # The sums of products at all distances are the inverse Fourier transform of the power spectrum. It closes
+    # the vector to a circle. The circle's size is made odd, by a 0 at the end if need be: on a circle of even
+    # size, pairs half of it apart would count twice.
     size = numbers | 1
     spectrum = np.zeros(size // 2 + 1)
     for draw in noise:
         spectrum += np.abs(fft.rfft(draw, size)) ** 2
-    # The sums of products of all pairs at distances 1, 2, ...
+    # The sums at distances 1, 2, ... up to half of the circle.
     products = fft.irfft(spectrum, size)[1 : size // 2 + 1]
     correlations = np.abs(products) / noise.size
     largest = np.max(correlations)
     distance = np.argmax(correlations) + 1
-    p_value = _compute_correlation_p_value(largest, (seeds - 1) * numbers)
+    terms = (seeds - 1) * numbers  # a seed less, for the mean that was subtracted
+    p_value = _compute_correlation_p_value(largest, terms)
     corrected = min(1.0, len(correlations) * p_value)
     yield NoiseTest("independence", f"{numbers:,} numbers at a distance of {distance}", corrected)
 
@@ -676,14 +729,14 @@ def _test_distances(noise: Vector) -> Iterator[NoiseTest]:
 def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t.
 
-    The t has half as many degrees of freedom as there are products. That is right where each number is in two
-    products. Where each is in a single product, the tails of this t are heavier than they need be, so that
-    correct noise passes more often.
+    The statistic is r sqrt(n / (1 - r^2)), as usual for a correlation r of n pairs. But the t has n / 2
+    degrees of freedom. That is right where each number is in two products. Where each is in a single product,
+    the tails of this t are heavier than they need be, so that correct noise passes more often.
 
     Args:
-      correlation: the absolute value of the measured correlation, a mean of products of two numbers.
-      terms: the number of these products.
+      correlation: r, the absolute value of a mean of products of two numbers of mean 0 and variance 1.
+      terms: n, the number of these products.
     """
-    # The floor is for a correlation of 1 or more.
+    # The floor is for a correlation of 1 or more, whose root would not be real.
     student = correlation * np.sqrt(terms / max(1 - correlation**2, 1e-12))
     return float(2 * scipy.stats.t.sf(student, df=terms / 2))

@@ -42,12 +42,14 @@ class NoiseBugs(NamedTuple):
     ) -> list[CheckFinding]:
         """Returns the findings that are certain, and those that explain the rejected tests of the noise.
 
+        A finding is a bug in words. A test rejects that the noise is as it should be.
+
         Args:
           certain: the findings that need no test.
           rejected: by row of the report, the names of its rejected tests; every row of the noise is there.
         """
         drawn = self.drawn
-        has_noise = bool(np.any(drawn.given.values))
+        has_noise = bool(np.any(drawn.given.values))  # whether any parameter differs between seeds
         repeats = count_repeats(drawn)
         result = list(certain)
 
@@ -71,6 +73,7 @@ class NoiseBugs(NamedTuple):
             else:
                 result.append(findings.RELATED_STEPS)
 
+        # Parameters without noise, deviations other than stated, and noise that changes with the batch.
         result += _find_silent_numbers(drawn)
         # Tests reject a nearly right deviation where shared noise leaves them fewer independent numbers.
         sharing_explains = shares_numbers and (not has_noise or 0.5 < drawn.compute_deviation() < 2)
@@ -78,12 +81,12 @@ class NoiseBugs(NamedTuple):
             result += self._explain_wrong_layers(rejected["noise"])
         result += _explain_other_batches(drawn, {} if shares_numbers else rejected)
 
-        # A grid explains why the noise is not normal.
-        on_grid = not shares_numbers and self.grid and self.grid.tells_batches_apart
-        if on_grid and self.grid:
-            result.append(_describe_grid(self.grid))
-        if rejected["shape"] and not shares_numbers and not on_grid:
-            result.append(findings.NOT_NORMAL)
+        # The shape: a grid on which the noise lies, or else that it is not normal, which a grid explains.
+        if not shares_numbers:
+            if self.grid and self.grid.tells_batches_apart:
+                result.append(_describe_grid(self.grid))
+            elif rejected["shape"]:
+                result.append(findings.NOT_NORMAL)
         return result
 
     def _explain_wrong_layers(self, wrong: list[str]) -> list[CheckFinding]:
@@ -94,16 +97,20 @@ class NoiseBugs(NamedTuple):
         """
         drawn = self.drawn
         given = drawn.given
-        trained = np.flatnonzero(given.freedom).tolist()
+        trained = np.flatnonzero(given.freedom).tolist()  # indices of layers
         index = {name: i for i, name in enumerate(drawn.layer_names)}
         indices = [index[name] for name in wrong if name in index]
-        # All trained layers are wrong together if no layer is named alone, or if all have the same deviation.
-        if not indices or ALL_LAYERS in wrong and _have_one_deviation(drawn, trained):
+        # All trained layers are wrong together if only the test of all together rejects, or if it rejects and
+        # all have the same deviation.
+        if not indices or (ALL_LAYERS in wrong and _have_one_deviation(drawn, trained)):
             indices = trained
+
+        # Layers without any noise get another finding than those with noise of a wrong deviation.
         silent: list[int] = []
         noisy: list[int] = []
         for i in indices:
-            if given.silent[i] == drawn.layer_sizes[i]:
+            is_silent = given.silent[i] == drawn.layer_sizes[i]  # every parameter of it is
+            if is_silent:
                 silent.append(i)
             else:
                 noisy.append(i)
@@ -196,8 +203,10 @@ def count_repeats(drawn: DrawnNoise) -> int:
     given = drawn.given
     varies = given.values.std(axis=0) > 0
     is_telling = given.exact & varies if np.any(varies) else given.exact
-    is_coarse = np.max(given.tolerance) > 1e-6  # a type of 16 bits
-    least = 16 if is_coarse else 4  # so many parameters do not all repeat by chance
+    # So many parameters do not all repeat by chance. A type of 16 bits holds few different values and needs
+    # more of them. Its tolerance, four spacings, is 0.0039 or more; that of float32 is 5e-7.
+    is_coarse = np.max(given.tolerance) > 1e-6
+    least = 16 if is_coarse else 4
     if np.sum(is_telling) < least:
         return 0
     distinct = {draw.tobytes() for draw in given.values[:, is_telling]}
@@ -259,7 +268,12 @@ def _explain_other_batches(
 
 
 def _describe_grid(grid: NoiseGrid) -> CheckFinding:
-    """Returns the finding of noise on a grid that the sum of gradients is not on."""
+    """Returns the finding of noise on a grid that the sum of gradients is not on.
+
+    Args:
+      grid: a grid that tells batches apart: draws at another batch hardly ever agree with it, or no other
+        batch could be drawn.
+    """
     where = "values of few digits, as of float16, bfloat16 or float8"
     if grid.is_even:
         where = f"multiples of {grid.spacing:.3g} deviations"

@@ -102,6 +102,7 @@ class StepProbe:
             or the step returns something else than the parameters.
           RefusedError: the step fails on the batch as given.
         """
+        # What the caller gives.
         self.settings = _read_settings(stated)
         require(
             callable(step),
@@ -113,11 +114,11 @@ class StepProbe:
         self._batch = batch
         self.rows = trees.read_columns("batch", batch)
 
-        # In this order: the spacings and the numbers are read off the first step.
+        # What the first step returns: the parameters, and the types in which it rounds them.
         leaves = self._call(self.rows, 0)
         self.spacings = self._read_spacings(leaves)
         self.base = self._read_numbers(leaves)
-        self.is_trained = np.zeros(self.start.size, bool)
+        self.is_trained = np.zeros(self.start.size, bool)  # until further steps differ from `base`
 
     def _read_parameters(self, params: Any) -> None:
         """Sets the attributes that follow from the parameters: those of the layers, and `start`.
@@ -171,7 +172,7 @@ class StepProbe:
         params = trees.map_tree(self._params, _copy_leaf)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+                warnings.simplefilter("ignore")  # of the caller's code, which is called many times
                 result = self._step(params, trees.restore_batch(rows, self._batch), seed)
         except InputError:
             raise
@@ -227,17 +228,17 @@ class StepProbe:
         """Measures the length of a difference of steps, in eta C / B, without what rounding adds to it.
 
         Args:
-          difference: (p,) the difference of two steps, or the signed sum of four.
-          after: (p,) the parameters after one of these steps, or one like them.
+          difference: (p,) the difference of the parameters after two steps, or their signed sum after four.
+          after: (p,) the parameters after such a step, from which its rounding is computed.
           examples: the number of examples in the batch of such a step.
-          steps: the number of steps in the difference.
+          steps: the number of steps in the difference, 2 or 4.
           seeds: the number of seeds over which each of these steps is averaged.
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
           error of its square, plus a floor. The error depends on the norm. For two steps it is taken at the
-          measured norm, but at 1 at least. For four steps it is taken at 0, their difference in a correct
-          step.
+          measured norm, but at 1 at least. For four steps it is taken at 0, their signed sum in a correct
+          step. Where the difference is not finite, the norm is infinite and the tolerance 0.
         """
         vector = difference / self.settings.unit
         squares = vector**2
@@ -245,17 +246,21 @@ class StepProbe:
         if not np.all(np.isfinite(squares)):
             return Movement(np.inf, 0.0, layer_norms, vector)
 
+        # The norm, without the variance of the rounding errors, which add to the square of each parameter.
         # A rounding error is uniform over a spacing h, and so has variance h^2 / 12.
         variance = steps * self.compute_rounding(after, examples, seeds) ** 2 / 12
         square = np.sum(squares) - np.sum(variance)
         norm = float(np.sqrt(max(square, 0)))
-        around = max(norm, 1.0) if steps == 2 else 0.0
+
+        # The tolerance.
+        around = max(norm, 1.0) if steps == 2 else 0.0  # the norm at which the error is taken
         # The variance of |v + e|^2 for |v| = around and an independent normal error e in each parameter, with
         # all of v where the error is largest.
         variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
         deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        tolerance += (steps / 2) ** 2 * _FLOOR + self.get_least_tolerance()
+        floor = (steps / 2) ** 2 * _FLOOR  # for four steps four times as much
+        tolerance += floor + self.get_least_tolerance()
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def get_least_tolerance(self) -> float:
@@ -265,8 +270,9 @@ class StepProbe:
     def compute_rounding(self, after: Vector, examples: int, seeds: int = 1) -> Vector:
         """Returns the spacing (p,) to which a step effectively rounds each parameter, in eta C / B.
 
-        It is the root of the sum of the squared spacings of all roundings of a step, as if these were
-        independent. Parameters of a layer that no step moves are not rounded.
+        A step rounds the update several times, and then the updated parameters. The effective spacing is the
+        root of the sum of the squared spacings of all these roundings, as if they were independent.
+        Parameters of a layer that no step moves are not rounded.
 
         Args:
           after: (p,) the parameters after the step.
@@ -276,16 +282,20 @@ class StepProbe:
             seed and stays.
         """
         update = after - self.start
+        # A step may return the private gradient in place of the parameters. A layer that is nearer to 0 than
+        # to where it started holds such a gradient, which itself is the update.
         squares_after = np.bincount(self.layer, after**2)
-        # A layer that is nearer to 0 than to where it started holds a private gradient, not parameters.
         is_gradient = squares_after < np.bincount(self.layer, update**2)
         update = np.where(is_gradient[self.layer], after, update)
-        update_spacings = np.maximum(self.spacings, 2.0**-23)  # rounded to float32 at best
-        update = trees.compute_ulp(update, update_spacings)
-        result = trees.compute_ulp(after, self.spacings)
-        # Roundings are taken as independent: one for each example, and four more.
-        rounding = np.sqrt(result**2 / seeds + (4 + examples) * update**2)
+
+        # The update is rounded to float32 at best, whatever the type of the parameters. Its roundings are
+        # taken as one for each example, and four more.
+        update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
+        result_spacings = trees.compute_ulp(after, self.spacings)
+        rounding = np.sqrt(result_spacings**2 / seeds + (4 + examples) * update_spacings**2)
         rounding = rounding / self.settings.unit
+
+        # What is not rounded at all.
         is_frozen = np.bincount(self.layer, self.is_trained | (after != self.start)) == 0
         rounding = np.where(is_frozen[self.layer], 0, rounding)
         if not self.settings.noise_multiplier:  # without noise, what did not move was not rounded

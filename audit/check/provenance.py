@@ -28,7 +28,7 @@ def collect(code: Any, stated: Mapping[str, Any]) -> dict[str, str]:
     facts["audit"] = __version__
     facts["python"] = platform.python_version()
     facts["numpy"] = np.__version__
-    for library in _LIBRARIES:
+    for library in _LIBRARIES:  # only those that are loaded have a version
         version = getattr(sys.modules.get(library), "__version__", None)
         if version is not None:
             facts[library] = str(version)

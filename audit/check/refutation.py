@@ -149,6 +149,10 @@ def refute_sampler(
 ) -> Refutation:
     """Tests whether a loader's batches refute a claim of Poisson sampling, in the worst case; trains nothing.
 
+    Each run simulates training with the loader's own batches. It draws a target at random among the examples,
+    adds noise to every batch's sum of worst-case gradients, and looks whether tests see the target in the
+    sums. If they see it more often than the claim allows, the claim is refuted.
+
     Args:
       draw: a function from a seed to the batches of one pass over the loader, or to a single batch; a batch
         is the indices, from 0, of its examples. Passes are drawn with seeds 0, 1, ... Or a loader on
@@ -161,6 +165,9 @@ def refute_sampler(
       seed: the seed of noise and targets.
       noise: a function from a NumPy generator to the noise (d,) of one sum, in units of C, where the noise is
         not Gaussian or its law is unknown; by default Gaussian noise of the claim's noise multiplier.
+
+    Returns:
+      The evidence against the claim, and whether it refutes the claim.
 
     Raises:
       InputError: a number is out of range, `draw` draws no batches, or `noise` gives no vectors.
@@ -186,7 +193,8 @@ def refute_sampler(
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
 
-    # The game and its tests are fixed before the runs that count, so that bets on these are fair.
+    # The game and its tests are fixed before the runs that count, so that bets on these are fair. The game is
+    # which gradients the examples have and how many batches and epochs a run has.
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
     game = _choose_game(rehearsed, claim)
     tests = _choose_tests(game, claim, noise is None)
@@ -196,6 +204,7 @@ def refute_sampler(
     shares: list[Array] = []  # of each run: 1 for each test that sees the target, else 0
     test = claimed_curve.ClaimTest(1.0, False, 0)  # no evidence yet: an e-value of 1
     while len(shares) < passes and not test.refuted:
+        # A few more runs, all with the target, before the evidence is computed again.
         for _ in range(min(_TOGETHER, passes - len(shares))):
             target = int(rng.integers(examples))
             run = [next(loader) for _ in range(game.epochs)]
@@ -216,21 +225,23 @@ def _iterate_passes(
 ) -> Iterator[list[NDArray[np.int64]]]:
     """Yields the batches of each pass over a loader, pass after pass, without end.
 
+    Seeds count up from 0, a seed for each call of `draw`.
+
     Args:
-      draw: the function from a seed to the batches of a pass.
+      draw: the function from a seed to the batches of a pass, or to a single batch.
       examples: the number of examples of the data set.
       batches: the number of batches that make a pass, for a loader that yields a single batch at a time.
     """
     seed = 0
     while True:
-        first = loaders.draw_pass(draw, seed, examples).batches
+        drawn = loaders.draw_pass(draw, seed, examples).batches
         seed += 1
         # A single batch from a call: as many calls as a pass has batches make a pass.
-        while len(first) == 1 and batches > 1:
-            for i in range(batches - 1):
-                first += loaders.draw_pass(draw, seed + i, examples).batches[:1]
-            seed += batches - 1
-        yield first
+        if len(drawn) == 1:
+            for _ in range(batches - 1):
+                drawn += loaders.draw_pass(draw, seed, examples).batches[:1]
+                seed += 1
+        yield drawn
 
 
 def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:
@@ -263,17 +274,19 @@ def _find_heights(
     sizes: NDArray[np.int64],
     game: WorstCase,
 ) -> Array | None:
-    """Returns how far each batch's sum lies above sums without the target, in units of C, (epochs, batches).
+    """Returns how far the target raises each batch's sum before noise, in units of C.
 
     Args:
       run: the batches of each epoch's pass.
       target: the index of the target.
-      sizes: (batches,) the known sizes of a pass's batches.
+      sizes: (batches,) the sizes of a pass's batches, which every pass has to have if `game.once`.
       game: the game.
 
     Returns:
-      The heights, before noise: 2 or 1 for batches with the target, 0 for others. None where the run does not
-      fit the game: another number or other sizes of batches, or the target in a batch, or a pass, too often.
+      The heights (epochs, batches): 0 for batches without the target; for others 2 if `game.once`, else 1.
+      None where the run does not fit the game. That is so if a pass has another number of batches, or if a
+      batch holds the target twice. If `game.once`, it is so, too, if a pass has batches of other sizes, or
+      holds the target twice.
     """
     taken = np.zeros((game.epochs, game.batches))
     for epoch, batches in enumerate(run):
@@ -281,6 +294,7 @@ def _find_heights(
             return None
         if game.once and not np.array_equal(_find_sizes(batches), sizes):
             return None
+        # The index of the batch that each example of the pass is in.
         steps = np.repeat(np.arange(game.batches), _find_sizes(batches))
         steps_with_target = steps[np.concatenate(batches) == target]
         taken[epoch] = np.bincount(steps_with_target, minlength=game.batches)
@@ -311,10 +325,10 @@ def _look_at_any_noise(
 ) -> Array:
     """Adds a caller's noise to a run's sums; returns whether each test sees the target, (T,) of 0 or 1.
 
-    All records lie along a uniform direction v, drawn independently of the noise Z of a sum. Whatever Z is,
-    <v, Z> given |Z| is distributed as |Z| times a coordinate of a uniform direction: sqrt(d - 1) <v, Z> /
-    |Z - <v, Z> v| is Student's t with d - 1 degrees of freedom. A bound on the p-value of the largest sum
-    without the target follows.
+    The noise may have any law. All records' gradients lie along a direction v, which is uniform and
+    independent of the noise Z of every sum. So, given its length |Z|, the noise <v, Z> along v is distributed
+    as |Z| times a coordinate of a uniform unit vector. This law is exact (see `_find_tail`). From it follows
+    a bound on the probability, in the world without the target, of a largest sum as large as this run's.
 
     Args:
       heights: (epochs, batches) the sums along v before noise, in units of C.
@@ -323,15 +337,17 @@ def _look_at_any_noise(
       noise: the function from a generator to the noise (d,) of a single sum, in units of C.
       rng: the generator of noise and direction.
     """
-    drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]
+    drawn = [_draw_noise(noise, rng) for _ in range(heights.size)]  # of each sum of the run
     dimension = len(drawn[0])
     have_one_length = all(len(vector) == dimension for vector in drawn)
     require(have_one_length, "`noise` gave vectors of several lengths: give (d,) of one d")
     vectors = np.array(drawn)
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
+
     lengths = np.linalg.norm(vectors, axis=1).reshape(heights.shape)
-    largest = float((heights + (vectors @ direction).reshape(heights.shape)).max())
+    along_direction = (vectors @ direction).reshape(heights.shape)
+    largest = float((heights + along_direction).max())
     # In the world without the target, its gradient is 0. Where all others' gradients are -C, the sum of its
     # batch is then larger than other sums by C.
     in_target = 1.0 if game.once else 0.0
@@ -345,10 +361,10 @@ def _bound_rate_of_lengths(
 ) -> float:
     """Returns an upper bound on the probability that any noisy sum exceeds a threshold, without the target.
 
-    The bound is over the random direction along which sums are taken, given the lengths of their noise. It is
-    a union bound over all sums. The sum of the target's batch is higher before noise, by `in_target`. Which
-    batch of an epoch this is, is unknown: the bound adds a term for the batch with the longest noise, and
-    keeps the terms of all batches.
+    The direction along which sums are taken is random, the lengths of their noise are given. The bound is a
+    union bound: the sum of each batch's probability. In every epoch a single batch has a sum that is higher
+    before noise, by `in_target`. It may be any batch. So the bound adds, for every epoch, the probability of
+    a higher sum with the epoch's longest noise, the most probable to exceed a threshold above `in_target`.
 
     Args:
       threshold: the threshold of the sums along the direction, in units of C.
@@ -361,8 +377,9 @@ def _bound_rate_of_lengths(
     all_sums = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
     if in_target == 0:
         return float(all_sums)
-    longest = np.maximum(lengths.max(axis=1), 1e-300)
-    return float(all_sums + _find_tail((threshold - in_target) / longest, dimension).sum())
+    longest = np.maximum(lengths.max(axis=1), 1e-300)  # (epochs,)
+    higher_sums = _find_tail((threshold - in_target) / longest, dimension).sum()
+    return float(all_sums + higher_sums)
 
 
 def _find_tail(cosines: Array, dimension: int) -> Array:
@@ -393,13 +410,15 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
 
     Args:
       sums: (R, epochs, batches) the noisy sums, in units of C.
-      game: the game. With known sizes, the target's batch is uniform over an epoch's batches; else each batch
+      game: the game. If `game.once`, the target's batch is uniform over an epoch's batches; else each batch
         holds the target with probability 1 / batches, as in Poisson sampling.
     """
     variance = game.noise_multiplier**2
+    # The log of the density of N(m, sigma^2) over that of N(0, sigma^2) at x is (m x - m^2 / 2) / sigma^2.
     if game.once:
-        # The sum of the target's batch is N(2, sigma^2) with the target and N(1, sigma^2) without it. Both
-        # log densities are over that of N(0, sigma^2), for each batch that may be the target's.
+        # The sum of the target's batch is N(2, sigma^2) with the target and N(1, sigma^2) without it, all
+        # others N(0, sigma^2). Each batch of an epoch may be the target's: the densities are summed over
+        # these. The factor 1 / batches of their mean is the same in both worlds and cancels.
         with_target = special.logsumexp((2 * sums - 2) / variance, axis=-1)
         without_target = special.logsumexp((sums - 0.5) / variance, axis=-1)
         return np.asarray((with_target - without_target).sum(axis=-1))
@@ -413,8 +432,8 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
 def _simulate(game: WorstCase) -> tuple[Array, Array]:
     """Simulates R runs with the target; returns their log-likelihood ratios and largest sums, (R,) each.
 
-    With known sizes, the target is in a uniform batch of each epoch; else it is in each batch with
-    probability 1 / batches.
+    If `game.once`, the target is in a uniform batch of each epoch; else it is in each batch with probability
+    1 / batches. The seed is fixed.
     """
     rng = np.random.default_rng(0)
     steps = game.batches * game.epochs
@@ -442,16 +461,19 @@ def _claim_epsilon(claim: DpSgd) -> float:
     return claim.epsilon(_DELTA)
 
 
+# Cached, since the simulation is slow and its result follows from the arguments alone.
 @functools.lru_cache(maxsize=16)
 def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _Tests:
     """Returns the tests on which bets against the claim make capital grow fastest in simulated runs.
 
     A test sees the target if its statistic exceeds its threshold. Candidates are tests of both statistics,
-    the log-likelihood ratio and the largest sum, with quantiles of the simulated runs as thresholds.
+    the log-likelihood ratio and the largest sum, with quantiles of the simulated runs as thresholds. The runs
+    that count bet on each test that it sees the target more often than the claim allows.
 
     Args:
       game: the game.
-      claim: the claim, which allows a test of a false-positive rate a certain power at most.
+      claim: the claim, which limits a test's power, the probability that it sees the target, by its
+        false-positive rate.
       is_gaussian: whether the noise is Gaussian; if not, all tests are of the largest sum.
     """
     ratios, largest = _simulate(game)
@@ -459,7 +481,8 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     ratio_thresholds = np.quantile(ratios, levels)
     largest_thresholds = np.quantile(largest, levels)
 
-    # The tests of the ratio come first in all arrays below, then those of the largest sum.
+    # Each candidate's false-positive rate, the power that the claim allows at this rate, and the power that
+    # the candidate has. The tests of the ratio come first in all arrays below, then those of the largest sum.
     log_rates = [_limit_log_rate(ratios, float(threshold)) for threshold in ratio_thresholds]
     log_rates.extend(_bound_log_rate(game, float(threshold)) for threshold in largest_thresholds)
     all_log_rates = np.array(log_rates)
@@ -470,14 +493,15 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
     # power that the claim allows. The growth is the mean log of this factor, at the best bet for each test.
     seen = powers * np.log1p(BETS[:, None] * (1 / allowed - 1))
     missed = (1 - powers) * np.log1p(-BETS[:, None])
-    growth = (seen + missed).max(axis=0)
+    growth = (seen + missed).max(axis=0)  # seen, missed: (bets, candidates)
     best = np.argsort(-growth, kind="stable")
     if not is_gaussian:
         # The second half of the candidates are tests of the largest sum.
         best = best[best >= _CANDIDATES]
 
-    # There are as many tests as claimed_curve has thresholds. It puts most of the capital on those in NEAR:
-    # the best few tests fill these in turn. The candidates, the best first, fill the others.
+    # claimed_curve bets on a fixed number of tests, one for each of its THRESHOLDS, and puts most of the
+    # capital on those in NEAR. So the best _KEPT tests fill the places of NEAR, repeated in turn. All
+    # candidates, the best first, fill the other places, repeated if they are too few.
     near = np.resize(best[:_KEPT], len(NEAR))
     far = np.resize(best, len(THRESHOLDS) - len(NEAR))
     chosen = np.concatenate([near, far])
@@ -488,22 +512,26 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
 def _limit_log_rate(ratios: Array, threshold: float) -> float:
     """Returns the log of an upper limit of a test's false-positive rate, by importance sampling.
 
-    Without the target, the ratio S exceeds c with probability E[e^-S 1{S > c}] = e^-c E[e^(c - S) 1{S > c}],
-    where E is over runs with the target. The terms of the last mean lie between 0 and 1.
+    The test sees the target if its log-likelihood ratio S exceeds a threshold c. S is the log of the density
+    of a run with the target over that without it. So, without the target, S exceeds c with probability
+    E[e^-S 1{S > c}] = e^-c E[e^(c - S) 1{S > c}], where E is over runs with the target. The terms of the last
+    mean lie between 0 and 1.
 
     Args:
       ratios: (R,) S of simulated runs with the target.
       threshold: c.
     """
-    # The minimum prevents an overflow where the second factor is 0.
+    # The terms of the mean. The minimum prevents an overflow where the second factor is 0.
     weights = np.exp(np.minimum(threshold - ratios, 0.0)) * (ratios > threshold)
-    return min(math.log(limit_mean(weights, 1.0, _LOG_INVERSE_ERROR)) - threshold, 0.0)
+    mean_limit = limit_mean(weights, 1.0, _LOG_INVERSE_ERROR)  # of terms up to 1
+    return min(math.log(mean_limit) - threshold, 0.0)  # a rate is at most 1
 
 
 def _bound_log_rate(game: WorstCase, threshold: float) -> float:
     """Returns the log of an upper bound on the false-positive rate of a test of the largest sum.
 
-    It is a union bound over the Gaussian sums of a run without the target.
+    It is a union bound, the sum of the probabilities with which each Gaussian sum of a run without the target
+    exceeds the threshold.
 
     Args:
       game: the game.
@@ -513,11 +541,9 @@ def _bound_log_rate(game: WorstCase, threshold: float) -> float:
     # batch is then larger than other sums by C.
     in_target = 1.0 if game.once else 0.0
     sigma = game.noise_multiplier
-    log_tails = np.array(  # of an epoch: the target's batch, and all others
-        [
-            special.log_ndtr((in_target - threshold) / sigma),
-            # max: with a single batch there is no other, and the bound counts a sum too many.
-            math.log(max(game.batches - 1, 1)) + special.log_ndtr(-threshold / sigma),
-        ]
-    )
-    return min(math.log(game.epochs) + float(special.logsumexp(log_tails)), 0.0)
+    # The target's batch of an epoch, and all others together. With a single batch there is no other: the
+    # maximum avoids log 0, and the bound counts a sum too many.
+    log_target_tail = special.log_ndtr((in_target - threshold) / sigma)
+    log_other_tails = math.log(max(game.batches - 1, 1)) + special.log_ndtr(-threshold / sigma)
+    log_epoch_rate = float(special.logsumexp(np.array([log_target_tail, log_other_tails])))
+    return min(math.log(game.epochs) + log_epoch_rate, 0.0)  # a rate is at most 1

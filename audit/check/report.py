@@ -206,16 +206,19 @@ def make_report(
       subject: "step", "batches" or "accounting".
       outcomes: what each check saw, by its row, in the order of the table.
       needed: the rows that must be tried for the subject to pass.
-      name_findings: (the findings that need no test, the names of the rejected tests by row) -> all findings.
+      name_findings: a function that explains rejected tests by bugs. It takes the findings that need no test,
+        and by row the names of the rejected tests; it returns all findings.
       **pictures: the numbers and arrays that the page draws, by name.
     """
-    # All tests of the report are judged together, to keep its level.
+    # All tests of the report are judged together, to keep its level: the probability with which any of them
+    # rejects if nothing is wrong.
     p_values = {}
     for row, outcome in outcomes.items():
         for what, p_value in outcome.p_values.items():
             p_values[_label(row, what)] = p_value
     all_rejected = find_rejected_tests(p_values)
 
+    # The findings that need no test, the rejected tests by row, and the figures of all rows together.
     certain: list[CheckFinding] = []
     rejected: dict[str, list[str]] = {}
     figures: dict[str, Any] = {}
@@ -227,14 +230,16 @@ def make_report(
                 rejected[row].append(what)
         figures |= outcome.figures
 
+    # The result of each row, and what its last column says.
     findings = _sort_findings(name_findings(certain, rejected), list(outcomes))
     checks = []
     for row, outcome in outcomes.items():
+        # The names of the row's findings, each once, in order.
         names = dict.fromkeys(finding.name for finding in findings if finding.check == row)
         if names:
             result = FAILED
             parts = [*names, outcome.measured]
-        elif rejected[row]:
+        elif rejected[row]:  # without a finding of its own
             result = FAILED
             parts = ["not as expected: see what is found below", outcome.measured]
         elif not outcome.applies:

@@ -119,6 +119,7 @@ class SamplerClaims:
 
     def __str__(self) -> str:
         """Returns the table with its notes, at most 80 columns wide."""
+        # Of each column its key, its value in a row, its head, and how the value is shown.
         columns = [
             Column("sampler", _show_sampler, "sampler", left=True),
             Column("every_model", _show_bracket, "every model\nseen"),
@@ -130,12 +131,13 @@ class SamplerClaims:
                 none="no bound",
             ),
         ]
-        if self.tail:
+        if self.tail:  # training ends with noise-only steps
             head = f"and {self.tail} noise-\nonly steps"
             columns.append(
                 Column("tail", lambda row: row.last_model.tail, head, at_most_two, none="no bound")
             )
         lines = [f"epsilon at delta {self.delta:g}", "", Table(columns, self.rows).text(), ""]
+        # Below the table, what computed each row's bounds, the advice, and what all bounds assume.
         for row in self.rows:
             text = f"{row.sampler}: {row.every_model.accountant}. {row.advice}"
             lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
@@ -228,7 +230,7 @@ def sampler_claims(
 ) -> SamplerClaims:
     """Returns the epsilon that may be claimed for a sampler, if every model is seen or only the last.
 
-    Nothing is trained. The claim of Poisson sampling is added to compare with.
+    Nothing is trained. A second row has the claim of Poisson sampling, to compare with.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "cyclic", "truncated_poisson" or,
@@ -238,8 +240,11 @@ def sampler_claims(
       epochs: the number of epochs of training.
       lipschitz: the Lipschitz constant of a step, a number or one for each of the batches * epochs steps. By
         default 1 is assumed, and the bounds of the last model say so.
-      tail: the number of noise-only steps at the end.
+      tail: the number of steps at the end that add noise but no gradient.
       delta: the delta at which epsilon is bounded.
+
+    Returns:
+      A row for the caller's sampler and another for Poisson sampling; a single row if these are the same.
 
     Raises:
       InputError: a number is out of range, or there is no such sampler.
@@ -255,6 +260,8 @@ def sampler_claims(
     sigma = read_noise_multiplier(noise_multiplier)
     steps = _read_steps(batches, epochs, tail)
     level = _read_delta(delta)
+
+    # The steps of training, without and with the noise-only steps, since the last model is bounded for both.
     constants = 1.0 if lipschitz is None else lipschitz
     schedule = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants)
     with_tail = samplers.make_schedule(sigma, steps.batches, steps.epochs, constants, steps.tail)
@@ -262,7 +269,7 @@ def sampler_claims(
     if lipschitz is not None:
         condition = _describe_constants(schedule.lipschitz)
     training = _Training(schedule, with_tail, level, truncation, condition)
-    # The caller's sampler first; a single row if that is Poisson sampling.
+    # Each name once: the caller's sampler first, and a single row if that is Poisson sampling.
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
     return SamplerClaims(rows, training.delta, training.with_tail.tail)
@@ -310,30 +317,33 @@ def _describe_constants(lipschitz: NDArray[np.float64]) -> str:
 
 
 def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
-    """Returns the claim for a sampler.
+    """Returns a row of the table: the claim for a sampler.
 
     For a sampler that is there to compare with, the last model gets no bound of its own: it leaks no more
     than all models together.
 
     Args:
       name: the sampler's name in _SAMPLERS.
-      yours: whether it is the caller's sampler.
+      yours: whether it is the caller's sampler; if not, it is there to compare with.
       training: the training run.
     """
     sampler = _SAMPLERS[name]
     every_model = sampler.bracket(training)
     if not yours:
+        # Without noise-only steps there is no bound with them. The advice gets no bound of the last model.
         tail = every_model.upper if training.with_tail.tail else None
         last_model = LastModel(every_model.upper, tail, "no more than every model leaks")
         return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, None))
+
     limit = sampler.bound(training.schedule, training.delta)
     upper = min(limit.epsilon, every_model.upper)  # the last model leaks no more than all models
     tail = None
     if training.with_tail.tail:
         with_tail = sampler.bound(training.with_tail, training.delta)
-        tail = min(with_tail.epsilon, upper)
+        tail = min(with_tail.epsilon, upper)  # steps without a gradient leak nothing more
+
     assumes = f"holds {training.constants}, and nobody sees an earlier model or the batches"
-    if limit.error:
+    if limit.error:  # the bound was simulated, and may be too low with this probability
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
     last_model = LastModel(upper, tail, assumes)
     return SamplerClaim(name, yours, every_model, last_model, sampler.advise(training, upper))
@@ -345,11 +355,14 @@ def _account_poisson(training: _Training) -> EveryModel:
 
 
 def _account_truncated(training: _Training) -> EveryModel:
-    """Returns dp-accounting's upper bound on epsilon for truncated Poisson batches.
+    """Returns an upper bound on epsilon where every model is seen, for truncated Poisson batches.
 
-    It is at most the composition of all steps without amplification by sampling, which alone is known where
-    the numbers of examples are not. An example may also push another out of its batch, so that it moves the
-    sum by up to 2 C: in the composition, sigma counts by half.
+    It is the smaller of two bounds: dp-accounting's, and that of the composition of all steps without
+    amplification by sampling. The latter stands alone if `training.truncation` is None, since dp-accounting
+    needs the numbers of examples of the data set and of the largest batch.
+
+    In the composition, sigma counts by half. A batch is cut to its largest size, so that an example may push
+    another out of it. It then moves the sum by up to 2 C.
     """
     sigma, steps, rate = training.composition
     composed = accounting.epsilon_upper_bound(sigma / 2, steps, training.delta)
@@ -420,17 +433,21 @@ def _advise_order(training: _Training, last_model: float | None, bound: _Bound) 
 
     Args:
       training: the training run.
-      last_model: an upper bound on the last model's epsilon; None if it was not computed.
+      last_model: an upper bound on the last model's epsilon without noise-only steps; None if it was not
+        computed, which leaves out the last of the ways.
       bound: the function that computes this bound, for other numbers of noise-only steps.
     """
     poisson = accounting.participant_upper_bound(training.composition, training.delta)
     claim = at_most_two(poisson)
-    # Without amplification an example takes part once an epoch: mu = sqrt(epochs) / sigma.
+    # The noise that makes the claim true whatever the order of batches. An example takes part once an epoch,
+    # so that training is mu-GDP (Gaussian DP) with mu = sqrt(epochs) / sigma.
     mu = conversions.mu_from_epsilon(poisson, training.delta)
     sigma = at_most_two(math.sqrt(training.schedule.epochs) / mu)
     advice = f"To claim {claim}, draw Poisson batches, or raise the noise multiplier to {sigma}"
     if last_model is None:
         return f"{advice}."
+
+    # The last model alone: as it is, after noise-only steps, or not low enough even so.
     if last_model <= poisson:
         return f"{advice}, or release the last model alone, if steps are Lipschitz as stated."
     tail = _find_tail(training, poisson, bound)

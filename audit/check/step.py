@@ -233,6 +233,7 @@ def _try_step(
     """Measures how far examples move a step, how large its noise is, and what the seed changes.
 
     If no example moves the step by nearly the clipping norm C, and time allows, further examples are tried.
+    The trial also holds the plateau: the norm at which the largest movements stop together, 0 if they do not.
 
     Args:
       probe: the step.
@@ -603,7 +604,8 @@ def _check_sensitivity(
 ) -> CheckOutcome:
     """Checks that no example moves the step by more than C, and that clipping is what stops them.
 
-    Movements are in units of eta C / B, so that a norm of 1 is called C.
+    Movements are in units of eta C / B, so that a norm of 1 is called C. The plateau of a trial is the norm
+    at which the largest movements stop together, C in a correct step; it is 0 if they do not.
 
     Args:
       probe: the step.
@@ -651,7 +653,8 @@ def _check_sensitivity(
             norm=largest.norm, example=example, name=cause.name, why=cause.why
         )
         bugs.append(bug)
-    # Signal that is lost counts only where no example moves the step too far.
+    # Signal is lost where examples stop at a fraction of C. That counts only if no example moves the step too
+    # far.
     lost = causes.find_lost_signal(probe, tried, plateau)
     if lost and not bugs:
         bugs.append(lost)
