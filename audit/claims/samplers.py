@@ -573,12 +573,14 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon from simulated orders: there the mean of all orders' deltas is small.
+    """Returns an upper bound on epsilon of the mixture of all orders, from orders that were simulated.
 
-    At that epsilon the mean delta is at most `delta`, except with a probability of at most ERROR, over the
-    simulation. A row of simulated orders has an order from every stratum. The sum of their deltas, weighted
-    by the strata's probabilities, is a draw whose mean is that over all orders. `limit_mean` bounds this mean
-    at each epsilon of a grid, and bisection seeks the least epsilon whose bound is low enough.
+    The mixture's delta is at most the mean of all orders' deltas. At the epsilon that is returned this mean
+    is at most `delta`, except with a probability of at most ERROR, over the simulation.
+
+    A row of simulated orders has an order from every stratum. The sum of their deltas, weighted by the
+    strata's probabilities, is a draw whose mean is that over all orders. `limit_mean` bounds this mean at
+    each epsilon of a grid, and bisection seeks the least epsilon whose bound is low enough.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
