@@ -40,13 +40,13 @@ class Composition(NamedTuple):
 def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) -> float:
     """Returns epsilon at delta of a composition of Gaussian steps that all take the example.
 
-    It is infinite without noise, and 0 without insertions. The composition is a single Gaussian mechanism
-    whose noise multiplier is smaller by the factor sqrt(insertions). For this dp-accounting has the exact
-    value (Balle and Wang, 2018). Neighbouring relation: add or remove an example.
+    The composition leaks as much as a single Gaussian mechanism whose noise multiplier is smaller by the
+    factor sqrt(insertions). For this dp-accounting has the exact epsilon (Balle and Wang, 2018). It is
+    infinite without noise, and 0 without insertions. Neighbouring relation: add or remove an example.
 
     Args:
       noise_multiplier: The standard deviation of each step's noise over its sensitivity C.
-      insertions: The number of steps.
+      insertions: The number of steps, all of which take the example.
       delta: The delta of epsilon.
 
     Raises:
@@ -57,12 +57,14 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
         return 0.0
     if noise_multiplier == 0:
         return np.inf
-    import dp_accounting
+    import dp_accounting  # here, since it takes half a second to load
 
+    composed_noise_multiplier = noise_multiplier / np.sqrt(insertions)
     # dp-accounting takes the log of a probability that underflows to 0 where there is much noise.
     with np.errstate(divide="ignore"):
-        sigma = noise_multiplier / np.sqrt(insertions)
-        return float(dp_accounting.get_epsilon_gaussian(sigma, delta, tol=1e-10))
+        # `tol` is the tolerance of its search for epsilon.
+        epsilon = dp_accounting.get_epsilon_gaussian(composed_noise_multiplier, delta, tol=1e-10)
+        return float(epsilon)
 
 
 def sampled_upper_bound(
@@ -70,9 +72,9 @@ def sampled_upper_bound(
 ) -> float:
     """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
 
-    It is the smaller of two bounds: without sampling, and by dp-accounting's privacy loss distributions. It
-    holds as long as the adversary does not know the batches. Privacy losses are rounded up to a grid. Its
-    spacing is at most 1e-5 of a first estimate of epsilon, or 1e-4 where that is larger.
+    It is the smaller of two upper bounds. The first ignores sampling. The second is that of dp-accounting's
+    privacy loss distributions, and holds as long as the adversary does not know the batches. It rounds
+    privacy losses up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is larger.
 
     Args:
       noise_multiplier: The standard deviation of the noise over the clipping norm.
@@ -89,11 +91,12 @@ def sampled_upper_bound(
         f"`sampling_rate={sampling_rate}`: give a number above 0, at most 1",
     )
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
-        return unsampled
+        return unsampled  # sampling changes nothing: certain participation, no noise, or no steps
     _require_grid(noise_multiplier, insertions, delta)
-    # First a grid in proportion to the bound without sampling, then a finer one where the epsilon by it is
-    # below a hundredth of that bound.
     steps = Composition(noise_multiplier, insertions, sampling_rate)
+
+    # The spacing should be 1e-5 of epsilon, which is not computed yet. Sampling is first taken to lower it to
+    # a hundredth of the bound without sampling. Where it lowers epsilon further, a finer grid follows.
     coarse_grid = max(_GRID, 1e-7 * unsampled)
     epsilon = _compute_pld_epsilon(steps, delta, coarse_grid)
     fine_grid = max(_GRID, 1e-5 * epsilon)
@@ -103,14 +106,15 @@ def sampled_upper_bound(
 
 
 def participant_upper_bound(composition: Composition, delta: float) -> float:
-    """Returns epsilon at delta of a participant in Gaussian steps, for any noise multiplier.
+    """Returns an upper bound on epsilon at delta of Poisson-sampled Gaussian steps, even if noise is small.
 
     From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, privacy losses may be in the
     thousands. They are rounded up to a grid whose spacing grows with them, which keeps the time to seconds.
-    Below 0.05 sampling is left out of account, which only makes the bound larger.
+    Below 0.05 sampling is ignored, which only makes the bound larger.
 
     Args:
-      composition: The steps, their noise and sampling rate.
+      composition: The steps that may take the participant (an example or a client), their noise multiplier
+        and sampling rate.
       delta: The delta of epsilon.
     """
     sigma, insertions, rate = composition
@@ -120,8 +124,9 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return unsampled
-    # A grid in proportion to the bound without sampling, then a grid in proportion to what that gives. Both
-    # results are upper bounds, since losses are rounded up.
+    # A grid in proportion to the bound without sampling, then a grid in proportion to the epsilon by the
+    # first grid, but neither too coarse for exp() nor needlessly fine. Both results are upper bounds, since
+    # losses are rounded up.
     coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
     coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
@@ -129,22 +134,23 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
-    """Returns the noise multiplier z' of a federated round's sum if the round also releases a noisy count.
+    """Returns the noise multiplier z' for the sum of a federated round that also releases a noisy count.
 
-    The count is that of clipped updates. With z', sum and count together cost as much privacy as a sum with
-    noise multiplier z alone (Andrew et al., 2021, Theorem 1): z'^-2 = z^-2 - (2 count_noise)^-2, since a
-    client moves the count, a sum of values -1/2 and 1/2, by 1/2.
+    With z', sum and count together cost as much privacy as a sum with noise multiplier z alone. Source:
+    Andrew et al. (2021), Theorem 1, where z'^-2 = z^-2 - (2 count_noise)^-2. The count is how many clients'
+    updates stay within the clipping norm. It is released as a sum of values -1/2 and 1/2, so that a client
+    moves it by 1/2, and its noise multiplier is 2 count_noise.
 
     Args:
-      noise_multiplier: z, of the round as a whole.
+      noise_multiplier: z, of the round as a whole; 0 for a round without noise.
       count_noise: The standard deviation of the count's noise, in clients.
 
     Raises:
       InputError: Noise on the count that is so small that the count alone costs as much as allowed, or more.
     """
     if noise_multiplier == 0:
-        return 0.0
-    # With it (2 count_noise)^-2 is z^-2: nothing is left for the sum.
+        return 0.0  # the sum has no noise either
+    # With count_noise = z / 2, the count alone costs as much as the whole round may: z'^-2 is 0.
     least_count_noise = noise_multiplier / 2
     require(
         count_noise > least_count_noise,

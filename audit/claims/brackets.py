@@ -47,6 +47,7 @@ def bracket_allocation(
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
+    # Distributions of the privacy loss that bound delta from below and from above, and so epsilon.
     below = account_allocation(noise_multiplier, batches, epochs, above=False)
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))

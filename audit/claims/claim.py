@@ -192,7 +192,7 @@ class DpSgd:
     lipschitz: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        """Checks types and ranges, and keeps the checked values; `insert` becomes the number of a step.
+        """Checks types and ranges, and stores the checked values; `insert` becomes the number of a step.
 
         Raises InputError for values out of range, and for k or insert without lipschitz.
         """
@@ -202,8 +202,10 @@ class DpSgd:
         accounting.mu_upper_bound(sigma, insertions)  # raises InputError for values out of range
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
-        place = insert_step(plain(self.insert), k)
-        fits = self.lipschitz is not None or (k, self.insert) == (1, LAST)
+        step_in_period = insert_step(plain(self.insert), k)  # plain: an int, if it is NumPy's
+        # Without `lipschitz` the schedule changes no bound: both must have their default values.
+        has_usual_schedule = (k, self.insert) == (1, LAST)
+        fits = self.lipschitz is not None or has_usual_schedule
         require(fits, "`k` and `insert` go with `lipschitz`: give it, or drop them")
         if self.lipschitz is not None:
             # Raises InputError for other types.
@@ -213,7 +215,7 @@ class DpSgd:
             "insertions": insertions,
             "sampling_rate": rate,
             "k": k,
-            "insert": place,
+            "insert": step_in_period,
         }
         for name, value in checked.items():
             # The dataclass is frozen: it refuses its own assignment.
@@ -302,9 +304,10 @@ class RandomAllocation:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is the power that the composition of epochs allows, which is mu-GDP. From a noise multiplier of 0.1
-        on, the accountant of random allocation gives delta at each of a grid of epsilons. These pairs are
-        another upper limit, and the smaller of the two counts.
+        It is the smaller of two upper limits. The first is that of a composition of epochs, which is mu-GDP:
+        the adversary then knows the step of each epoch. The second is the largest power that pairs of epsilon
+        and delta allow, for a grid of epsilons. `account_allocation` computes them for an adversary who does
+        not know the steps, but only from a noise multiplier of 0.1 on.
         """
         rates = _check_rates(alpha)
         composed = Gdp(accounting.mu_upper_bound(self.noise_multiplier, self.epochs)).power(rates)

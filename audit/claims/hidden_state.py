@@ -108,8 +108,9 @@ class HiddenState(NamedTuple):
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # `constant` is the mu that leaks along a direction in which only the canary and the noise move. The
-        # words tell it where it is clearly below the bound.
+        # `constant` is the mu that leaks along a direction in which only the canary and the noise move the
+        # model. Where it is clearly below the bound, the words say that such a direction does not attain the
+        # bound: only a loss that is crafted for this does.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
@@ -117,16 +118,18 @@ class HiddenState(NamedTuple):
                 f"constant direction reaches {self.constant:.4g}"
             )
         training = f"steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
-        sentence = f"only the last model is seen; {training}"
-        note = f"steps {steps}, {schedule}{attained}"
-        if not self.runs:
-            return Assumption(f"steps {steps}", "Lipschitz", sentence, note)
 
-        wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
-        along = f"along {self.runs} rehearsed runs, not proven ({wider})"
-        return Assumption(
-            f"steps {steps}", MEASURED, f"{sentence}; measured {along}", f"{along}; {note}"
-        )
+        text = f"steps {steps}"  # in JSON
+        word = "Lipschitz"  # in a table's column
+        sentence = f"only the last model is seen; {training}"  # on a page
+        note = f"steps {steps}, {schedule}{attained}"  # below a table
+        if self.runs:  # the constants were measured
+            wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
+            along = f"along {self.runs} rehearsed runs, not proven ({wider})"
+            word = MEASURED
+            sentence = f"{sentence}; measured {along}"
+            note = f"{along}; {note}"
+        return Assumption(text, word, sentence, note)
 
     def describe_margin(self, factor: int) -> str:
         """Returns words for what epsilon would be if steps expanded distances by `factor` times as much."""
@@ -149,18 +152,19 @@ class HiddenState(NamedTuple):
 def hidden_state_bound(
     shifts: ArrayLike, lipschitz: ArrayLike, noise: ArrayLike, delta: float
 ) -> HiddenStateBound:
-    """Returns the bound on the last iterate of theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I).
+    """Returns the upper bound on what the last of T models leaks of a canary, for any Lipschitz steps.
 
-    Here |g_t| <= 1 in the world with the canary, and g_t = 0 in the other. The maps phi_t, of Lipschitz
-    constants c_t, are the same in both.
+    Training is theta_t = phi_t(theta_(t-1)) + s_t g_t + n_t N(0, I), for t from 1 to T. The maps phi_t, of
+    Lipschitz constants c_t, are the same in the worlds with and without the canary. Only the canary's part
+    differs: |g_t| <= 1 in the world with it, and g_t = 0 in the other.
 
-    The noise of step t pays for a part a_t of the distance between both worlds' iterates. mu^2 is the least
-    sum of (a_t / n_t)^2 over all payments a_t that meet the conditions of `HiddenStateBound`. Let W_t be the
-    product of all c_j after t. Take the cumulative sums of W_t s_t as a function of those of (W_t n_t)^2: the
-    slopes of its greatest convex minorant are the best a_t / (W_t n_t^2).
+    The shifts s_t g_t drive the two worlds' models apart, and the noise hides this: the noise of step t pays
+    for a part a_t of the distance. The last model is mu-GDP with mu^2 = sum of (a_t / n_t)^2, for all
+    payments a_t that leave no distance at the end (the conditions are those of `HiddenStateBound`). This
+    function computes the payments of least mu (`_compute_payments`). Composition is the case a_t = s_t, so
+    that the bound is never above it. A process of linear maps attains the bound; their slopes are returned.
 
-    A process of linear maps attains the bound; their slopes are returned too. The bound is never above that
-    of composition, which has a_t = s_t.
+    Source: Bok, Su and Altschuler (2024, arXiv 2403.00278); audit/methods/README.md derives it.
 
     Args:
       shifts: (T,) s_t, at least 0, in units of C / batch: eta_t at the steps of the canary, 0 at others.
@@ -183,9 +187,9 @@ def hidden_state_bound(
         step = noiseless[0] + 1
         raise InputError(f"`noise` is 0 at step {step}, which has a shift: give a number above 0")
 
-    # Nothing is paid before the first step whose shift reaches the last iterate, and any maps attain the
-    # bound there: those of slope c_t are returned.
-    in_noise = np.zeros(steps)  # a_t / n_t
+    # Before the first step whose shift reaches the last model nothing is paid. Any maps attain the bound
+    # there, and those of slope c_t are returned.
+    in_noise = np.zeros(steps)  # a_t / n_t: the payments, in units of the noise
     attaining_slopes = c.copy()
     first = _find_first_relevant_step(s, c)
     if first < steps:
@@ -206,14 +210,15 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps, and infinite without noise. It also holds where the
-    canary is sampled, but takes no advantage of that.
+    It is `hidden_state_bound` of insertions * k steps, and infinite without noise. It also holds where each
+    insertion happens only with a probability, but is no lower for that.
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
       periods: The schedule, and the Lipschitz constants.
       delta: The delta of epsilon.
-      step_sizes: eta_t, a number or one for each step; only their ratios count.
+      step_sizes: eta_t, the learning rates, a number or one for each step. Only their ratios count, since
+        shifts and noise are both proportional to them.
 
     Raises:
       InputError: Values out of range.
@@ -230,9 +235,9 @@ def bound_periods(
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
-    if math.isinf(composed_mu):  # without noise epsilon is infinite too
+    if math.isinf(composed_mu):  # without noise
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
-        return HiddenStateBound(composed_mu, composed_mu, shifts, constants)
+        return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
 
 
@@ -242,9 +247,9 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model with its margins: bounds for constants further above 1.
+    """Returns the bound on the last model, and the bounds if steps expanded distances more than stated.
 
-    The margins are for an excess over 1 that is twice and ten times as large.
+    The latter, its margins, are for Lipschitz constants whose excess over 1 is twice and ten times as large.
 
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.
@@ -255,8 +260,8 @@ def make_hidden_state(
     bound = compute(periods.lipschitz)
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
-    for factor in _TIMES:
-        margins[factor] = bound  # stays where no constant has an excess over 1
+    for factor in _TIMES:  # 2 and 10
+        margins[factor] = bound  # where no constant is above 1, no factor changes the bound
         if np.any(constants > 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
@@ -277,7 +282,8 @@ def insert_step(insert: str | int, k: int) -> int:
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
     if isinstance(insert, str):
-        step = {FIRST: 1, LAST: k}.get(insert, insert)  # a string of digits is converted below
+        # Any other word is checked below, where a string of digits, as from a flag, counts as a number.
+        step = {FIRST: 1, LAST: k}.get(insert, insert)
     valid = _is_whole_number(step) and 1 <= int(step) <= k
     shown = values.shown(insert)
     require(
@@ -341,16 +347,17 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
-    """Returns the payments in units of the noise, a_t / n_t, and the shares of c_t that attain the bound.
+    """Returns the payments a_t of `hidden_state_bound` over the noise n_t, and what attains the bound.
 
-    With W_t the product of all c_j after t, the slopes x_t = a_t / (W_t n_t^2) are the isotonic regression of
-    W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, in which
+    W_t is the product of all c_j after t: a shift at step t counts W_t times in the last model, at most. The
+    best payments have slopes x_t = a_t / (W_t n_t^2) that never fall. These are an isotonic regression: that
+    of W_t s_t / (W_t n_t)^2 with weights (W_t n_t)^2. It is constant on blocks of steps, in which
 
-        x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x,
+        x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
-    and the linear maps of slope c_t x_(t-1) / x_t attain it (audit/methods/README.md). Since W_t spans
-    thousands of orders of magnitude, blocks are sought in logarithms, and within a block W_t n_t is divided
-    by its largest value.
+    The linear maps of slope c_t x_(t-1) / x_t attain the bound. audit/methods/README.md derives all this.
+    W_t spans thousands of orders of magnitude. So blocks are sought in logarithms, and within a block W_t n_t
+    is divided by its largest value.
 
     Args:
       s: (T,) the shifts s_t, the first above 0.
@@ -358,32 +365,37 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
       n: (T,) the noise n_t, above 0 where the shift is.
 
     Returns:
-      (a_t / n_t, (T,); x_(t-1) / x_t, (T,), with 0 for the first step)
+      a_t / n_t, (T,), the payments in units of the noise.
+      x_(t-1) / x_t, (T,), the shares of c_t that are the slopes of the maps; 0 for the first step.
     """
     # log W_t sums the logs of all c_j after t: from the end, where it is 0, without the first step's c.
     log_w = np.cumsum(np.r_[0.0, np.log(c[:0:-1])])[::-1]
     with np.errstate(divide="ignore"):
         log_wn = log_w + np.log(n)
 
-    # A step without a shift has the slope of the step before it, so that a block starts at a shift.
+    # The blocks. A step without a shift has the slope of the step before it, so that a block starts at a
+    # shift: the points of the regression are the shifts, each with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
     starts = shifted[_find_blocks(log_sums, log_weights)]
     sizes = np.diff([*starts, len(s)])
 
+    # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the
+    # slope x is multiplied by the scale; a_t / n_t stays what it is.
     log_scales = np.maximum.reduceat(log_wn, starts)
-    wn = np.exp(log_wn - np.repeat(log_scales, sizes))
+    scaled_wn = np.exp(log_wn - np.repeat(log_scales, sizes))
     s_over_n = np.divide(s, n, out=np.zeros(len(s)), where=n > 0)
-    # The slopes x, times the scale of W_t n_t.
-    slopes = np.add.reduceat(wn * s_over_n, starts) / np.add.reduceat(wn**2, starts)
-    in_noise = wn * np.repeat(slopes, sizes)
+    sums = np.add.reduceat(scaled_wn * s_over_n, starts)  # W_t s_t is W_t n_t times s_t / n_t
+    weights = np.add.reduceat(scaled_wn**2, starts)
+    scaled_slopes = sums / weights
+    in_noise = scaled_wn * np.repeat(scaled_slopes, sizes)
 
-    # x_(t-1) / x_t is 1 within a block.
+    # The shares x_(t-1) / x_t, which are 1 within a block.
     shares = np.ones(len(s))
     shares[0] = 0.0  # both worlds are the same before the first shift
-    with np.errstate(divide="ignore"):  # of slopes below the least float
-        log_slopes = np.log(slopes) - log_scales
+    with np.errstate(divide="ignore"):  # a slope below the least float is 0, of logarithm -inf
+        log_slopes = np.log(scaled_slopes) - log_scales
     shares[starts[1:]] = np.exp(-np.diff(log_slopes))
     return in_noise, shares
 
@@ -391,9 +403,11 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
 def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
     """Returns the indices of the points at which the blocks of an isotonic regression start.
 
-    The regression is of sums / weights with these weights, given as logarithms. Sums and weights themselves
-    would overflow, so that `scipy.optimize.isotonic_regression` cannot take them. Neighbouring points that do
-    not rise are pooled: many at a time while that at least halves their number, then one after another.
+    It is the best fit that never falls to the ratios sum / weight, with these weights. Sums and weights come
+    as logarithms: they would overflow themselves, so that `scipy.optimize.isotonic_regression` cannot take
+    them. A point whose ratio is not above that of the point before it is pooled with it into a block: their
+    sums and their weights are added. Whole runs of such points are pooled at once, with NumPy, as long as
+    that at least halves the number of blocks. What then remains is pooled in a loop.
 
     Args:
       log_sums: (n,) the log of each point's sum.
@@ -404,6 +418,7 @@ def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
     while 2 * len(starts) <= blocks_before:
         blocks_before = len(starts)
         rises = np.diff(log_sums - log_weights) > 0
+        # A block starts at the first point and at each rise.
         firsts = np.flatnonzero(np.r_[True, rises])
         log_sums = np.logaddexp.reduceat(log_sums, firsts)
         log_weights = np.logaddexp.reduceat(log_weights, firsts)

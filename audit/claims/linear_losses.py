@@ -75,11 +75,12 @@ def _compute_epsilon(
 ) -> float:
     """Returns epsilon at delta of adding the canary (sign 1), or of removing it (sign -1).
 
-    The adversary sees x: noise alone (law Q), or noise plus a number of insertions (law P). The ratio of
-    their densities P / Q rises in x. So the event that tells the worlds apart best is x above a threshold
-    (sign 1) or below it (sign -1). At the threshold the likelier world's density is e^epsilon times the other
-    world's. The threshold is where the event's probability in the likelier world exceeds e^epsilon times that
-    in the other world by delta.
+    The adversary sees x: noise alone (law Q), or noise plus a random number of insertions (law P). The ratio
+    of densities P / Q rises in x. So the event that tells the worlds apart best is x above a threshold (sign
+    1, where P is the likelier law) or x below it (sign -1, where Q is). Two conditions determine threshold
+    and epsilon. At the threshold the likelier law's density is e^epsilon times the other's. And the event's
+    probability in the likelier law is e^epsilon times that in the other, plus delta. A search moves the
+    threshold until both hold.
 
     Args:
       counts: (n,) numbers of insertions.
@@ -113,6 +114,7 @@ def _compute_epsilon(
             subtrahend = log_inserted - log_ratio
         if subtrahend >= minuend:
             return -math.inf
+        # The log of a difference of exponentials, log(e^a - e^b) = a + log(1 - e^(b - a)).
         return minuend + math.log(-math.expm1(subtrahend - minuend))
 
     def compute_difference(x: float) -> float:
@@ -127,7 +129,8 @@ def _compute_epsilon(
     if compute_difference(equal) <= 0:
         return 0.0
 
-    # From there outwards the ratio moves away from 1, and the excess falls to delta.
+    # From there outwards (up for sign 1, down for -1) the ratio moves away from 1, and the excess falls to
+    # delta. At the end of the search, far from all insertions, it is below delta.
     end = counts[0] - _FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation

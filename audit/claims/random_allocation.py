@@ -61,39 +61,44 @@ def account_allocation(
 
     Each epoch has the example in one random step, and the adversary sees all models. X is the ratio of the
     densities of an epoch's models with the example and without it. It is the mean of b independent terms
-    exp((2 z_i - 1) / (2 sigma^2)), with z_i ~ N(0, sigma^2) without the example.
+    exp((2 z_i - 1) / (2 sigma^2)), a term for each step, with z_i ~ N(0, sigma^2) without the example. From
+    the law of X follows the privacy loss of an epoch, and by composition that of all epochs.
 
     Args:
       noise_multiplier: sigma.
-      batches: b, the number of steps in an epoch.
+      batches: b, the number of steps in an epoch, at least 1.
       epochs: The number of epochs.
       above: Whether delta is bounded from above; else it is bounded from below.
       cells: The number of cells of each grid; more are slower and tighter.
     """
-    # The laws of means of 1, 2, 4, ... terms come from doubling. The mean of b terms is combined from those
-    # of them that b's binary digits name.
-    doubled = _discretise_term(noise_multiplier, above, cells)  # of `doubled_terms` terms
-    doubled_terms = 1
-    law = None  # of the mean of `terms` terms; no law without terms
+    # The laws of means of 1, 2, 4, ... terms come from doubling. The mean of b terms is put together from
+    # those for which b has a binary digit 1: for b = 5, from means of 1 and of 4 terms.
+    doubled = _discretise_term(noise_multiplier, above, cells)
+    doubled_terms = 1  # `doubled` is the law of the mean of so many terms
+    law = None  # of the mean of `terms` terms; None as long as there are no terms
     terms = 0
     while True:
-        if batches & doubled_terms:
-            law = doubled if law is None else _add(law, terms, doubled, doubled_terms, above, cells)
+        if batches & doubled_terms:  # b has a binary digit 1 here
+            law = (
+                doubled
+                if law is None
+                else _average(law, terms, doubled, doubled_terms, above, cells)
+            )
             terms += doubled_terms
         if 2 * doubled_terms > batches:
             break
-        doubled = _add(doubled, doubled_terms, doubled, doubled_terms, above, cells)
+        doubled = _average(doubled, doubled_terms, doubled, doubled_terms, above, cells)
         doubled_terms *= 2
-    assert law is not None  # a number of batches has a digit 1
+    assert law is not None  # b is at least 1, and so has a digit 1
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 
 def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
-    """Returns the law of a single term of the density ratio X on a grid.
+    """Returns the law of a single term of the density ratio X, as atoms on a grid.
 
-    The term's logarithm is N(-1 / (2 sigma^2), 1 / sigma^2) without the example, and
-    N(1 / (2 sigma^2), 1 / sigma^2) with it. The term is the ratio of these two densities. So the probability
-    of a cell with the example is the cell's mass without it, times the term's mean in the cell.
+    The term is exp((2 z - 1) / (2 sigma^2)), the ratio at z of the densities of a step's noisy sum with the
+    example, N(1, sigma^2), and without it, N(0, sigma^2). Its logarithm is N(-1 / (2 sigma^2), 1 / sigma^2)
+    without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
 
     Args:
       sigma: The noise multiplier.
@@ -101,27 +106,33 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
         by drawing the mass together at the cell's mean.
       cells: The number of cells.
     """
-    mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
-    reach = mean + _FAR / sigma
+    # The grid has equal steps in the term's logarithm. Two more cells lie beyond its ends.
+    log_mean = 1 / (2 * sigma**2)  # of the logarithm with the example; without it, minus that
+    reach = log_mean + _FAR / sigma
     logs = np.linspace(-reach, reach, cells + 1)
-    edges = np.exp(logs)
-    ends = np.concatenate([[-np.inf], logs, [np.inf]])  # two more cells, beyond the grid
-    # In standard deviations 1 / sigma from the logarithm's mean.
-    masses = _find_normal_masses((ends + mean) * sigma)
-    means = _find_normal_masses((ends - mean) * sigma)  # mass times mean value
-    if not above:
-        is_possible = (masses > 0) & (means > 0)
-        return _Law(means[is_possible] / masses[is_possible], masses[is_possible], 0.0)
+    points = np.exp(logs)
+    ends = np.concatenate([[-np.inf], logs, [np.inf]])
 
-    # Each cell's mass goes to its two ends, so that its mean stays. The lowest cell reaches down to 0. The
-    # mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
-    lower = np.append(0.0, edges)
-    widths = np.diff(lower)
-    to_upper = np.clip((means[:-1] - lower[:-1] * masses[:-1]) / widths, 0.0, masses[:-1])
-    atoms = np.append(masses[:-1] - to_upper, 0.0)
-    atoms[1:] += to_upper
+    # The probability of each cell without and with the example. Ends are converted to standard deviations,
+    # 1 / sigma, from the logarithm's mean. Since the term is the ratio of both densities, the probability
+    # with the example is that without it times the term's mean in the cell.
+    masses = _find_normal_masses((ends + log_mean) * sigma)
+    masses_times_mean = _find_normal_masses((ends - log_mean) * sigma)
+    if not above:
+        is_possible = (masses > 0) & (masses_times_mean > 0)
+        means = masses_times_mean[is_possible] / masses[is_possible]
+        return _Law(means, masses[is_possible], 0.0)
+
+    # Each cell's mass goes to its two ends in such shares that its mean stays. The lowest cell begins at 0.
+    # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
+    values = np.append(0.0, points)
+    widths = np.diff(values)
+    mean_above_lower_end = masses_times_mean[:-1] - values[:-1] * masses[:-1]  # times the mass
+    to_upper_end = np.clip(mean_above_lower_end / widths, 0.0, masses[:-1])
+    atoms = np.append(masses[:-1] - to_upper_end, 0.0)
+    atoms[1:] += to_upper_end
     atoms[-1] += masses[-1]
-    return _Law(lower, atoms, float(means[-1] - masses[-1] * edges[-1]))
+    return _Law(values, atoms, float(masses_times_mean[-1] - masses[-1] * points[-1]))
 
 
 def _find_normal_masses(ends: Array) -> Array:
@@ -131,12 +142,13 @@ def _find_normal_masses(ends: Array) -> Array:
     return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
 
 
-def _add(
+def _average(
     first: _Law, first_terms: int, second: _Law, second_terms: int, above: bool, cells: int
 ) -> _Law:
-    """Returns the law, on a grid, of the mean of all terms of two independent means.
+    """Returns the law of the weighted mean of two independent means, each weighted by its number of terms.
 
-    A mean of terms of the density ratio X is itself at least 0. The grid ascends geometrically.
+    It is the mean of all terms of the two. The terms are those of the density ratio X, all at least 0. The
+    law is put on a grid that ascends geometrically.
 
     Args:
       first: The law of the first mean.
@@ -146,54 +158,58 @@ def _add(
       above: Whether the grid raises delta; else it lowers it (`_discretise_term`).
       cells: The number of cells of the grid.
     """
-    # Every pair of atoms, from the first law (rows) and the second (columns).
-    share = first_terms / (first_terms + second_terms)
+    # The weighted mean of every pair of atoms, from the first law (rows) and the second (columns).
+    share = first_terms / (first_terms + second_terms)  # the weight of the first mean
     values = (share * first.values)[:, None] + (1 - share) * second.values
     masses = first.masses[:, None] * second.masses
     beyond = share * first.beyond + (1 - share) * second.beyond
 
-    # The ends of the grid leave out next to no mass. Where both are the same, 1.001 keeps them apart.
+    # The ends of the grid leave out next to no mass. Where both are the same, the factor keeps them apart.
     low = share * _find_low(first) + (1 - share) * _find_low(second)
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
-    width = math.log(edges[1] / edges[0])
+
+    # The cell of each pair: 0 below the grid, cells + 1 above it. In logarithms all cells are equally wide.
+    log_width = math.log(edges[1] / edges[0])
     values = values.ravel()
     masses = masses.ravel()
-    with np.errstate(divide="ignore"):
-        places = np.floor(np.log(values / low) / width)
-    places = np.clip(places, -1, cells).astype(np.intp) + 1  # 0 below the grid, cells + 1 above it
+    with np.errstate(divide="ignore"):  # a value of 0, of logarithm -inf, lies below the grid
+        places = np.floor(np.log(values / low) / log_width)
+    places = np.clip(places, -1, cells).astype(np.intp) + 1
 
     if not above:  # each cell's mass is drawn together at its mean
-        total = _sum_by_place(places, masses, cells + 2)
-        means = _sum_by_place(places, masses * values, cells + 2)
-        is_possible = total > 0
-        return _Law(means[is_possible] / total[is_possible], total[is_possible], 0.0)
+        totals = _sum_by_place(places, masses, cells + 2)
+        totals_times_mean = _sum_by_place(places, masses * values, cells + 2)
+        is_possible = totals > 0
+        means = totals_times_mean[is_possible] / totals[is_possible]
+        return _Law(means, totals[is_possible], 0.0)
     return _spread(values, masses, places, np.append(0.0, edges), beyond)
 
 
 def _spread(
     values: Array, masses: Array, places: NDArray[np.intp], grid: Array, beyond: float
 ) -> _Law:
-    """Returns the law that results if each atom is split between the grid's points next to it.
+    """Returns the law that results if each atom's mass is split between the two grid points next to it.
 
-    The split keeps each atom's mean. Atoms above the grid go to its last point, and what they exceed it by is
-    added to `beyond`.
+    The split keeps each atom's mean. Atoms above the grid go to its last point, and the mean of what they
+    exceed it by is added to `beyond`.
 
     Args:
-      values: (n,) the atoms' values.
+      values: (n,) the atoms' values, at least 0.
       masses: (n,) the atoms' masses.
       places: (n,) the index of the grid point below each atom, which rounding may miss by 1.
       grid: (m,) points, ascending from 0.
-      beyond: The mean of what exceeds all atoms.
+      beyond: The part of the law's mean that no atom holds.
     """
-    # The index of the point below each atom. The two sums of booleans correct it by 1 where rounding missed
-    # it. It is never the last, so that each atom has a point above it.
+    # The index of the point below each atom, never the last, so that each atom has a point above it. Where
+    # rounding missed the index by 1, the two comparisons correct it.
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
     below -= values < grid[below]
     below = np.clip(below, 0, last - 1)
     below += (values >= grid[below + 1]) & (below < last - 1)
 
+    # An atom above the grid gives all of its mass to the last point, since its share is cut at 1.
     upper_shares = (values - grid[below]) / (grid[below + 1] - grid[below])
     upper = masses * np.clip(upper_shares, 0.0, 1.0)
     atoms = _sum_by_place(below, masses - upper, last + 1)
@@ -222,12 +238,13 @@ def _find_high(law: _Law) -> float:
 
 
 def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistribution":
-    """Returns the privacy loss of an epoch on a grid of losses, for dp-accounting to compose.
+    """Returns the distribution of an epoch's privacy loss on a grid of losses, for dp-accounting to compose.
 
-    X is the ratio of the densities of an epoch's models with the example and without it. Where the example
-    joins, the loss is log X under X's law with the example, which is X times the law without. Where it
-    leaves, the loss is -log X under the law without. A lower bound rounds both losses down. An upper bound
-    splits each atom between the losses next to it, at the same mean of X.
+    X is the ratio of the densities of an epoch's models with the example and without it. Both
+    directions count. In training with the example the loss is log X, under X's law with the example, whose
+    masses are X times those without. In training without the example the loss is -log X, under X's law
+    without it. A lower bound on delta rounds both losses down. An upper bound splits each atom of X between
+    the grid's points next to it, at the same mean of X.
 
     Args:
       law: The law of an epoch's ratio X.
@@ -241,30 +258,32 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     logs = np.log(law.values[positive])
     masses = law.masses[positive]
 
-    # Losses are multiples of `grid`, from `first` times it on. The grid is as fine as the epochs need, but
-    # has a limited number of losses. `below` is the index of the loss below each atom, and leaves room for
-    # a loss above it.
+    # The grid has the values first * grid, (first + 1) * grid, ... of log X, `size` of them. It is as fine as
+    # the epochs need, but has a limited number of values. `below` is the index of the value below each atom,
+    # and leaves room for a value above it.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
     below = np.clip(np.floor(logs / grid).astype(np.intp) - first, 0, size - 2)
 
+    # The masses of log X on the grid, with the example (in) and without it (out), and of infinite losses.
     if not above:
         masses_in = _sum_by_place(below, masses * np.exp(logs), size)
         masses_out = _sum_by_place(below + 1, masses, size)  # log X up, so that -log X goes down
-        surely_in = surely_out = 0.0  # infinite losses are left out, which lowers delta too
+        infinite_in = infinite_out = 0.0  # left out, which lowers delta too
     else:
-        points = np.exp(grid * (first + np.arange(size)))
+        points = np.exp(grid * (first + np.arange(size)))  # the grid's values of X
         upper_shares = (np.exp(logs) - points[below]) / (points[below + 1] - points[below])
         upper = masses * np.clip(upper_shares, 0.0, 1.0)
         masses_out = _sum_by_place(below, masses - upper, size)
         masses_out += _sum_by_place(below + 1, upper, size)
-        masses_in = masses_out * points  # a law with the example is X times the law without
-        # The masses of infinite losses: what no atom holds, and X = 0.
-        surely_in = max(1.0 - float(masses_in.sum()), law.beyond)
-        surely_out = float(law.masses[~positive].sum())
+        masses_in = masses_out * points  # X times the law without the example
+        # With the example, what no atom holds counts as infinite. Without it, -log X is infinite at X = 0.
+        infinite_in = max(1.0 - float(masses_in.sum()), law.beyond)
+        infinite_out = float(law.masses[~positive].sum())
 
-    # The losses of leaving are the negatives, in reverse order.
-    joins = pld_pmf.DensePLDPmf(grid, first, masses_in, surely_in, above)
-    leaves = pld_pmf.DensePLDPmf(grid, -(first + size - 1), masses_out[::-1], surely_out, above)
-    return PrivacyLossDistribution(joins, leaves)
+    # Without the example the losses are the negatives, -log X, in reverse order.
+    least_loss_out = -(first + size - 1)  # in steps of the grid
+    losses_in = pld_pmf.DensePLDPmf(grid, first, masses_in, infinite_in, above)
+    losses_out = pld_pmf.DensePLDPmf(grid, least_loss_out, masses_out[::-1], infinite_out, above)
+    return PrivacyLossDistribution(losses_in, losses_out)

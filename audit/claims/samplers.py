@@ -125,9 +125,9 @@ def make_schedule(
 def weigh_steps(lipschitz: Array) -> StepWeights:
     """Returns how steps of Lipschitz constants (T,) count in the last model, in logarithms.
 
-    W_t is the product of the constants of all steps after step t: a shift in step t counts W_t times in the
-    last model, at most. A constant of 0 erases all shifts before its step, but not the shift of the step
-    itself, which comes after the map.
+    W_t is the product of the constants of all steps after step t: a shift of the model in step t is
+    multiplied by W_t, at most, until the last model. A constant of 0 erases all shifts before its step, but
+    not the shift of the step itself, which comes after the map.
     """
     # The last step that erases what was before it; 0 if there is none.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
@@ -147,12 +147,9 @@ def compute_order_mus(
 ) -> Array:
     """Returns mu (N,) of each order: given the order, the last model is mu-GDP, for noise of deviation 1.
 
-    An order is a list of steps: those in which the example takes part, its participations. W_t is the product
-    of all Lipschitz constants after step t, and s_t = 1 the shift of a participation at step t. The bound is
-    that of `hidden_state`. Blocks of neighbouring participations are pooled until their slopes rise from
-    block to block, where a slope is the sum of W s over the sum of W^2. A step without the example has the
-    slope of the step before it, so that a participation counts the noise from its step to the next
-    participation.
+    An order is a list of steps: those in which the example takes part, its participations. Each moves the
+    model by a shift s_t = 1, of which W_t at most reaches the last model: W_t is the product of all Lipschitz
+    constants after step t. mu is that of `hidden_state.hidden_state_bound`, computed for many orders at once.
 
     Args:
       weights: How the steps count in the last model.
@@ -160,7 +157,7 @@ def compute_order_mus(
       log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
     """
     mus = []
-    for start in range(0, len(orders), _CHUNK):  # in chunks, to save memory
+    for start in range(0, len(orders), _CHUNK):  # chunks of orders, to save memory
         chunk = slice(start, start + _CHUNK)
         chunk_shifts = None if log_shifts is None else log_shifts[chunk]
         mus.append(_compute_chunk_mus(weights, orders[chunk], chunk_shifts))
@@ -170,10 +167,11 @@ def compute_order_mus(
 def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
     """Returns mu (N,) of a chunk of the orders of `compute_order_mus`.
 
-    A participation at step t, with shift s_t, counts W_t s_t. Its noise is the sum of W^2 from step t to the
-    next participation. Participations are pooled into blocks until the slopes of an order's blocks, sum of
-    W s / sum of W^2, grow from each to the next (`_pool`). Then mu^2 is the sum over blocks of
-    (sum of W s)^2 / sum of W^2.
+    A participation at step t, with shift s_t, counts W_t s_t in the last model. The noise that hides it has
+    the variance sum of W^2, over the steps from t to before the next participation. `_pool` joins
+    neighbouring participations into blocks until the slopes of an order's blocks, sum of W s / sum of W^2,
+    grow from each to the next. Then mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2. It is derived
+    in audit/methods/README.md.
 
     Args:
       weights: How the T steps count in the last model; W_t is the weight of step t.
@@ -181,18 +179,19 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
       log_shifts: (N, K) the log of W_t s_t; None for shifts s_t = 1.
     """
     steps = len(weights.log_w)
-    ends = np.minimum(orders, steps)
-    reaches_last_model = (ends < steps) & (ends >= weights.first)
-    log_shifted = log_shifts
-    if log_shifted is None:
-        # An index that stands for no participation is out of range. The last step's weight is read instead,
-        # which `_pool` ignores, since `reaches_last_model` is false there.
-        indices = np.minimum(ends, steps - 1)
-        log_shifted = weights.log_w[indices]
-    blocks = _pool(log_shifted, _log_gaps(weights, ends), reaches_last_model)
+    orders = np.minimum(orders, steps)  # T now stands for no participation
+    # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
+    reaches_last_model = (orders < steps) & (orders >= weights.first)
+    if log_shifts is None:
+        # The index T is out of range. The last step's weight is read in its place, which `_pool` ignores,
+        # since `reaches_last_model` is false there.
+        indices = np.minimum(orders, steps - 1)
+        log_shifts = weights.log_w[indices]
+    log_noises = _compute_log_noises(weights, orders)
+    blocks = _pool(log_shifts, log_noises, reaches_last_model)
     # The arrays of blocks are (K, N). Each order has `counts` blocks; the rows after these mean nothing.
     is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
         squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
     return np.asarray(np.sqrt(squares.sum(axis=0)))
 
@@ -211,72 +210,76 @@ class _Blocks(NamedTuple):
     log_noises: Array
 
 
-def _pool(log_shifted: Array, log_noises: Array, counts_in: NDArray[np.bool_]) -> _Blocks:
-    """Returns the blocks of N orders by pooling adjacent violators, in all orders at once.
+def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> _Blocks:
+    """Returns the blocks of an isotonic regression in each of N orders, by pooling adjacent violators.
 
-    Each participation begins a block on top of its order's stack of blocks. The top absorbs the block below
-    it as long as that block's slope, sum of W s / sum of W^2, is at least its own.
+    The regression makes slopes, sum of W s / sum of W^2, grow from block to block. Each order has a stack of
+    blocks. A participation begins a block on top of it, and the top absorbs the block below it as long as
+    that block's slope is at least its own. All orders are worked on at once.
 
     Args:
-      log_shifted: (N, K) the log of W s of each participation.
+      log_shifts: (N, K) the log of W s of each participation.
       log_noises: (N, K) the log of the sum of W^2 from it to the next participation.
-      counts_in: (N, K) whether there is such a participation, and the last model shows it.
+      takes_part: (N, K) whether there is such a participation, and the last model shows it.
     """
-    size, participations = log_shifted.shape
+    size, participations = log_shifts.shape
     # A stack for each order: `counts` blocks, with logs of their sums and noises, the top block last.
     counts = np.zeros(size, np.intp)
-    sums = np.zeros((participations, size))
-    noises = np.zeros((participations, size))
+    log_sums = np.zeros((participations, size))
+    log_block_noises = np.zeros((participations, size))
     for i in range(participations):
         # Participation i begins a block in the orders that have it.
-        orders_with_i = np.flatnonzero(counts_in[:, i])
-        sums[counts[orders_with_i], orders_with_i] = log_shifted[orders_with_i, i]
-        noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
+        orders_with_i = np.flatnonzero(takes_part[:, i])
+        log_sums[counts[orders_with_i], orders_with_i] = log_shifts[orders_with_i, i]
+        log_block_noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
         counts[orders_with_i] += 1
 
-        # The top block absorbs the block below, again and again, in the orders where their slopes ask for it.
+        # In orders with a block below the top, the top absorbs it where slopes do not rise, and again then.
         merging = orders_with_i[counts[orders_with_i] > 1]
         while len(merging):
             top = counts[merging] - 1
-            top_slope = sums[top, merging] - noises[top, merging]
-            slope_below = sums[top - 1, merging] - noises[top - 1, merging]
-            merging = merging[slope_below >= top_slope]
+            log_top_slope = log_sums[top, merging] - log_block_noises[top, merging]
+            log_slope_below = log_sums[top - 1, merging] - log_block_noises[top - 1, merging]
+            merging = merging[log_slope_below >= log_top_slope]
             top = counts[merging] - 1
-            for totals in (sums, noises):
+            for totals in (log_sums, log_block_noises):
                 merged = np.logaddexp(totals[top - 1, merging], totals[top, merging])
                 totals[top - 1, merging] = merged
             counts[merging] -= 1
             merging = merging[counts[merging] > 1]
-    return _Blocks(counts, sums, noises)
+    return _Blocks(counts, log_sums, log_block_noises)
 
 
-def _log_gaps(weights: StepWeights, ends: Steps) -> Array:
-    """Returns the log of the sum of W^2 from each participation's step to the next participation (N, K).
+def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
+    """Returns the log of the sum of W^2 from each participation's step to before the next one's, (N, K).
 
-    The sum is a difference of two sums over earlier steps, and also of two sums over later steps. It is
-    computed from the smaller sums, which is more precise. It contains at least the W^2 of its first step.
+    The sum is a difference in two ways. It is the sum before the next participation less the sum before this
+    one. It is also the sum from this participation on less the sum from the next on. What is subtracted
+    should be small, for precision: the way whose subtrahend is smaller is taken.
 
     Args:
       weights: How the steps count in the last model.
-      ends: (N, K) the steps of participations, ascending; T where there is none.
+      orders: (N, K) the steps of participations, ascending; T where there is none.
     """
     steps = len(weights.log_w)
-    # The step of the next participation, T after the last.
-    following = np.column_stack([ends[:, 1:], np.full(len(ends), steps)])
-    before = weights.log_before[ends]
-    after = weights.log_after[following]
-    # The logs of both differences, log(e^a - e^b) = a + log(1 - e^(b - a)).
-    with np.errstate(divide="ignore", invalid="ignore"):
-        forward = weights.log_before[following]
-        forward = forward + np.log(-np.expm1(np.minimum(before - forward, 0.0)))
-        backward = weights.log_after[ends]
-        backward = backward + np.log(-np.expm1(np.minimum(after - backward, 0.0)))
-    gaps = np.where(before < after, forward, backward)
+    following = np.column_stack([orders[:, 1:], np.full(len(orders), steps)])  # T after the last
+    log_before = weights.log_before[orders]
+    log_before_following = weights.log_before[following]
+    log_from = weights.log_after[orders]
+    log_from_following = weights.log_after[following]
 
-    # The W^2 of the first step, in place of a smaller result of rounding, or of NaN. Where there is no
-    # participation, the last step's is read, and the result means nothing.
-    least = 2 * weights.log_w[np.minimum(ends, steps - 1)]
-    return np.asarray(np.fmax(gaps, least))
+    # The log of a difference is log(e^a - e^b) = a + log(1 - e^(b - a)), with b at most a but for rounding.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drop_before = np.minimum(log_before - log_before_following, 0.0)
+        by_sums_before = log_before_following + np.log(-np.expm1(drop_before))
+        drop_from = np.minimum(log_from_following - log_from, 0.0)
+        by_sums_from = log_from + np.log(-np.expm1(drop_from))
+    log_noises = np.where(log_before < log_from_following, by_sums_before, by_sums_from)
+
+    # The sum is at least the W^2 of its first step, which replaces a smaller result of rounding, or NaN.
+    # Where there is no participation, the last step's is read, and the result means nothing.
+    log_least = 2 * weights.log_w[np.minimum(orders, steps - 1)]
+    return np.asarray(np.fmax(log_noises, log_least))
 
 
 def compute_log_deltas(mus: Array, epsilon: float) -> Array:
@@ -294,10 +297,10 @@ def compute_log_deltas(mus: Array, epsilon: float) -> Array:
 
 
 def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon at delta of a mechanism that is drawn among mu-GDP mechanisms.
+    """Returns an upper bound on epsilon at delta of a mixture: a mechanism drawn at random among several.
 
-    It is the epsilon at which the mean of their deltas is `delta`, rounded up. The mixture's own delta is at
-    most that mean.
+    Each of these is mu-GDP, with a mu of its own. The mixture's delta is at most the mean of their deltas.
+    The result is the epsilon at which that mean is `delta`, rounded up.
 
     Args:
       mus: (N,) mu of each mechanism.
@@ -306,17 +309,17 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
     """
 
     def exceeds(epsilons: Array) -> NDArray[np.bool_]:
-        """Returns (1,) whether the mixture's delta at epsilons (1,) is above the given delta."""
+        """Returns (1,) whether the mean delta at epsilons (1,) is above the given delta."""
         log_deltas = compute_log_deltas(mus, float(epsilons[0]))
         return np.array([np.exp(log_deltas) @ shares > delta])
 
-    # That of the worst mechanism alone.
-    highest = conversions.epsilon_from_mu(float(mus.max()), delta)
-    if not exceeds(np.zeros(1))[0]:
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism alone
+    if not exceeds(np.zeros(1))[0]:  # even an epsilon of 0 is enough
         return 0.0
-    # An array of one interval: `bisect_all` gives its upper end too, so that epsilon rounds up.
-    _, high = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
-    return float(high[0])
+    # `bisect_all` takes arrays of intervals, here with a single interval. The mean delta is above `delta` at
+    # its lower end, and not at its upper end, which therefore is the bound.
+    _, upper_ends = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
+    return float(upper_ends[0])
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -348,9 +351,12 @@ def bound_one_of_each_epoch(
     """Returns the bound on the last model's epsilon where each epoch has the example in a single random step.
 
     All steps of the epoch have the same probability, as for shuffled batches, balls in bins and random
-    allocation. An order is the list of the example's steps, one for each epoch. Few orders are enumerated.
-    Many are simulated: the example's places in the last epochs, which matter most, are cut into strata, and
-    the same number of orders is drawn in each stratum.
+    allocation. An order is the list of the example's steps, a step for each epoch. The adversary does not
+    know it. The bound is that on the mixture of all orders, each of which is mu-GDP.
+
+    If there are few orders, all of them are enumerated. Otherwise orders are simulated, by stratified
+    sampling: the example's places in the last epochs matter most, so these are cut into intervals. A stratum
+    is a combination of intervals, and the same number of orders is drawn in each stratum.
 
     Args:
       schedule: The steps of training.
@@ -361,24 +367,27 @@ def bound_one_of_each_epoch(
     """
     batches = schedule.batches
     epochs = schedule.epochs
-    weights = weigh_steps(schedule.lipschitz)
+    sigma = schedule.noise_multiplier
+    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
     if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
         places = np.array(list(itertools.product(range(batches), repeat=epochs)))
         orders = places + batches * np.arange(epochs)  # from places in an epoch to steps of the run
-        mus = compute_order_mus(weights, orders) / schedule.noise_multiplier
-        equal = np.full(len(mus), 1 / len(mus))
-        return MixtureLimit(mix_epsilon(mus, equal, delta), 0.0, len(mus), float(mus.max()))
+        mus = compute_order_mus(weights, orders) / sigma  # for noise of deviation sigma
+        equal_shares = np.full(len(mus), 1 / len(mus))
+        epsilon = mix_epsilon(mus, equal_shares, delta)
+        return MixtureLimit(epsilon, error=0.0, orders=len(mus), mu=float(mus.max()))
 
-    # A row of `mus` has an order from each stratum. Rows are drawn in chunks, to save memory.
+    # `mus` (draws, strata) has in each row the mu of an order from every stratum. Rows are filled in chunks,
+    # to save memory.
     strata = _cut_last_epochs(batches, epochs, min(MOST_STRATA, most_enumerated))
     draws = max(simulated // len(strata.shares), _LEAST_DRAWS)
     rng = np.random.default_rng(seed)
     mus = np.empty((draws, len(strata.shares)))
     rows_at_once = max(_CHUNK // len(strata.shares), 1)
     for start in range(0, draws, rows_at_once):
-        rows = mus[start : start + rows_at_once]  # a view, which is filled below
+        rows = mus[start : start + rows_at_once]  # a view of `mus`, which is filled below
         places = rng.integers(0, batches, (*rows.shape, epochs))
-        # In the last epochs, places are drawn anew, from each stratum's own intervals.
+        # In the last epochs, places from each stratum's own intervals replace these.
         last_epochs = strata.lows.shape[1]
         last_shape = (*rows.shape, last_epochs)
         last_places = rng.integers(strata.lows, strata.highs, last_shape)
@@ -387,7 +396,6 @@ def bound_one_of_each_epoch(
         rows[:] = compute_order_mus(weights, orders.reshape(-1, epochs)).reshape(rows.shape)
 
     worst = _compute_worst_mus(schedule, weights, strata)
-    sigma = schedule.noise_multiplier
     epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
     return MixtureLimit(epsilon, ERROR, mus.size, float(worst.max()) / sigma)
 
@@ -406,27 +414,31 @@ class _Strata(NamedTuple):
 
 
 def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
-    """Cuts the example's places in the last epochs into strata, finest near the end of an epoch.
+    """Cuts the orders of an example's steps into strata, by its places in the last epochs.
 
-    Places near the end matter most: fewer steps come after them.
+    A place is the index of a step within its epoch, from 0 to batches - 1. An epoch's places are cut into
+    intervals, which are shortest near the epoch's end. There places matter most, since fewer steps come
+    after them. A stratum has an interval for each of the last epochs, and any places before these epochs.
 
     Args:
       batches: The number of places in an epoch.
       epochs: The number of epochs.
       most: The largest number of strata.
     """
-    cells = min(batches, _POSITIONS, most)
-    # The number of last epochs that are cut into cells: the largest for which cells**last_epochs is at most
-    # `most`. 1e-9 makes up for rounding, and 2 avoids the logarithm of a single cell, which is 0.
+    cells = min(batches, _POSITIONS, most)  # the number of intervals
+    # The number of last epochs that are cut: the largest for which cells**last_epochs is at most `most`. 1e-9
+    # makes up for rounding, and 2 avoids a division by the logarithm of a single cell, which is 0.
     last_epochs = min(int(math.log(most) / math.log(max(cells, 2)) + 1e-9), epochs)
+
     # Edges are distances from the epoch's end, plus 1, since a geometric grid cannot begin at 0.
     edges = np.unique(np.geomspace(1, batches + 1, cells + 1).round().astype(np.int64))
-    if batches == cells:  # every place is a cell, of which rounding would merge some
+    if batches == cells:  # every place is an interval, of which rounding would merge some
         edges = np.arange(1, batches + 2)
     lows = np.sort(batches + 1 - edges[1:])
-    highs = np.sort(batches + 1 - edges[:-1])
-    # A stratum is a combination of a cell for each of the last epochs. The shape is given for the case of no
-    # last epoch, with a single, empty combination.
+    highs = np.sort(batches + 1 - edges[:-1])  # each is the place after an interval's last
+
+    # A stratum is a combination of an interval for each of the last epochs. The shape is given for the case
+    # of no last epoch, with a single, empty combination.
     combinations = list(itertools.product(range(len(lows)), repeat=last_epochs))
     cells_of_strata = np.array(combinations, np.intp).reshape(len(combinations), last_epochs)
     shares = ((highs - lows) / batches)[cells_of_strata].prod(axis=1)
@@ -434,12 +446,13 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
 
 
 def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _Strata) -> Array:
-    """Returns a bound (S,) on mu of each stratum's orders: the mu of an order that is at least as bad.
+    """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
-    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So it rises with every W_t s_t, and
-    when a participation moves to a later step with the same W_t s_t. The bad order therefore has, in each
-    epoch, the last place that the stratum allows, with the largest W of all places up to it in the epoch.
+    sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and
+    when a participation moves to a later step at the same W_t s_t. The bound is the mu of a made-up order
+    that is at least as bad as all others in the stratum. In each epoch it takes part at the last place that
+    the stratum allows, with the largest W of all places up to it in the epoch.
 
     Args:
       schedule: The steps of training.
@@ -448,17 +461,21 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     """
     batches = schedule.batches
     epochs = schedule.epochs
-    ends = batches * np.arange(1, epochs + 1) - 1  # each epoch's last step
+
+    # At first no place is ruled out: each stratum (row) has the last step of each epoch (column), with the
+    # largest W of the epoch.
+    epoch_ends = batches * np.arange(1, epochs + 1) - 1
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
-    orders = np.tile(ends, (len(strata.shares), 1))
+    orders = np.tile(epoch_ends, (len(strata.shares), 1))
     log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
 
-    # Strata limit the place in the last epochs alone: epoch i from the end, for i = 1, 2, ...
+    # In the last epochs a stratum allows only some places. Epoch -i is the i-th from the end.
     last_epochs = strata.lows.shape[1]
     for i in range(1, last_epochs + 1):
-        orders[:, -i] = batches * (epochs - i) + strata.highs[:, -i] - 1
-        highest = np.maximum.accumulate(log_w[epochs - i])
-        log_shifts[:, -i] = highest[strata.highs[:, -i] - 1]
+        last_places = strata.highs[:, -i] - 1
+        orders[:, -i] = batches * (epochs - i) + last_places
+        largest_so_far = np.maximum.accumulate(log_w[epochs - i])
+        log_shifts[:, -i] = largest_so_far[last_places]
     return compute_order_mus(weights, orders, log_shifts)
 
 
@@ -471,10 +488,12 @@ def bound_poisson(
 ) -> MixtureLimit:
     """Returns the bound on the last model's epsilon for Poisson sampling, with the same rate in each step.
 
-    An order is the list of the steps that have the example. With few steps all orders are enumerated.
-    Otherwise orders are simulated, and each mu is cut at that of a worst order. The worst order has, among
-    the last 1, 2, 4, ... steps, as many participations as nearly all orders have at most. For the other
-    orders, which have more, a thousandth of delta is set aside.
+    An order is the list of the steps that have the example. The adversary does not know it. The bound is that
+    on the mixture of all orders, each of which is mu-GDP. With few steps all orders are enumerated.
+
+    Otherwise orders are simulated. A bound on their mean delta needs an upper limit on mu. It is the mu of a
+    made-up order that is worse than nearly all others (`_find_latest_steps`). The orders that may be worse
+    have a probability of at most a thousandth of delta, which is set aside for them.
 
     Args:
       schedule: The steps of training.
@@ -487,71 +506,81 @@ def bound_poisson(
         rate = 1 / schedule.batches
     steps = schedule.insertable
     sigma = schedule.noise_multiplier
-    weights = weigh_steps(schedule.lipschitz)
-    no_step = len(schedule.lipschitz)  # stands for no participation, after all participations
+    weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
+    no_step = len(schedule.lipschitz)  # stands for no participation; greater than any step
     if 2**steps <= MOST_ENUMERATED:
+        # Every combination of steps with and without the example, (orders, steps).
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
         orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
         mus = compute_order_mus(weights, orders) / sigma
         shares = rate**counts * (1 - rate) ** (steps - counts)
-        return MixtureLimit(mix_epsilon(mus, shares, delta), 0.0, len(orders), float(mus.max()))
+        epsilon = mix_epsilon(mus, shares, delta)
+        return MixtureLimit(epsilon, error=0.0, orders=len(orders), mu=float(mus.max()))
 
     # The worst order has late participations. Each counts with the largest W of its step and all before it.
     # `[None]` makes it an array of a single order.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
-    highest = np.maximum.accumulate(weights.log_w[:steps])
-    worst = compute_order_mus(weights, latest[None], highest[latest][None])
+    largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
+    worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
+
     rng = np.random.default_rng(seed)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < simulated:
-        # From each participation to the next, the number of steps is geometric. An order with more
-        # participations than the worst order is cut short; _DROPPED * delta pays for it.
+        # From each participation to the next, the number of steps is geometric. Orders are cut short after as
+        # many participations as the worst order has; those with more are part of what is set aside.
         gaps = rng.geometric(rate, (_CHUNK, len(latest)))
         orders = np.cumsum(gaps, axis=1) - 1
         drawn.append(compute_order_mus(weights, np.where(orders < steps, orders, no_step)))
-    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]  # a column: a single stratum
+    # The mu of an order that is worse is cut at the limit. As a column, the orders are a single stratum.
+    simulated_mus = np.minimum(np.concatenate(drawn), worst)[:, None]
     remaining_delta = (1 - _DROPPED) * delta
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
-    # No order leaks more than a participation in every step.
-    everywhere = compute_order_mus(weights, np.arange(steps)[None], highest[None])
+    # No order at all leaks more than participation in every step, which bounds mu without exception.
+    everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
     return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
-    """Returns steps of participations, ascending, that come no earlier than those of nearly all orders.
+    """Returns steps of participations (K,), ascending, that come no earlier than those of nearly all orders.
 
-    There is a limit on the number of participations among the last 1, 2, 4, ... and among all steps. An order
-    keeps to all limits except with probability `dropped`. The steps returned are the latest that keep to
-    them.
+    Late participations leak most. So there are limits on the number of participations among the last 1, 2, 4,
+    ... and among all steps. A random order meets all limits, except with a probability of at most `dropped`.
+    The result is the order with the latest and most participations that still meets them.
 
     Args:
       steps: The number of steps of training.
       rate: The probability with which each step has the example.
       dropped: The probability of the orders that are left out.
     """
+    # The limit on participations among the last 1, 2, 4, ... steps: a quantile of their binomial law. Each
+    # limit may fail with an equal share of `dropped`.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
-    # The limits on participations among so many last steps. Each may fail with an equal share of `dropped`.
-    most = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
-    # Each limit allows some participations beyond those within fewer last steps. They take the latest steps
-    # before these.
+    limits = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
+
+    # From the end of training backwards: the steps within `shorter` of the end have `taken` participations
+    # already. Where the next limit allows more, these take the latest steps before them.
     distances: list[int] = []  # from the last step
     taken = 0
-    for shorter, limit in zip(np.append(0, lengths[:-1]), most, strict=True):
+    for shorter, limit in zip(np.append(0, lengths[:-1]), limits, strict=True):
         added = max(int(limit) - taken, 0)
         distances.extend(range(shorter, shorter + added))
         taken += added
+
+    # In theory no range overlaps the next, or reaches back before the first step. This makes sure of it.
     unique = np.unique(np.array(distances, np.int64))
     return np.sort(steps - 1 - unique[unique < steps])
 
 
 def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> float:
-    """Returns an epsilon at which the mean over orders of their delta is at most `delta`.
+    """Returns an upper bound on epsilon of the mixture of all orders, from orders that were simulated.
 
-    The statement is false with a probability of at most ERROR, over the simulation. A row of simulated orders
-    has an order from every stratum, so that its weighted sum of deltas is a draw whose mean is that over all
-    orders. `limit_mean` bounds this mean at each of a grid of epsilons. Bisection seeks the least epsilon of
-    the grid whose bound is low enough.
+    The mixture's delta is at most the mean of all orders' deltas. At the epsilon that is returned this mean
+    is at most `delta`, except with a probability of at most ERROR, over the simulation.
+
+    A row of simulated orders has an order from every stratum. The sum of their deltas, weighted by the
+    strata's probabilities, is a draw whose mean is that over all orders. `limit_mean` bounds this mean at
+    each epsilon of a grid, and bisection seeks the least epsilon whose bound is low enough.
 
     Args:
       mus: (R, S) mu of simulated orders, a row for each draw of an order from every stratum.
@@ -561,7 +590,8 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
     """
     highest = conversions.epsilon_from_mu(float(worst.max()), delta)
     grid = np.linspace(0.0, highest, _EPSILONS + 1)
-    # Both limits of `limit_mean` may fail, at each of the epsilons: each gets an equal share of the error.
+    # `limit_mean` uses two limits, each of which may fail at each of the epsilons: all get an equal share of
+    # the error.
     log_inverse_error = math.log(2 * _EPSILONS / ERROR)
 
     def is_bounded(epsilon: float) -> bool:
@@ -570,8 +600,9 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
+    # Indices of the grid. The mean delta is low enough at `high`, where even the worst orders' are.
     low = -1  # before the grid, so that epsilon 0 is tried too
-    high = _EPSILONS  # where even the worst order leaks no more
+    high = _EPSILONS
     while high - low > 1:
         middle = (low + high) // 2
         if is_bounded(float(grid[middle])):
@@ -584,8 +615,8 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
 def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     """Returns an upper limit of the mean of independent values (R,) from 0 to `most`.
 
-    It is the lower of two limits. Each is below the mean with a probability of at most the error, so that the
-    result is below it with a probability of at most twice the error.
+    It is the lower of two limits. Each is wrong, below the mean, with a probability of at most the error. So
+    the result is wrong with a probability of at most twice the error.
 
     The first is the empirical Bernstein inequality (Maurer and Pontil, 2009, Theorem 11). The second is the
     relative-entropy form of Hoeffding's inequality (1963, Theorem 1): the least m at which
@@ -596,14 +627,17 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
       most: The largest possible value.
       log_inverse_error: log(1 / error), with the error of each limit.
     """
-    if most == 0:
+    if most == 0:  # all values are 0
         return 0.0
     draws = len(values)
     mean = float(values.mean())
+
+    # The empirical Bernstein inequality.
     bernstein_log = log_inverse_error + math.log(2)  # the theorem has log(2 / error)
     spread = math.sqrt(2 * float(values.var(ddof=1)) * bernstein_log / draws)
     bernstein = mean + spread + 7 * most * bernstein_log / (3 * (draws - 1))
 
+    # Hoeffding's inequality, of values over `most`, by bisection from their mean up to 1.
     share = min(mean / most, 1.0)  # rounding may raise it above 1
 
     def is_excluded(mean_share: float) -> bool:

@@ -16,12 +16,12 @@ def compute_shuffled_epsilon(
 ) -> float:
     """Returns a lower bound on epsilon where examples are shuffled in each epoch and cut into batches.
 
-    The adversary sees all models. The worst case is that of Chua et al. (2024, "How private are DP-SGD
-    implementations?", Section 4): the example's gradient is C, and all others are -C. So the sum of its batch
-    lies 2 C above the other sums, or 1 C above them where the example is zeroed out. The adversary looks at
-    the largest sum of the epoch, which is sorted into buckets. Epochs compose, since each is shuffled afresh
-    (Chua et al., 2024, arXiv 2411.04205). An optimistic grid of privacy losses keeps the result a lower
-    bound.
+    The adversary sees all models. The bound is the epsilon of a bad case, that of Chua et al. (2024, "How
+    private are DP-SGD implementations?", Section 4): the example's gradient is C, and all others are -C. So
+    the sum of its batch lies 2 C above the other sums. In the world without the example its gradient is 0
+    instead, and the sum lies 1 C above the others. The adversary looks only at which bucket has the largest
+    noisy sum of an epoch. Epochs compose, since each is shuffled afresh (Chua et al., 2024, arXiv
+    2411.04205). Privacy losses are rounded down, so that the result stays a lower bound.
 
     Args:
       noise_multiplier: sigma.
@@ -29,17 +29,19 @@ def compute_shuffled_epsilon(
       epochs: The number of epochs.
       delta: The delta of epsilon.
     """
-    # Sums are in units of C, above those of the other batches. The largest noise of b sums is about
-    # sigma sqrt(2 log b), and 6 sigma more leave next to nothing above the last bucket's edge.
+    # The edges of buckets; a bucket without an end lies below the first edge, and another above the last.
+    # Sums are in units of C, above the mean of the other batches' sums. The largest noise of b sums is about
+    # sigma sqrt(2 log b), and 6 sigma more leave next to nothing above the last edge.
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)
 
     def compute_log_masses(shift: float) -> NDArray[np.float64]:
-        """Returns the log probability of each bucket of the largest of b sums, of which one is shifted.
+        """Returns (buckets,) the log probability that the largest of b noisy sums lies in each bucket.
 
-        The sums are independent and normal, of deviation sigma. Their largest is below an edge if all of them
-        are, so that its cdf is a product.
+        The sums are independent and normal, of deviation sigma. The largest is below an edge if all of them
+        are, so that its distribution function is a product. Buckets lie between neighbouring `edges`, below
+        the first and above the last.
 
         Args:
           shift: The mean of the sum of the example's batch. The other b - 1 sums have mean 0.
@@ -50,7 +52,9 @@ def compute_shuffled_epsilon(
         with np.errstate(divide="ignore"):  # the log of an impossible bucket is -inf
             return np.log(np.diff(cdf))
 
-    return compute_least_epsilon(compute_log_masses(2.0), compute_log_masses(1.0), epochs, delta)
+    with_example = compute_log_masses(2.0)
+    without_example = compute_log_masses(1.0)
+    return compute_least_epsilon(with_example, without_example, epochs, delta)
 
 
 def compute_least_epsilon(
@@ -60,10 +64,11 @@ def compute_least_epsilon(
     delta: float,
     grid: float = LEAST_GRID,
 ) -> float:
-    """Returns a lower bound on epsilon of compositions of a mechanism whose output is a bucket.
+    """Returns a lower bound on epsilon of compositions of a mechanism whose output is one of some buckets.
 
-    Three simplifications can only lower epsilon: privacy losses are rounded down to a grid, buckets that only
-    one world has are left out, and only the direction in which the example is added counts.
+    Three simplifications can only lower epsilon. Privacy losses are rounded down to a grid. Buckets that are
+    possible in a single world only are left out. And only the direction counts in which a loss is the log of
+    a bucket's probability with the example over that without it.
 
     Args:
       inside: (buckets,) the log probability of each bucket with the example.
@@ -74,15 +79,16 @@ def compute_least_epsilon(
     """
     from dp_accounting.pld import privacy_loss_distribution
 
+    # The buckets that are possible in both worlds, in dp-accounting's form {bucket: log probability}.
     common_inside = {}
     common_outside = {}
     for bucket in np.flatnonzero(np.isfinite(inside) & np.isfinite(outside)):
         common_inside[int(bucket)] = float(inside[bucket])
         common_outside[int(bucket)] = float(outside[bucket])
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
-        common_outside,
-        common_inside,
-        pessimistic_estimate=False,
+        log_probability_mass_function_lower=common_outside,  # losses are log(upper / lower)
+        log_probability_mass_function_upper=common_inside,
+        pessimistic_estimate=False,  # losses are rounded down
         value_discretization_interval=grid,
     )
     with np.errstate(over="ignore"):  # exponentials of large losses become infinite

@@ -292,19 +292,19 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
 def _make_command(paths: Sequence[Path]) -> str:
     """Returns the command line that draws this conclusion again, in the folder of the scores' files.
 
-    It has all flags in _DECIDING that were given, so that whoever reads the report can repeat it.
+    A report shows it, so that readers can repeat the analysis. It has all flags in _DECIDING that were given.
     """
     names = ",".join(path.name for path in paths)
     words = [started.command("bound"), shlex.quote(f"--scores={names}")]
     for flag in _DECIDING:
         value = FLAGS[flag].value
-        if value is None or value is False:
+        if value is None or value is False:  # not given
             continue
-        if value is True:
+        if value is True:  # a flag without a value
             words.append(f"--{flag}")
             continue
         if isinstance(value, float):
-            text = f"{value:.12g}"
+            text = f"{value:.12g}"  # more digits than anybody types
         elif isinstance(value, list):
             text = ",".join(value)
         else:

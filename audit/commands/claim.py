@@ -170,11 +170,16 @@ def _read_loader() -> _Definitions:
         f"{path.name} has no {function}: define a loader, or seed -> batches",
     )
     loader = definitions[function]
+
+    # The size of the data set: as the file defines it, or that of the `dataset` of a loader. A function has
+    # no such attribute.
     examples = definitions.get("examples")
-    if examples is None:  # only a loader knows its data set
+    if examples is None:
         has_size = hasattr(getattr(loader, "dataset", None), "__len__")
         require(has_size, f"{path.name} has no examples: define examples, the size of the data set")
         examples = count_examples(loader, None)
+
+    # The sampling rate: as the file defines it, or 1 / the number of batches of a pass.
     draw = make_draw(loader)
     rate = definitions.get("sampling_rate")
     if rate is None:
@@ -208,11 +213,12 @@ def _name_loader(loader: _Definitions) -> _Loader:
     """Returns the sampler that draws a loader's batches, as the check of batches recognises it.
 
     The number of batches in an epoch is 1 / the sampling rate, rounded. Raises InputError where no sampler
-    with a known bound draws such batches.
+    with a proven bound draws such batches.
     """
     report = check_batches(loader.draw, loader.examples, loader.rate)
-    kind = report.figures["kind"]
-    if kind == "shuffled" and _repeats(loader.draw):  # batches in a fixed order
+    kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
+    # The check calls batches "shuffled" even if they come in the same order in every pass.
+    if kind == "shuffled" and _repeats(loader.draw):
         kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")

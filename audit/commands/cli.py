@@ -176,9 +176,10 @@ def _find_command_flags() -> list[flags.Flag[Any]]:
 
 
 def _find_groups() -> dict[str, str]:
-    """Returns the group in --help of each common flag, by the flag's name.
+    """Returns the group in --help of each flag that several commands share, by the flag's name.
 
-    A command's own flags are not among them: they are in _COMMAND_GROUP.
+    These are the flags of a setting's fields, and those in _GROUPS. A command's own flags are not among them:
+    --help shows them first, in _COMMAND_GROUP.
     """
     from audit.settings.make import fields
 
@@ -319,8 +320,8 @@ def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     """Returns the audit's setting that the flags describe.
 
-    With --steps, or a sampler that goes by epochs, the number of insertions follows from these. The default
-    of --insertions is then left out.
+    With --steps, or with a sampler that draws by epochs, the number of insertions follows from the steps or
+    the epochs. Then --insertions counts only if the user gives it.
 
     Args:
       names: the names of the fields whose flags are read; by default all.
@@ -329,9 +330,9 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
     from audit.settings.make import setting_of
 
     given = {**values(None, names), **fixed}
-    gives_steps = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
-    if gives_steps and "insertions" in given and not flags.FLAGS["insertions"].present:
-        del given["insertions"]  # only its default, which would contradict the steps
+    fixes_insertions = given.get("steps") is not None or _counts_epochs(given.get("sampler"))
+    if fixes_insertions and "insertions" in given and not flags.FLAGS["insertions"].present:
+        del given["insertions"]  # the flag's default, which could contradict the steps or epochs
     return setting_of(**given)
 
 

@@ -71,15 +71,15 @@ def run(program: Program) -> None:
 
 
 def _run(program: Program) -> None:
-    """Runs the command that the first argument names, or prints the help.
+    """Runs the command that the first argument names, or prints the help or the version.
 
     Exits with status 2 where there is no such command. A command's module answers --help itself. Only where
     absl, which parses flags, is not installed yet, the module's docstring is printed instead.
     """
     command, flags = split_arguments(program, sys.argv[1:])
-    modules = {name: module for name, module, _ in commands(program.packages)}
+    modules = {name: module for name, module, _ in commands(program.packages)}  # by command
     is_help = command in _HELP_COMMANDS
-    asks_for_flags = not HELP_FLAGS.isdisjoint(flags)
+    asks_for_flags = not HELP_FLAGS.isdisjoint(flags)  # such as "bound --help"
     if command == _VERSION and not flags:
         _print_whole(f"{started.INSTALLED} {__version__}")
         return
@@ -87,7 +87,7 @@ def _run(program: Program) -> None:
         _print_whole(_format_usage(program))
     elif is_help and flags[0] in modules:  # such as "help bound"
         _print_whole(_read_help(modules[flags[0]]))
-    elif is_help or command not in modules:
+    elif is_help or command not in modules:  # such as "help bond", or "bond"
         unknown = flags[0] if is_help else command
         print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
@@ -96,7 +96,8 @@ def _run(program: Program) -> None:
         print(f"{_read_help(modules[command])}\n\n{later}")
     else:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # in C++ log fatal errors only
-        sys.argv = [sys.argv[0], *flags]  # the module's own command line has no command's name
+        # The module runs as the main program. Its command line has no command's name.
+        sys.argv = [sys.argv[0], *flags]
         runpy.run_module(modules[command], run_name="__main__", alter_sys=True)
 
 

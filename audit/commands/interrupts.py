@@ -36,7 +36,7 @@ def install() -> None:
     changes nothing.
     """
     handled = [s for s in _SIGNALS if signal.getsignal(s) not in (signal.SIG_IGN, _interrupt)]
-    if not handled:
+    if not handled:  # all are ignored, or handled since an earlier call
         return
     # Python writes the number of each signal into the pipe. It must not block where the pipe is full.
     reading, writing = os.pipe()
@@ -79,7 +79,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         return
     _HAS_COME.set()
     sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
-    while frame is not None:  # the frame that was executing, and its callers
+    # The frame that was executing, and its callers: none may be in the code of imports or process starts.
+    while frame is not None:
         if frame.f_code.co_filename.endswith(_FRAGILE):
             return  # `_watch` ends the process
         frame = frame.f_back

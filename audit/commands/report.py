@@ -145,6 +145,9 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
 
     audits = stored.audits(root)
     are_named = FLAGS.setting not in (None, "all")
+
+    # There must be an audit that can be read. Where the user names single audits, an unreadable audit is
+    # enough here: `_find_named` gives the reason if it is among those named.
     others = f" ({audits.others} with other results)" if audits.others else ""
     default_fix = f"{started.training_hint()}, or name another folder"
     # If all audits that are there are unreadable, the message gives the reason of the first.
@@ -154,6 +157,7 @@ def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject],
         f"--out={root} holds no audits{others}: {fix}",
     )
 
+    # The folders of the page's audits, newest first unless the user names them.
     if are_named:
         folders = _find_named(audits)
     else:
@@ -207,7 +211,7 @@ def _find_named(audits: Audits) -> list[Path]:
     """
     chosen = []
     for name in FLAGS.setting.split(","):
-        # Folders that can't be read are among them: naming such an audit is refused with its own reason.
+        # Folders that can't be read are searched too: for such a name the message below gives the reason.
         folders = [
             folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)
         ]
@@ -215,9 +219,10 @@ def _find_named(audits: Audits) -> list[Path]:
         require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
         _require_unique(name, folders)
         folder = folders[0]
-        require(folder not in audits.refused, audits.refused.get(folder, ""))
+        why_unreadable = audits.refused.get(folder, "")
+        require(folder not in audits.refused, why_unreadable)
         chosen.append(folder)
-    return list(dict.fromkeys(chosen))
+    return list(dict.fromkeys(chosen))  # two names may have the same folder
 
 
 def _require_unique(name: str, folders: Sequence[Path]) -> None:

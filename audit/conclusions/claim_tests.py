@@ -58,27 +58,29 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of canaries that were in.
 
-    Bets win capital where more of these scores exceed thresholds than the curve allows.
+    Bets win capital where more of these scores exceed thresholds than the curve allows. A large capital is
+    evidence against the claim.
 
     Returns:
       None where no curve is claimed. None, too, where the scores of canaries that were out refute the law
       that the bets assume of them.
     """
     power = _find_power(conclusion)
+    # The law is tested for several runs with fresh directions. The bound by this law then does not hold.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
     bets = _find_bets(conclusion)
-    counted = exact_null.count_exceedances(bets.design)
-    log_capital = bets.compute_log_capital(counted, power)
-    return claimed_curve.judge_capital(log_capital, counted.in_order, conclusion.confidence)
+    exceedances = exact_null.count_exceedances(bets.design)
+    log_capital = bets.compute_log_capital(exceedances, power)  # (runs,)
+    return claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
 
 
 def _find_least_departure(conclusion: Conclusion) -> Departure | None:
-    """Returns the smallest departure from the stated noise that runs like these would refute.
+    """Returns the smallest lack of noise that runs like these would refute, by simulations.
 
-    A departure is a ratio below 1 of the real noise to the stated noise. None where no ratio that was tried
-    would be refuted.
+    It is a `Departure`: a ratio below 1 of the real noise to the stated noise, where the ratio nearest to 1
+    counts. None where no ratio that was tried would be refuted.
     """
     power = _find_power(conclusion)
     upper = conclusion.tightest
@@ -87,8 +89,8 @@ def _find_least_departure(conclusion: Conclusion) -> Departure | None:
     bets = _find_bets(conclusion)
     summary = exact_null.summarise_design(bets.design)
     if upper.mu is not None:
-        # With the stated noise a score's mean, in standard deviations of a score that is out, is at most mu.
-        # Simulations leave out what chance has added to that.
+        # Simulations start from scores as they are under the stated noise. Then their mean, in standard
+        # deviations of a score that is out, is at most mu. A larger observed mean is cut to that.
         summary = summary._replace(mean=min(summary.mean, upper.mu))
     log_rates = exact_null.count_exceedances(bets.design).log_rates
     return find_least_departure(
@@ -112,8 +114,9 @@ def _find_bets(conclusion: Conclusion) -> _Bets:
 def _find_power(conclusion: Conclusion) -> Power | None:
     """Returns the largest true-positive rate that the claims allow, as a function of false-positive rates.
 
-    It is the limit of the tightest upper bound, if that bounds mu, or the limit of the claim. Where both are
-    known and differ, it is the smaller of the two. None where neither is known.
+    Two curves may limit it: that of mu-GDP, if the tightest upper bound bounds mu, and that of the claim on
+    the mechanism. Where there are both, the smaller of the two counts at each rate. None where there is
+    neither.
     """
     upper = conclusion.tightest
     assert upper is not None  # else nothing is claimed, and nothing is tested
@@ -121,17 +124,20 @@ def _find_power(conclusion: Conclusion) -> Power | None:
     if upper.mu is None:
         return None if claim is None else claim.power
     gaussian = claimed_curve.gaussian_power(upper.mu)
-    if claim is None or claim.gaussian_mu is not None:  # its mu is no smaller than the tightest
+    if claim is None:
         return gaussian
+    if claim.gaussian_mu is not None:
+        return gaussian  # the claim's mu is at least that of the tightest bound, and limits nothing more
     return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
 
 def _judge_rates(conclusion: Conclusion) -> ClaimTest:
-    """Returns the test of the claim by two lower bounds, each from exact tests at its own threshold.
+    """Returns the test of the claim by lower bounds on epsilon and, for mu-GDP, on mu.
 
-    The claim is refuted if the assumption-free bound exceeds its epsilon. A claim of mu-GDP is refuted also
-    if the lower limit on mu exceeds its mu. In theory either bound may err, which doubles the error. But on a
-    Gaussian curve, where the limit on mu errs, the bound on epsilon adds no errors
+    The claim is refuted if the assumption-free bound on epsilon exceeds the claimed epsilon. A claim of
+    mu-GDP is also refuted if the lower limit on mu exceeds the claimed mu. Each of the two is wrong with a
+    probability of at most 1 - confidence. In theory both together are wrong up to twice as often. But on a
+    Gaussian curve the bound on epsilon adds no errors to those of the limit on mu
     (`tests/audit/conclusions/test_claim_tests.py`).
     """
     upper = conclusion.tightest

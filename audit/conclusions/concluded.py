@@ -45,10 +45,11 @@ def conclude(
     looks: Sequence[int] | None = None,
     reason: str = "",
 ) -> Conclusion:
-    """Returns the conclusion from evidence, by the methods that its shape allows.
+    """Returns what scores prove and estimate of the privacy loss, by the methods that their shape allows.
 
     Args:
-      evidence: the scores.
+      evidence: the scores, of runs with and without canaries. Its shape says how many canaries a run has, and
+        whether the law of scores without the canary is known.
       claim: the claim on the mechanism; None where nothing is claimed.
       level: delta and confidence of the bounds.
       looks: the declared numbers of runs at which scores are looked at; None without declared looks. The
@@ -62,8 +63,8 @@ def conclude(
     has_one_canary = shape is Shape.ONE_CANARY
     require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
 
-    worlds = evidence.pooled()
-    findings = _FIND[shape](evidence, level)
+    worlds = evidence.pooled()  # scores in, scores out
+    findings = _FIND[shape](evidence, level)  # bounds, and estimates that are no bounds
     estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
     concluded = Conclusion(
         evidence,
@@ -75,8 +76,8 @@ def conclude(
         reason=reason,
         notes=tuple(_DESCRIBE[shape](evidence)),
     )
-    # Only independent scores, of a single canary a run, test the Gaussian curve. The test is slow, so that it
-    # is made at the first use and cached.
+    # Whether the trade-off curve is Gaussian can be tested only by independent scores, of a single canary a
+    # run. The test is slow, so that it is made at the first use and cached.
     if has_one_canary:
         examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
         decide = functools.partial(gaussian_curve.count_deciding_scores, *worlds)
@@ -85,7 +86,7 @@ def conclude(
         )
 
     if looks is not None:
-        runs = sum(len(world) for world in worlds)
+        runs = sum(len(world) for world in worlds)  # each run has a score
         concluded = _combine_looks(concluded, {runs: worlds}, looks)
     return _examine_claim(concluded)
 
@@ -112,7 +113,11 @@ def _find_from_directions(evidence: Fresh, level: Level) -> Sequence[Finding]:
 
 
 def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
-    """Returns the findings from a single run: estimates from cosines, then bounds from coins and cosines."""
+    """Returns the findings from a single run: estimates from cosines, then bounds from coins and cosines.
+
+    Cosines are scores of canaries along random directions. Coins are canaries of which each was in with
+    probability 1/2. A run has coins, or cosines, or both.
+    """
     findings: list[Finding] = []
     cosines = evidence.cosines
     if cosines is not None:
@@ -121,7 +126,8 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
         findings += one_run_bounds.bound_by_guesses(
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
-    # With coins, cosines add bounds only if their null law is known.
+    # With coins, cosines add bounds only if the law of a cosine without the canary is exact, rather than
+    # fitted to cosines of canaries that were out.
     if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
@@ -254,13 +260,14 @@ def conclude_setting(
             expected = _expect_linear_losses(setting, level.delta)
 
     if looks:
-        worlds = {}
+        worlds = {}  # of each look that these runs reach, by its number of runs
         for runs in looks:
             if runs <= len(scores.scores):
                 worlds[runs] = scores.of_first(runs).worlds()
         concluded = _combine_looks(concluded, worlds, looks)
 
-    # In place of the claim's own expectation, which knows neither the optimizer nor the schedule.
+    # `conclude` has set `expected` from the claim, which knows neither the optimizer nor the schedule. The
+    # setting knows both.
     concluded = concluded._replace(
         expected=expected, sampled=_bracket_sampler(setting, level.delta)
     )
@@ -304,18 +311,20 @@ def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
 
 
 def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
-    """Returns the epsilon that sampled canaries would leak at `delta` if losses were linear.
+    """Returns the epsilon at `delta` that a setting's last model would leak if losses were linear.
 
-    None where canaries are inserted at fixed steps, with certainty. A sampler may draw one step of each of E
-    epochs of b steps. Under linear losses the last model shows only the sum of all E b steps, in which E
-    insertions have mu = sqrt(E / b) / sigma.
+    It is for canaries whose steps a sampler draws; None where canaries are inserted at fixed steps, with
+    certainty. Under linear losses the last model shows only the sum of all steps.
     """
     sampling = setting.sampling
     if sampling.batches:
+        # The sampler draws one step of each of E epochs of b steps. The sum has E insertions and the noise of
+        # E b steps, and mu = E / (sigma sqrt(E b)) = sqrt(E / b) / sigma.
         mu_without_other_steps = mu_upper_bound(
             setting.mechanism.noise_multiplier, setting.insertions
         )
         return epsilon_from_mu(mu_without_other_steps / math.sqrt(sampling.batches), delta)
+    # By Poisson sampling the number of insertions is random.
     composition = Composition(*setting.composition)
     return _find_expected_epsilon(composition, setting.schedule.periodicity, delta)
 
@@ -371,26 +380,29 @@ def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | N
 
 
 def predicted_mu(setting: Setting) -> float | None:
-    """Returns the mu that scores should show of an adversary who inserts along a single coordinate.
+    """Returns the mu that theory predicts for an adversary who inserts along a single coordinate.
 
-    mu is the distance of the scores' means with and without the canary, in standard deviations. Genuine
-    gradients are taken to leave the coordinate alone, so that the last model shows there the sum of all
-    insertions and of all steps' noise. With learning rate eta and weight decay lambda, what step t of T adds
-    shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an
-    insertion) / (sigma |w|), with the norm |w| over all steps. Without decay, with an insertion every k
-    steps, it is sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
+    mu is the distance of the scores' means with and without the canary, in standard deviations of a score.
+    Genuine gradients are taken to leave the coordinate alone. So at this coordinate the last model shows the
+    sum of all insertions and of all steps' noise. With learning rate eta and weight decay lambda, what step t
+    of T adds shrinks by w_t = (1 - eta lambda)^(T - t) in the steps after it. Hence mu = (sum of w_t over
+    steps with an insertion) / (sigma |w|), with the norm |w| over all steps. Without decay, with an insertion
+    every k steps, it is sqrt(insertions / k) / sigma. Derived in experiments/hidden_state/README.md.
 
     It is None where there is no such prediction: for models that are not over-parameterised, other
-    adversaries or optimizers, no noise, sampled insertions, and an unknown initialisation (Errata H14).
+    adversaries or optimizers, no noise, sampled insertions, and an initialisation that differs from run to
+    run (Errata H14 of that README).
     """
     mechanism = setting.mechanism
     if mechanism.optimizer != "sgd" or mechanism.noise_multiplier <= 0:
         return None
+    # An initial value that differs from run to run adds its own variance to scores.
     if setting.unknown_initialisation or setting.sampling.name != EVERY:
         return None
-    if not adversary_row(setting.adversary.name).biased:
+    inserts_along_a_coordinate = adversary_row(setting.adversary.name).biased
+    if not inserts_along_a_coordinate:
         return None
-    task = zoo.tasks().get(setting.model)
+    task = zoo.tasks().get(setting.model)  # None for a caller's own model
     if task is None or not task.over_parameterised:
         return None
     return lipschitz.compute_mu_along_one_direction(setting)
