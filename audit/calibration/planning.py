@@ -64,11 +64,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
       InputError: A tightness out of range, or a truth of epsilon = 0.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
-    truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
-    require(
-        truth > 0,
-        f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more",
-    )
+    truth = _require_truth(setting)
 
     def compute_share(runs: int) -> float:
         """Returns the mean bound of simulated audits of so many runs, as a share of the true epsilon.
@@ -82,24 +78,31 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     return first_to_reach(tightness, compute_share)
 
 
+def _require_truth(setting: KnownMechanism) -> float:
+    """Returns a mechanism's true epsilon; raises InputError where it is 0."""
+    truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
+    message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more"
+    require(truth > 0, message)
+    return truth
+
+
 def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None:
     """Returns the number of runs, of several canaries each, that prove a given share of the true epsilon.
 
     The share is proved on average over simulated audits, by the bound `lifted_gaussian`.
 
     Args:
-      setting: the mechanism, whose mu must be large enough for an epsilon above 0; its numbers of runs and
-        audits are not read.
+      setting: the mechanism; its numbers of runs and audits are not read.
       tightness: the share, between 0 and 1.
 
     Returns:
       The number of runs, to two digits; None if a million do not suffice.
 
     Raises:
-      InputError: A tightness out of range.
+      InputError: A tightness out of range, or a truth of epsilon = 0.
     """
     require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
-    truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
+    truth = _require_truth(setting)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
     def bound_epsilon(design: Design, tried: KnownMechanism) -> list[Value]:

@@ -442,6 +442,7 @@ def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
     """
     observed = _choose_observed(examples)
     passes: list[BatchPass] = []
+    all_contents: list[bytes] = []  # of each batch, its examples
     repeating = 0
     total = 0  # batches
     drawn = 0  # examples in all batches, an example in two of them twice
@@ -458,16 +459,25 @@ def _draw_passes(draw: Draw, examples: int) -> tuple[list[BatchPass], int]:
             contents.append(unique.tobytes())
             if len(unique) < len(batch):
                 repeating += 1
-        repeated = len(contents) - len(set(contents))
-        passes.append(BatchPass(np.array(sizes), np.array(members), repeated, is_whole))
+        passes.append(
+            BatchPass(np.array(sizes), np.array(members), _count_repeated(contents), is_whole)
+        )
+        all_contents += contents
         total += len(batches)
         drawn += sum(sizes)
         absent += examples * len(batches) - sum(sizes)
 
     come_batch_by_batch = len(passes) == total
     if come_batch_by_batch:
-        passes = [_merge_passes(passes)]
+        # A batch repeats another that came from another call.
+        merged = _merge_passes(passes)
+        passes = [merged._replace(repeated=_count_repeated(all_contents))]
     return passes, repeating
+
+
+def _count_repeated(contents: list[bytes]) -> int:
+    """Returns how many batches, each given by its examples, repeat one that comes before them."""
+    return len(contents) - len(set(contents))
 
 
 def _choose_observed(examples: int) -> NDArray[np.int64]:

@@ -111,8 +111,9 @@ def find_lost_signal(
         factors[f"divided by {k} accumulated batches or workers"] = 1 / k
     for power in _LOSS_SCALES:
         factors[f"a loss scale of {2**power:,} divided out after clipping"] = 2.0**-power
-    if rows > 1:
-        factors["divided by the batch size twice"] = 1 / rows
+    # `find_mistakes` has a second division by the stated batch size. Code may divide by the rows instead.
+    if rows not in (1, settings.batch_size):
+        factors[f"divided by the batch's {rows} rows, and by the batch size"] = 1 / rows
     return find_mistakes(settings, plateau, tolerance, factors)
 
 

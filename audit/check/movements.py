@@ -452,19 +452,22 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     short = [example.columns for example in tried.examples.values() if example.is_short]
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
 
-    def assign(chosen: list[int], replacements: list[Columns], shift: int) -> dict[int, Columns]:
-        """Returns for each chosen row the example in its place: replacement row + shift, cyclically."""
-        return {row: replacements[(row + shift) % len(replacements)] for row in chosen}
+    def assign(chosen: list[int], replacements: list[Columns]) -> dict[int, Columns]:
+        """Returns for each chosen row the example in its place: replacement row + 1, cyclically.
+
+        The first example is that of row 0, so that replacement 0 would leave row 0 as it is.
+        """
+        return {row: replacements[(row + 1) % len(replacements)] for row in chosen}
 
     # Two halves, and two neighbouring rows.
-    halves = assign(order[: rows // 2], examples, 0), assign(order[rows // 2 :], examples, 1)
-    neighbours = assign([0], examples, 0), assign([1], examples, 1)
+    halves = assign(order[: rows // 2], examples), assign(order[rows // 2 :], examples)
+    neighbours = assign([0], examples), assign([1], examples)
     parts: list[tuple[dict[int, Columns], ...]] = [halves, neighbours]
     # Two quarters of short labels.
     if short:
         quarter = max(rows // 4, 1)
-        first = assign(order[:quarter], short, 0)
-        second = assign(order[quarter : 2 * quarter], short, 0)
+        first = assign(order[:quarter], short)
+        second = assign(order[quarter : 2 * quarter], short)
         parts.append((first, second))
     return parts
 

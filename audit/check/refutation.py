@@ -364,7 +364,8 @@ def _bound_rate_of_lengths(
     The direction along which sums are taken is random, the lengths of their noise are given. The bound is a
     union bound: the sum of each batch's probability. In every epoch a single batch has a sum that is higher
     before noise, by `in_target`. It may be any batch. So the bound adds, for every epoch, the probability of
-    a higher sum with the epoch's longest noise, the most probable to exceed a threshold above `in_target`.
+    a higher sum with the noise that makes it most probable. That is the longest noise where the threshold is
+    above `in_target`, and the shortest where it is below.
 
     Args:
       threshold: the threshold of the sums along the direction, in units of C.
@@ -377,8 +378,11 @@ def _bound_rate_of_lengths(
     all_sums = _find_tail(threshold / np.maximum(lengths, 1e-300), dimension).sum()
     if in_target == 0:
         return float(all_sums)
-    longest = np.maximum(lengths.max(axis=1), 1e-300)  # (epochs,)
-    higher_sums = _find_tail((threshold - in_target) / longest, dimension).sum()
+    # Long noise lifts the higher sum over a threshold above it; short noise leaves it over one below it.
+    is_above = threshold > in_target
+    likeliest = lengths.max(axis=1) if is_above else lengths.min(axis=1)  # (epochs,)
+    higher = _find_tail((threshold - in_target) / np.maximum(likeliest, 1e-300), dimension)
+    higher_sums = higher.sum()
     return float(all_sums + higher_sums)
 
 

@@ -203,9 +203,8 @@ class DpSgd:
         require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
         k = number("k", self.k, int)
         step_in_period = insert_step(plain(self.insert), k)  # plain: an int, if it is NumPy's
-        # Without `lipschitz` the schedule changes no bound: both must have their default values.
-        has_usual_schedule = (k, self.insert) == (1, LAST)
-        fits = self.lipschitz is not None or has_usual_schedule
+        # Without `lipschitz` the schedule changes no bound: it must be the default, a period of one step.
+        fits = self.lipschitz is not None or k == 1
         require(fits, "`k` and `insert` go with `lipschitz`: give it, or drop them")
         if self.lipschitz is not None:
             # Raises InputError for other types.

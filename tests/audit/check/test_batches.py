@@ -98,6 +98,11 @@ WRONG = {
     "one by one": (lambda seed: draw_fixed(seed)[0], RATE, "fixed-size batches, not Poisson"),
     "with replacement": (draw_with_replacement, RATE, "an example twice in a batch"),
     "cyclic": (draw_cyclic_poisson, RATE, "unequally often|neighbours come together|vary"),
+    "same each call": (
+        lambda seed: draw_poisson(seed % 150)[0],
+        RATE,
+        "a batch that comes again",
+    ),
     "last repeated": (repeat_last_batch, RATE, "a batch that comes again"),
     "cut": (cut_at_two_deviations, RATE, "No batch holds more than 41 examples"),
     "filled": (fill_up, RATE, "No batch holds fewer than 25 examples"),

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import audit
-from audit.check import trees
+from audit.check import factors, movements, trees
 from audit.check.findings import CheckFinding
+from audit.check.probe import StepSettings
 from audit.check.report import (
     CheckOutcome,
     CheckReport,
@@ -197,6 +198,26 @@ def test_correct_steps_have_no_finding(engine, first):
 )
 def test_a_finding_names_its_cause(old, new, name):
     assert name in flatten(audit.check_step(**plant_bug("numpy", old, new)))
+
+
+def test_a_sum_divided_by_the_rows_of_the_batch_is_named():
+    settings = StepSettings(
+        noise_multiplier=1.0, clipping_norm=1.5, learning_rate=0.1, batch_size=50
+    )
+    assert factors.find_lost_signal(1 / 37, settings, 37, 1e-3) == [
+        "divided by the batch's 37 rows, and by the batch size"
+    ]
+    assert factors.find_lost_signal(1 / 50, settings, 50, 1e-3) == [
+        "divided by the batch size twice"
+    ]
+
+
+def test_every_pair_of_parts_changes_both_of_its_rows():
+    examples = {f"{row}": trees.Example([np.array([float(row)])]) for row in range(3)}
+    tried = movements.TriedExamples(examples, {}, {}, "", redraws_noise=False)
+    for parts in movements._choose_parts(tried, 3):
+        for part in parts:
+            assert all(columns[0][0] != row for row, columns in part.items())
 
 
 def test_momentum_in_a_closure_is_state_that_is_named():

@@ -247,6 +247,13 @@ def test_rates_without_the_target_hold_for_any_noise(noise, in_target):
         assert in_target or np.mean(np.array(rates) <= level) > level / 2
 
 
+def test_a_sum_below_the_target_is_not_rare_where_noise_is_short():
+    # The batch with hardly any noise may be the one whose sum is 1: it surely exceeds 0.9.
+    lengths = np.array([[1e-12, 1.0]])
+    assert refutation._bound_rate_of_lengths(0.9, lengths, 2, 1.0) >= 1
+    assert refutation._bound_rate_of_lengths(1.5, lengths, 2, 1.0) < 0.5
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -232,6 +232,8 @@ def test_the_runs_needed_prove_the_share_of_the_truth():
     )
     with pytest.raises(InputError, match="`mu=0`"):
         planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
+    with pytest.raises(InputError, match="`mu=0`"):
+        planning.runs_needed_of_many(KNOWN._replace(mu=0.0), 0.5)
     assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
     few, many = (planning.mean_if_gaussian(KNOWN._replace(runs=n)) for n in (200, 5000))
     assert 0.5 < few < many < 4 and many > 3.2
