@@ -40,6 +40,7 @@ def audit_cell(audited: Audited) -> Cell:
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     cell = setting_cell(name, setting, runs, is_complete, do)
+    # Shared: several workers can train the runs of an audit at once, each a part.
     return cell._replace(shared=True, audited=audited)
 
 
