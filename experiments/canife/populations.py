@@ -364,8 +364,8 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     """Returns how clients with a single example each train: by DP-SGD.
 
     A round is a step of DP-SGD with the cohort as its mini-batch. A client sends the clipped gradient of its
-    example. Canaries are designed on the mock clients' clipped gradients. Of the clients to train on, only the
-    dot products of clipped gradients with a direction are needed.
+    example. Canaries are designed on the mock clients' clipped gradients. Of the clients to train on, only
+    the dot products of clipped gradients with a direction are needed.
 
     Args:
       setting: The setting, with the clipping norm.
@@ -469,7 +469,7 @@ def _make_trainer(
       training: How clients train.
       train_clients: The number of clients to train on.
     """
-    key = root(setting.seed, "noise")
+    key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
     hyper = base.Hyperparameters(
         jnp.float32(setting.learning_rate),
         jnp.float32(setting.clipping_norm),

@@ -87,6 +87,7 @@ def measure_missing(
     population = populations.make_population(setting, split)
     measurement = compile_measurement(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
+    # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
     trained, state = checkpoints.resume(_STATES, population.start())
     # The checkpoint's model may have played the first missing round already: then training starts afresh.
     if trained >= missing[0]:

@@ -221,7 +221,7 @@ class _OwnThreadStdout(io.TextIOBase):
         first_line = _COLOURS.sub("", text).strip().partition("\n")[0]  # without codes of colors
         if first_line:
             # `tqdm.write` leaves a progress bar whole, unlike `print`.
-            tqdm.write(first_line[:110], file=sys.stderr)
+            tqdm.write(first_line[:110], file=sys.stderr)  # cut, as a line can be long
         return len(text)
 
     def flush(self) -> None:
