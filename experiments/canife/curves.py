@@ -123,7 +123,8 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     """Composes the epsilons of measured rounds to those of the training run, by Renyi DP.
 
     Each measured round's epsilon is converted to the noise multiplier of a Gaussian round that leaks as much.
-    All rounds that the measured round represents are charged as rounds with this noise multiplier.
+    All rounds that the measured round represents are charged as rounds with this noise multiplier. A round of
+    infinite epsilon is charged its true noise multiplier.
 
     Args:
       setting: The setting.
@@ -135,7 +136,8 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
       The training run's epsilon up to each measured round, from several sources.
     """
     measured_rounds = [row.measured.number for row in rows]
-    # Every `setting.every`-th round is measured: the last measured round represents no more than so many.
+    # Every `setting.every`-th round is measured. So the last measured round represents the rounds up to the
+    # next that would be measured, or up to the end of the training run.
     last_round = min(measured_rounds[-1] + setting.every - 1, setting.rounds)
     count_represented = rounds.backward if backward else rounds.forward
     represented = count_represented(measured_rounds, last_round)
@@ -144,15 +146,20 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     delta_of_round = 1 / setting.scores  # the delta of the published estimates
 
     def accumulate(noises: Sequence[float]) -> list[float]:
-        """Returns epsilon up to each measured round, if the rounds are charged these noise multipliers."""
+        """Returns the training run's epsilon up to each measured round, by Renyi DP.
+
+        Args:
+          noises: The noise multiplier that is charged for each measured round. It is charged once for every
+            round that the measured round represents.
+        """
         charges = []
         for noise, count in zip(noises, represented, strict=True):
             charges.append(Charge(noise, sampling_rate, count))
         return rounds.cumulative(charges, setting.delta)
 
-    # The noise multiplier that each measured round is charged, from several sources, as in `Global`. Epsilon
-    # is converted to it through Renyi DP, as published (published, lower, upper), or by the exact Gaussian
-    # curve (gaussian, canaries).
+    # The noise multiplier that each measured round is charged, in a list for each source, as in `Global`. For
+    # the first three lists epsilon is converted to it through Renyi DP, as published. For the other two it is
+    # converted by the exact Gaussian curve.
     published = []
     lower = []
     upper = []
@@ -166,6 +173,7 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
         lower.append(rounds.renyi_charge(lower_epsilon, delta_of_round, true_noise))
         upper.append(rounds.renyi_charge(estimate.upper, delta_of_round, true_noise))
         gaussian.append(rounds.gaussian_charge(epsilon, delta_of_round, true_noise))
+        # The exact epsilon of the canary's score is at the training run's delta, unlike the estimates.
         canaries.append(rounds.gaussian_charge(row.measured.exact, setting.delta, true_noise))
     return Global(
         rounds=[int(last) for last in np.cumsum(represented)],
@@ -306,8 +314,9 @@ def average_over_seeds(
       The curves, with averages of QUANTITIES and of TOTALS. The latter are epsilons of the training run; they
         are NaN unless rounds are on the x axis.
     """
-    # By (the curve's value, x, round): for each seed, the values of QUANTITIES and then of TOTALS.
-    values_at: dict[tuple[Value, int, int], list[list[float]]] = {}
+    # By point, which is (the curve's value, x, round): a list for each seed. It has the values of QUANTITIES
+    # and then those of TOTALS.
+    seeds_by_point: dict[tuple[Value, int, int], list[list[float]]] = {}
     for setting, rows in measured:
         # For each row, epsilon by the published estimates and by the accountant, in the order of TOTALS.
         totals = [(np.nan, np.nan)] * len(rows)
@@ -320,15 +329,15 @@ def average_over_seeds(
             place = getattr(setting, x, round_number)
             values = [compute(setting, row) for compute in QUANTITIES.values()]
             key = (getattr(setting, curve), place, round_number)
-            values_at.setdefault(key, []).append([*values, *total])
+            seeds_by_point.setdefault(key, []).append([*values, *total])
 
     points = []
-    for key, seeds in values_at.items():
+    for (curve_value, place, round_number), seeds in seeds_by_point.items():
         averages = {}
-        columns = zip(*seeds, strict=True)
-        for name, values_of_seeds in zip((*QUANTITIES, *TOTALS), columns, strict=True):
+        over_seeds = zip(*seeds, strict=True)  # for each quantity, its values over the seeds
+        for name, values_of_seeds in zip((*QUANTITIES, *TOTALS), over_seeds, strict=True):
             averages[name] = _average(values_of_seeds)
-        points.append(AveragedPoint(*key, len(seeds), averages))
+        points.append(AveragedPoint(curve_value, place, round_number, len(seeds), averages))
     return Curves(curve, x, points)
 
 
@@ -483,13 +492,16 @@ def wrap_escaped(text: str, width: int) -> list[str]:
 def format_totals(
     setting: Attacked, rows: Sequence[RoundValues], composed: Global, backward: bool
 ) -> str:
-    """Returns lines with the training run's epsilon, by the estimates, the exact laws and the accountant.
+    """Formats the training run's epsilon, with a line for each way to compute it.
 
-    A perfect canary leaks all that the noise allows. Its epsilon is composed of the median published estimate
-    over 150 simulated rounds (Errata C9).
+    The published estimates of rounds are composed through Renyi DP, and through the Gaussian curve. The exact
+    laws are the distributions of the canaries' scores.
 
-    The accountant has two values. Each score comes from a mock round of a frozen model. The second value
-    counts all mock rounds as if they were released too (Errata C4).
+    A perfect canary leaks all that the noise allows. Its line shows what the published procedure makes of it.
+    The procedure is simulated for 150 rounds, and every round is charged their median estimate (Errata C9).
+
+    The accountant has two lines. Scores come from mock rounds, which are played with a frozen model and not
+    released. The second line counts all mock rounds as if they were released too (Errata C4).
 
     Args:
       setting: The setting.
@@ -499,10 +511,10 @@ def format_totals(
     """
     sampling_rate = setting.cohort / rows[0].measured.clients  # the same in all rounds
     charge = Charge(setting.noise_multiplier, sampling_rate, composed.rounds[-1])
-    rng = np.random.default_rng(setting.seed)
+    rng = np.random.default_rng(setting.seed)  # so that the simulation is the same at each call
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
-    # A measured round has `setting.scores` mock rounds.
+    # All rounds that are played: those of training, and a mock round for each score of a measured round.
     played = setting.rounds + len(rows) * setting.scores
     released = rounds.composed([charge._replace(rounds=played)], setting.delta)
 
@@ -522,8 +534,7 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     """Makes a table with a row for each point of a sweep's curves.
 
     Its text shows means, with standard deviations over training runs in brackets. Its CSV has means and
-    deviations of all quantities. A `Column` without a key is in the text alone, and a `Column` without a head
-    in the CSV alone.
+    deviations of all quantities.
 
     Args:
       title: The title above the table.
@@ -535,24 +546,32 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     if trainings > 1:
         average = f"mean (deviation) over {trainings} training runs"
 
-    # The columns that name the point.
+    # A column has a key, which is its name in the CSV; a function from a point to its value there; and a
+    # head, which is its name in the text. With None for a key it is in the text alone, and without a head it
+    # is in the CSV alone.
+    #
+    # First come the columns that tell which point a row is.
     over_rounds = curves.x == ROUND
     columns = [Column(curves.curve, lambda point: point.curve, curves.curve)]
     if over_rounds:
         columns.append(Column(ROUND, lambda point: point.round, ROUND))
     else:
-        columns.append(Column(curves.x, lambda point: point.x, curves.x.replace("_", "\n")))
+        # Each word of the head has a line of its own, so that the column is narrow.
+        head_of_x = curves.x.replace("_", "\n")
+        columns.append(Column(curves.x, lambda point: point.x, head_of_x))
         columns.append(Column(ROUND, lambda point: point.round))
-        average = f"round {curves.points[-1].round}, {average}"  # all points show the same round
+        # All points show the same round, the last measured.
+        average = f"round {curves.points[-1].round}, {average}"
     columns.append(Column("trainings", lambda point: point.trainings))
 
-    # The columns of the CSV, and then those of the text.
+    # Then come the columns of the CSV, and last those of the text.
     for name in (*QUANTITIES, *TOTALS):
         columns.append(Column(name, partial(_get_mean, name)))
         columns.append(Column(f"{name}_deviation", partial(_get_deviation, name)))
     for name in _SHOWN_OVER_ROUNDS if over_rounds else _SHOWN:
         head = name
-        if name == "law_then":  # the text has no other law: its notes call it `law`
+        # The exact epsilon at delta 1/n. The text has no exact epsilon at another delta, and calls it `law`.
+        if name == "law_then":
             head = "law"
         columns.append(Column(None, partial(_format_average, name), head))
 

@@ -110,9 +110,13 @@ def as_run(norm_constant: float, clipping_norm: float) -> Penalty:
     """
 
     def penalty(gradient: Array, updates: Array) -> Array:
-        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p)."""
+        """Returns the penalty of a sample's gradient (p,) against clients' clipped updates (b, p).
+
+        It is p ((k - |g|)^2 + mean_i <C g / |g|, u_i>^2) for the gradient g and the updates u_i. The first
+        term is 0 where |g| exceeds k.
+        """
         norm = _norm(gradient)
-        products = updates @ (clipping_norm * gradient / norm)
+        products = updates @ (clipping_norm * gradient / norm)  # (b,) with g scaled to the norm C
         shortfall = jnp.maximum(norm_constant - norm, 0.0)
         return gradient.size * (shortfall**2 + jnp.mean(products**2))
 
@@ -172,6 +176,8 @@ def designer(design: SampleDesign) -> Designer:
     def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
         """Takes a step of gradient descent on the sample, and keeps the sample of least penalty so far.
 
+        A sample's penalty is the one on the minibatch of its own step.
+
         Args:
           theta: The frozen model (p,).
           updates: A block of clipped updates (b, p).
@@ -186,9 +192,9 @@ def designer(design: SampleDesign) -> Designer:
         best = _select(penalty < carry.least, carry.sample, carry.best)
         least = jnp.minimum(penalty, carry.least)
 
-        changes, optimizer = design.optimizer.update(slope, carry.optimizer, carry.sample)
+        changes, optimizer_state = design.optimizer.update(slope, carry.optimizer, carry.sample)
         sample = design.project(optax.apply_updates(carry.sample, changes))  # an allowed sample
-        return _Carry(sample, optimizer, best, least), penalty
+        return _Carry(sample, optimizer_state, best, least), penalty
 
     @jax.jit
     def take_steps(
@@ -287,14 +293,14 @@ def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
       InputError: The pool is empty, or a single update does not fit.
     """
     require(pool >= 1, "no clients whose updates design the canary: raise `pool`")
-    most = budget // (_BYTES_A_NUMBER * parameters)
+    most_clients = budget // (_BYTES_A_NUMBER * parameters)  # whose updates fit into memory
     require(
-        most >= 1,
+        most_clients >= 1,
         f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
     )
-    count = -(-pool // most)  # the number of blocks: pool / most, rounded up
-    size = pool // count
-    return [range(i * size, (i + 1) * size) for i in range(count)]
+    blocks = -(-pool // most_clients)  # pool / most_clients, rounded up
+    size = pool // blocks
+    return [range(i * size, (i + 1) * size) for i in range(blocks)]
 
 
 def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:

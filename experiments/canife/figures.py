@@ -62,8 +62,12 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     Args:
       sweep: An AblationSweep, whose cells each measure rounds of a setting.
       evidence: What the store holds.
+
+    Returns:
+      The figure, if any; the number of missing cells; and the sweep's own table. There are no rows for the
+        common table of sweeps.
     """
-    assert isinstance(sweep, AblationSweep)
+    assert isinstance(sweep, AblationSweep)  # all sweeps of CANIFE are
     stored: list[tuple[Attacked, list[RoundValues]]] = []
     missing = 0
     for cell in sweep.cells:
@@ -81,7 +85,8 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
     averaged = curves.average_over_seeds(sweep.curve, sweep.x, stored)
     table = curves.make_curves_table(f"{sweep.name}: {sweep.title}", averaged)
     own_table = OwnTable(table.text(), table.csv())
-    return Drawn([(sweep.name, ablation_figure(averaged))], missing, rows=[], table=own_table)
+    figures = [(sweep.name, ablation_figure(averaged))]
+    return Drawn(figures, missing, rows=[], table=own_table)
 
 
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
@@ -128,8 +133,10 @@ def _draw_legend_above(axes: Axes, columns: int = 2) -> None:
 def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
     """Draws each round's epsilon: as published with its interval, by the exact law, and as proven.
 
-    The published estimate is at delta = 1/n, n its number of scores. The exact law's epsilon is drawn at 1/n
-    and at the training run's delta, and a perfect canary's epsilon as a dashed line.
+    The published estimate is at delta = 1/n, n its number of scores. The law is the distribution of a score;
+    its exact epsilon is drawn at 1/n, and at the training run's delta. What is proven is a lower bound, at
+    the training run's delta. A dashed line shows a perfect canary's epsilon, which is all that the noise
+    allows at that delta.
 
     Infinite estimates are left out, and intervals are cut off at the top of the panel. That is 1.15 times the
     largest finite value among a perfect canary's epsilons and the intervals' lower ends.
@@ -178,7 +185,8 @@ def _draw_totals(axes: Axes, setting: Attacked, composed: Global) -> None:
     """Draws the training run's epsilon over the rounds: the accountant's, the exact laws', and as published.
 
     The published epsilon has an interval, drawn as a band. The band is cut off at 1.5 times the larger of the
-    published and the accountant's last value. There is no band where an upper end is infinite even so.
+    published and the accountant's last value. Where that is infinite, nothing is cut off. If an upper end is
+    then infinite too, there is no band.
     """
     last_rounds = composed.rounds
     axes.plot(
@@ -227,7 +235,7 @@ def _draw_scores(axes: Axes, row: RoundValues) -> None:
     axes.hist(scores_in, bins, color=style.IN, alpha=0.6, label=label)
     title = f"scores of round {row.measured.number}"
     axes.set(title=title, xlabel="score / C", ylabel="mock rounds")
-    _draw_legend_above(axes, 1)
+    _draw_legend_above(axes, columns=1)
 
 
 def _draw_health(axes: Axes, rows: Sequence[RoundValues]) -> None:
@@ -325,8 +333,9 @@ def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
     axes.set_xticks([size for size in _COHORT_TICKS if size <= sizes[-1]])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter("")
-    axes.set_ylim(0, 1.1 * max(1.0, *deviations))  # an accuracy is at most 1
-    _draw_legend_above(axes, 1)
+    # A tenth of room above the largest deviation, and above 1, which an accuracy may reach.
+    axes.set_ylim(0, 1.1 * max(1.0, *deviations))
+    _draw_legend_above(axes, columns=1)
 
 
 def _draw_canary(axes: Axes, row: RoundValues) -> None:
@@ -392,6 +401,7 @@ def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
         deviations = [point.averages[name].deviation for point in curve.points]
         look: dict[str, Any] = {"color": curve.color, "ms": 4, "lw": 1, "capsize": 2}
         x, means = _find_means(curve, name)
+        # A penalty has words for the legend; any other value of a curve is shown as it is.
         label = PENALTIES.get(str(curve.value), curve.value)
         bars = np.nan_to_num(deviations)  # no bar where a deviation is NaN, as that of a single run
         axes.errorbar(x, means, bars, fmt="o-", label=label, **look)
@@ -423,6 +433,7 @@ def _draw_exact(axes: Axes, drawn: Curves, estimate: str, exact: str) -> None:
     for point in drawn.points:
         means += [point.averages[estimate].mean, point.averages[exact].mean]
     if not np.isfinite(means).any():
+        # A mean is infinite if the value of a single training run is.
         message = "infinite at every point,\nin one training at least"
         axes.text(0.5, 0.5, message, ha="center", transform=axes.transAxes)
         axes.set_yticks([])

@@ -133,7 +133,9 @@ def deal_images(setting: Attacked, data: DataSets) -> Split:
     test_set = Dataset(*test, train.source, train.checksum)
     if not setting.clients:  # a client for each image
         return Split(train, one_each(test_set), test, train.checksum)
-    mock_clients = max(int(setting.clients * (len(test_set.labels) / len(train.labels))), 1)
+    # The number of mock clients for each client to train on.
+    mock_share = len(test_set.labels) / len(train.labels)
+    mock_clients = max(int(setting.clients * mock_share), 1)
     # Another seed: otherwise mock client i would prefer the same classes as client i.
     mock = dirichlet(test_set, mock_clients, setting.alpha, setting.seed + 1)
     return Split(train, mock, test, train.checksum)
@@ -362,7 +364,8 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     """Returns how clients with a single example each train: by DP-SGD.
 
     A round is a step of DP-SGD with the cohort as its mini-batch. A client sends the clipped gradient of its
-    example.
+    example. Canaries are designed on the mock clients' clipped gradients. Of the clients to train on, only
+    the dot products of clipped gradients with a direction are needed.
 
     Args:
       setting: The setting, with the clipping norm.
@@ -373,6 +376,8 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
     strategy = TASKS[setting.model].clipping[0]  # the model's fastest way of clipping
+    # DOTS and CLIPPING have functions for each way: DOTS for clipped gradients' dot products with a
+    # direction, and CLIPPING, below, for sums of clipped gradients.
     compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
@@ -464,7 +469,7 @@ def _make_trainer(
       training: How clients train.
       train_clients: The number of clients to train on.
     """
-    key = root(setting.seed, "noise")
+    key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
     hyper = base.Hyperparameters(
         jnp.float32(setting.learning_rate),
         jnp.float32(setting.clipping_norm),
@@ -505,7 +510,7 @@ def _make_updates(
       data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
-    # Training has another key, so that clients shuffle their examples in other orders there.
+    # Training has a key of another name, so that clients shuffle their examples in other orders there.
     key = root(setting.seed, "guess")
 
     @jax.jit
@@ -520,4 +525,12 @@ def _make_updates(
         updates: Array = jax.lax.map(compute_update, members, batch_size=choices.block)
         return updates
 
-    return lambda theta, members: compute_updates(theta, jnp.asarray(members, jnp.int32), data)
+    def send_updates(theta: Array, members: Indices) -> Array:
+        """Returns the clipped updates (n, p) of clients (n,), given by indices of NumPy.
+
+        The data are an argument of the compiled function: it would hold a copy of them otherwise.
+        """
+        updates: Array = compute_updates(theta, jnp.asarray(members, jnp.int32), data)
+        return updates
+
+    return send_updates

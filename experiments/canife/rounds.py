@@ -106,8 +106,9 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
     The errors are false positives and false negatives of guessing "with the canary" at scores that reach the
-    threshold. The estimate is infinite where a threshold separates the two worlds' scores. It is 0 where no
-    threshold separates them and none has both errors, and where every epsilon is negative.
+    threshold. A threshold that separates the two worlds' scores has neither error: then the estimate is
+    infinite. Otherwise it is 0 where no threshold has both errors, and where epsilon is negative at all that
+    do.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -181,11 +182,11 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier at which `renyi_epsilon` is this epsilon.
 
-    It is 0 for an infinite epsilon, and for any that is so large that the noise multiplier would be at most
-    0.001. There the search, between _LEAST_SIGMA = 0.001 and _MOST_SIGMA = 10,000, ends.
+    It is searched between _LEAST_SIGMA = 0.001 and _MOST_SIGMA = 10,000. For an epsilon that would need 0.001
+    or less, such as an infinite epsilon, it is 0.
 
     Raises:
-      InputError: An epsilon below 0.01, or below what `renyi_epsilon` reaches with any noise.
+      InputError: An epsilon below 0.01, or so small that it would need more than 10,000.
     """
     conversions.require_delta(delta)
     least_epsilon = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
@@ -519,17 +520,20 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
       order: The order of the Renyi divergence.
     """
     # The density times L^k is that of N(k, sigma^2), up to a factor, and k reaches from 0 to the order. So
-    # the integrand falls off below 0 and above the order, with deviation sigma.
+    # the integrand falls off below 0 and above the order, with deviation sigma. It is negligible at a
+    # distance of _REACH = 13 deviations.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The likelihood ratio grows by a factor e over a distance sigma^2: a small sigma needs finer steps.
-    # Still no finer than sigma / 200, so that the grid does not outgrow memory.
-    step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
+    # The density varies over a distance sigma. The likelihood ratio grows by a factor e over a distance
+    # sigma^2: a small sigma needs finer steps.
+    fine_step = min(sigma / 20, sigma**2 / 4)
+    # No finer than sigma / 200, so that the grid does not outgrow memory.
+    step = max(fine_step, sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
 
     log_density = -(points**2) / (2 * sigma**2) - np.log(sigma * np.sqrt(2 * np.pi))
     log_likelihood_ratio = (2 * points - 1) / (2 * sigma**2)
-    # log(1 - q + q L), the ratio of the mixed density to that of N(0, sigma^2)
+    # log(1 - q + q L) for q = rate: the ratio of the mixed density to that of N(0, sigma^2)
     log_ratio = np.logaddexp(np.log1p(-rate), np.log(rate) + log_likelihood_ratio)
     log_sum = special.logsumexp(log_density + order * log_ratio)
     return float(log_sum + np.log(points[1] - points[0]))  # times the distance of two points

@@ -120,12 +120,12 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     def to_features(pixels: Array) -> Array:
         """Returns normalised pixels in the form that the model's loss takes.
 
-        `model.inputs` turns an example's features, an image's bytes, into the floats that the first layer
-        sees. Where it leaves them as they are, the loss takes pixels on [0, 255]. Otherwise the loss takes
-        these floats too: normalised pixels, flat.
+        A loss takes an image's bytes. Where the model has a function `inputs`, which turns bytes into
+        normalised pixels, flat, its loss takes the latter too. Without it, `inputs` is the identity.
         """
-        takes_bytes = model.inputs is identity
-        if takes_bytes:
+        takes_bytes_alone = model.inputs is identity
+        if takes_bytes_alone:
+            # Pixels on [0, 255], but not rounded, since a rounded pixel would have no gradient.
             return (pixels * deviation + mean) * 255
         return pixels.reshape(-1)
 
@@ -180,17 +180,20 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
         return Sample(jnp.asarray(content), _label_weights(label, form.classes))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample whose log weights (T, alphabet) favour an example's tokens.
+        """Returns a sample made of an example, whose T characters have large log weights (T, alphabet).
 
-        Where each character is the label of those before it (0 classes), the features lack the text's last
-        character: it is the label of the last position.
+        Args:
+          features: The tokens of the example's text.
+          label: The class of the text. Where texts have no classes, the next character at each place.
         """
         if form.classes:
             text = features
             weights = _label_weights(int(label), form.classes)
         else:
+            # The text's last character is a label alone.
             text = np.append(features, label[-1])
-            weights = _label_weights(0, form.classes)
+            weights = _label_weights(0, form.classes)  # unused
+        # Each character's log weight is _TOKEN_WEIGHT, and the others' at its place are 0.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - form.first, len(form.alphabet))
         return Sample(content, weights)
 

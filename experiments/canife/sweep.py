@@ -102,8 +102,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction. So the
     # canary is the best sample of the design, rather than the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c is over rounds, and measures rounds twice as often. Its curves are sizes of the cohort. The
-    # minibatch of a design would be as large as the cohort; it is set, so as not to vary with it.
+    # Figure 8c is over rounds, and measures rounds twice as often. Its curves are sizes of the cohort. By
+    # default the minibatch of a design is as large as the cohort; here it is the same for all cohorts.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,
@@ -111,8 +111,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         design_batch=min(cohorts[-1] // 2, setting.cohort),
     )
 
-    # The first field of each is the curve, the second is on the x axis. Figure 5a has all pools but the
-    # smallest; Figure 8a has every other pool, from the smallest on.
+    # Of each figure, the fields that vary, with their values. There is a curve for each value of the first;
+    # the second is on the x axis. Figure 5a has all pools but the smallest; Figure 8a has every other pool,
+    # from the smallest on, and two more seeds.
     penalties = ("of_the_mean", "as_printed")
     by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
     by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
@@ -142,10 +143,11 @@ def _make_sweep(
       seeds: The number of seeds of each combination.
       varied: One or two fields of the setting, with the values of each.
     """
-    # ROUND is x unless a second field is varied.
+    # The first varied field is the curve. The second is x; without a second, ROUND takes its place.
     curve, x = (*varied, ROUND)[:2]
     cells = []
-    for *values, seed in itertools.product(*varied.values(), range(seeds)):
+    combinations = itertools.product(*varied.values(), range(seeds))
+    for *values, seed in combinations:  # a value of each varied field, and a seed
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
         changes["seed"] = seed
         setting = dataclasses.replace(base, **changes)

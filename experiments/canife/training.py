@@ -65,8 +65,8 @@ def measure_missing(
     """Trains up to each requested round that is not stored yet, measures it and stores it.
 
     A round is measured with the model that is about to play it. Training is cut into stretches of
-    `setting.every` rounds, from a measured round to the last round before the next, so that a single compiled
-    program serves all.
+    `setting.every` rounds, so that a single compiled program serves all. A stretch begins with a round that
+    may be measured, and ends before the next such round.
 
     Args:
       setting: The setting.
@@ -87,6 +87,7 @@ def measure_missing(
     population = populations.make_population(setting, split)
     measurement = compile_measurement(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
+    # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
     trained, state = checkpoints.resume(_STATES, population.start())
     # The checkpoint's model may have played the first missing round already: then training starts afresh.
     if trained >= missing[0]:
@@ -94,9 +95,10 @@ def measure_missing(
 
     starts = setting.measured()  # the first rounds of the stretches
     for target in starts:
+        # Up to the first missing round the model is trained at once. After the last, there is nothing to do.
         if not missing[0] <= target <= missing[-1]:
-            continue  # the first missing round is trained up to at once; none is left after the last
-        # Plays the stretches that begin after the trained rounds, up to the round before the target.
+            continue
+        # Plays the stretches that are not trained yet, up to the round before the target.
         for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)

@@ -48,8 +48,9 @@ def until_epsilon(epsilon: float) -> Until:
 def until_multiple(multiple: float) -> Until:
     """Returns the rule to train until a multiple of the claim is proven.
 
-    Where the claim is an epsilon, `multiple` times this epsilon has to be proven. Where the claim is mu-GDP,
-    `multiple` times mu has to be proven, by the bound on mu of fresh directions (exact_null_gdp).
+    Where the claim is an epsilon, `multiple` times this epsilon has to be proven, by the bound that assumes
+    nothing. Where the claim is mu-GDP, `multiple` times mu has to be proven, by the lower bound on mu of an
+    audit whose runs each draw their own canaries (exact_null_gdp).
     """
 
     def find_first(conclusion: Conclusion) -> int | None:
@@ -57,6 +58,9 @@ def until_multiple(multiple: float) -> Until:
 
         The claim is the smallest upper bound on mu where there is any, or else on epsilon. None where there
         is no upper bound.
+
+        Args:
+          conclusion: What the runs so far prove. A bound's path is its epsilon after 1, 2, ... runs.
         """
         mu = conclusion.tightest_mu
         upper = conclusion.tightest
@@ -64,7 +68,7 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_above(conclusion.path, multiple * upper.epsilon)
-        # The path of the bound on mu is in epsilon, to which mu is converted.
+        # The path of the bound on mu is in epsilon too, so `multiple` times mu is converted to epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_above(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -121,8 +125,13 @@ class AuditRequest(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion from scores.
 
-        It may use a measurement of how much training steps expand distances between models. This is made
-        first where `rehearsals` is not None and the store lacks it.
+        The upper bound on what the last model leaks needs to know how far a training step can drive two
+        models apart. For some models this is measured along training runs. The measurement is made first
+        where `rehearsals` is not None and the store lacks it.
+
+        Args:
+          store: The store of the setting, which holds the measurement too.
+          scores: The scores of all runs.
         """
         rehearsal_runs = self.rehearsals
         if rehearsal_runs is not None and rehearsals.find_measured(store, rehearsal_runs) is None:
@@ -210,7 +219,8 @@ def complete(
         if _is_done(request, store):  # never where this request declares looks
             # Raises InputError where an earlier audit declared looks: this would be another look.
             results.require_declared(store, [])
-            provenance = (store.result() or Kept()).provenance
+            stored_result = store.result() or Kept()  # empty where audit.json is gone by now
+            provenance = stored_result.provenance
             return FinishedAudit(request, store, store.load(request.runs), provenance)
 
     with engines as engine:
@@ -221,9 +231,11 @@ def complete(
         if request.looks:
             trained = _train_to_looks(request, store, trainer, show_look)
         elif request.setting.adversary.any_time:
+            # The bounds hold wherever training stops, so it may stop early.
             trained = _train_until_proven(request, store, trainer)
         else:
             trained = _train(request, store, trainer, request.runs)
+        # There are fewer runs than requested where training stopped early.
         request = request._replace(runs=len(trained.scores.scores))
         return FinishedAudit(request, store, trained.scores, trainer.about(), trained)
 
@@ -242,10 +254,10 @@ def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
     made_from = results.source(store, conclusion)
     names = (RESULT, FIGURE)
     if results.is_up_to_date(store, made_from, names):
-        content = files.read(store.path / RESULT) or b"{}"
-        return Written(json.dumps(json.loads(content)))
+        content = files.read(store.path / RESULT) or b"{}"  # empty where it is gone by now
+        return Written(json.dumps(json.loads(content)))  # on a single line
 
-    from audit.report import audit_panels
+    from audit.report import audit_panels  # loads Matplotlib
 
     circumstances = finished.circumstances()
     request = finished.request
@@ -285,7 +297,7 @@ def _train(request: AuditRequest, store: Store, trainer: Trainer, most_trained: 
       request: What is audited, with the number of runs that the store is to have.
       store: The store of the setting.
       trainer: What trains.
-      most_trained: The most runs that the store can lack; a chunk has no more.
+      most_trained: The most runs that can be left to train; a chunk of runs is no larger.
     """
     from audit.training import training
 
@@ -344,7 +356,7 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
     with progress.bar(
         training.count_missing(store, request.runs),
         lambda: status,
-        has_stopped=lambda: runs < request.runs,
+        has_stopped=lambda: runs < request.runs,  # the bar is then not filled at the end
     ) as bar:
         while runs < request.runs and proven_at is None:
             if stages and time.monotonic() > deadline:  # the first stage is trained in any case
@@ -364,4 +376,5 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
             proven_at = request.first_proven(conclusion)
 
     trained = training.merge(stages)
+    # The last stage may have runs beyond the first number that proves enough.
     return trained._replace(scores=trained.scores.of_first(proven_at or runs))

@@ -40,6 +40,7 @@ def audit_cell(audited: Audited) -> Cell:
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     cell = setting_cell(name, setting, runs, is_complete, do)
+    # Shared: several workers can train the runs of an audit at once, each a part.
     return cell._replace(shared=True, audited=audited)
 
 
@@ -120,7 +121,10 @@ def _program_shape(cell: Cell) -> Hashable:
 
 
 def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
-    """Returns the recipe of a setting's training; raises InputError where so many runs can't audit it."""
+    """Returns the recipe of a setting's training: how any process makes the game that trains its runs.
+
+    Raises InputError where this number of runs can't audit the setting.
+    """
     from audit.settings import build
 
     build.validate(setting, runs)

@@ -63,9 +63,13 @@ class DataSets:
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
-        """Returns the checksum of a model's data; None for computed features, which have none published."""
+        """Returns the checksum of a model's data; None for data that are computed on this machine.
+
+        The latter differ between machines in their last bits, and so does their checksum.
+        """
         data = TASKS[model].data
         if self._is_replaced_by_a_file(data):
+            # The user's file has a checksum of its own, which is computed when it is loaded.
             return self.load(model).checksum
         return data.checksum
 

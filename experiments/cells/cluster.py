@@ -147,7 +147,7 @@ def join(address: str) -> Iterator[Cluster]:
       InputError: There is no cluster at the address, or Ray is not installed.
     """
     alone = address == LOCAL
-    local_ray.set_up(alone)
+    local_ray.set_up(alone)  # sets environment variables that Ray reads when it is imported
     try:
         import ray
     except ImportError:
@@ -155,15 +155,18 @@ def join(address: str) -> Iterator[Cluster]:
             "Ray is not installed: install the extra ray, pip install -e '.[ray]'"
         ) from None
 
+    # A cluster that is started here has the cores that this process may use. Another cluster has its own.
     options: dict[str, Any] = {}
     if alone:
         options = {"num_cpus": cores(), "include_dashboard": False}
     try:
+        # Fails within seconds where nobody answers; Ray would try for minutes.
         local_ray.check_answer(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
         raise InputError(_no_cluster_message(address, _shorten(error))) from None
 
+    # Kills what is left of a cluster that was started here, however this process ends.
     with local_ray.reap_processes() if alone else contextlib.nullcontext():
         try:
             # Of what Ray's threads print, only first lines are shown.
@@ -184,8 +187,8 @@ def _no_cluster_message(address: str, why: str) -> str:
     """Returns the message of the error that no cluster was joined, with a hint at what to do.
 
     Args:
-      address: "host:port" or "auto"; "local" for a cluster of this machine alone. The hint is then a short
-        folder, since the paths of sockets in it must be short.
+      address: "host:port" or "auto"; "local" for a cluster of this machine alone. Such a cluster may fail
+        because the paths of sockets in its folder are too long, so the hint is to name a shorter folder.
       why: What went wrong, in a few words.
     """
     if address == LOCAL:
@@ -218,7 +221,7 @@ class _OwnThreadStdout(io.TextIOBase):
         first_line = _COLOURS.sub("", text).strip().partition("\n")[0]  # without codes of colors
         if first_line:
             # `tqdm.write` leaves a progress bar whole, unlike `print`.
-            tqdm.write(first_line[:110], file=sys.stderr)
+            tqdm.write(first_line[:110], file=sys.stderr)  # cut, as a line can be long
         return len(text)
 
     def flush(self) -> None:

@@ -66,6 +66,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         _train(setting, runs, store, data.clients(setting), progress)
 
     identity = json.dumps(make_identity(setting))
+    # Shared: several workers can train the cell's runs at once, each a part.
     return Cell(name, identity, runs, seconds, is_done, open_store, do, shared=True)
 
 
@@ -130,6 +131,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
     from audit.training import game as games
     from audit.training import training
 
+    # With the claim, reading sets a damaged file aside. Without it, the file stays where it is.
     with store.claim():
         measured = []
         for run in read_accuracies(store):
@@ -137,7 +139,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
         lost = gaps(measured, runs)
         if not lost:
             return
-        chunk = training.chunk_size(game, runs, 0)
+        chunk = training.chunk_size(game, runs, 0)  # 0: as many runs as fit into memory
         checkpoints = Checkpoints(store.checkpoints)
         for _ in games.play(game, lost, chunk, checkpoints=checkpoints, watch=watch):
             pass  # the scores are stored already; `watch` stores the accuracies
