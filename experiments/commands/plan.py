@@ -66,8 +66,13 @@ cli.define_json()
 def main() -> None:
     """Parses the flags, times the training, simulates audits, and prints what to expect of an audit.
 
+    The forecast has the time of the training runs, the bounds on epsilon that they would show, and the number
+    of runs that prove the share --tightness of the true epsilon. The truth is --epsilon, or by default the
+    accountant's upper bound.
+
     With --bug it only prints after how many runs audits would refute the claim.
     """
+    # The forecast is for GC-R, whose canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     upper_bound, truth = _checked_epsilons()
     if FLAGS.bug is not None:
@@ -183,6 +188,8 @@ def _forecast_many_canaries(
     mechanism: calibration.KnownMechanism, canaries: int
 ) -> "ManyForecast | None":
     """Forecasts the bounds from several independent canaries a run; returns None for a single canary.
+
+    Three bounds are forecast: lifted, lifted if the trade-off curve is Gaussian, and clustered.
 
     Args:
       mechanism: The audits with a single canary a run; mu, runs, levels and seed are taken from them.
