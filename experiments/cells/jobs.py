@@ -74,7 +74,7 @@ class Piece(NamedTuple):
 
 
 def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
-    """Returns what a worker finds out before training: sizes of chunk and run, and a description of itself.
+    """Returns a worker's size of chunks, the number of steps of a run, and the worker's versions and devices.
 
     It runs on the worker.
 
@@ -394,7 +394,8 @@ class _Scheduler(Generic[AnyJob]):
     def fill(self) -> bool:
         """Gives tasks to nodes until each has _AHEAD tasks for each of its workers, or no task is left.
 
-        A job whose home is gone loses its home, so that another node may take it.
+        A job's home is the node that has compiled its program. Where that node is gone, the job loses its
+        home, so that another node may take it.
 
         Returns:
           Whether any task is running.
@@ -433,9 +434,9 @@ class _Scheduler(Generic[AnyJob]):
         return any(self._start_task(job, node) for job in reversed(self.homes))
 
     def _start_task(self, job: AnyJob, node: Node | None) -> bool:
-        """Starts a job's next task on a node, and returns whether the job had one.
+        """Starts a job's next task on a node, and returns whether the job had a task to start.
 
-        The node becomes the job's home if it has none.
+        The node becomes the job's home, where its program is compiled, if the job has no home.
         """
         started = job.start(node)
         if started is None:

@@ -288,9 +288,9 @@ def _attempt(
 def _help(
     cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome
 ) -> list[Cell]:
-    """Trains a part of a random cell that workers can share; only waits a moment where no cell is such.
+    """Helps with a random cell that several workers can share; waits a moment where no cell can be shared.
 
-    It returns when the cell has ended or the moment is over.
+    It returns once that cell has ended, or after the moment.
 
     Args:
       cells: The cells that other workers hold.

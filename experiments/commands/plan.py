@@ -128,10 +128,10 @@ def main() -> None:
 
 
 def _print_bugs(setting: "Setting") -> None:
-    """Prints after how many training runs the claim is refuted, for each factor in --bug.
+    """Prints after how many training runs an audit refutes the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the stated noise. The scores are simulated as those of ideal fresh
-    directions: no model is trained.
+    A factor is the real noise over the stated noise, and the claim is the accountant's mu at the stated noise.
+    The scores are simulated as those of ideal fresh directions: no model is trained.
 
     Args:
       setting: The setting, which has the number of canaries a run.

@@ -154,7 +154,7 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     if row.assumes == REFUTED:
         color = FADED
     elif row.is_bound:
-        # `_COLOURS` has the assumptions that hold for every trade-off curve.
+        # `_COLOURS` has the assumptions under which a bound holds for every trade-off curve.
         color = _COLOURS.get(row.assumes, OUT)
     else:
         color = IN  # an estimate
