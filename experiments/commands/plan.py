@@ -130,7 +130,7 @@ def main() -> None:
 def _print_bugs(setting: "Setting") -> None:
     """Prints after how many training runs an audit refutes the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the stated noise, and the claim is the accountant's mu at the stated noise.
+    A factor is the real noise over the stated noise. The claim is the accountant's mu at the stated noise.
     The scores are simulated as those of ideal fresh directions: no model is trained.
 
     Args:
@@ -202,7 +202,7 @@ def _forecast_many_canaries(
     setting = mechanism._replace(
         law=laws.COINS["independent"],
         canaries=canaries,
-        audits=min(mechanism.audits, _MOST_AUDITS),
+        audits=min(mechanism.audits, _MOST_AUDITS),  # each takes longer than with a single canary
     )
     methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
     bounds = []
