@@ -74,7 +74,7 @@ class Piece(NamedTuple):
 
 
 def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
-    """Returns the size of chunks on a worker's devices, and a description of the worker.
+    """Returns a worker's size of chunks, the number of steps of a run, and the worker's versions and devices.
 
     It runs on the worker.
 
@@ -89,7 +89,7 @@ def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: i
     game = recipe.make(data)
     size = training.chunk_size(game, runs, chunk)
     steps = len(game.schedule.mask)  # which has an entry for each training step
-    return Preparation(size, steps, recipe.about(data))
+    return Preparation(size=size, steps=steps, about=recipe.about(data))
 
 
 def describe(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
@@ -102,13 +102,15 @@ def describe(devices: int, recipe: GameRecipe, data: Dataset) -> dict[str, Any]:
 def train(
     devices: int, recipe: GameRecipe, data: Dataset, piece: Piece
 ) -> tuple[list[Scores], float] | None:
-    """Trains a piece, chunk by chunk.
+    """Trains a range of runs, chunk by chunk, and returns their scores.
+
+    It runs on a worker.
 
     Args:
       devices: The number of devices to train on.
       recipe: How to make the game.
       data: The game's data.
-      piece: The runs to train.
+      piece: The range of runs to train, and the number of runs in a chunk.
 
     Returns:
       (the chunks' scores, the seconds of the fastest chunk); None where the devices' memory is too small.
@@ -117,23 +119,27 @@ def train(
       InputError: A run diverged.
     """
     _prepare_jax(devices)
-    trainer = _TRAINERS.get(
-        (recipe.key, piece.size), lambda: ChunkTrainer(recipe.make(data), piece.size)
-    )
+
+    def make_trainer() -> ChunkTrainer:
+        """Makes the trainer of the game, for chunks of the piece's size."""
+        return ChunkTrainer(recipe.make(data), piece.size)
+
+    # A worker does many tasks of the same game: the last trainer, and so what it compiled, is used again.
+    trainer = _TRAINERS.get((recipe.key, piece.size), make_trainer)
     all_scores: list[Scores] = []
     fastest = math.inf
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
         begin = time.perf_counter()
         scores = trainer.train(chunk)
         if scores is None:
-            return None
+            return None  # out of memory: the driver has the whole piece trained in smaller chunks
         all_scores.append(scores)
         fastest = min(fastest, time.perf_counter() - begin)
     return all_scores, fastest
 
 
 def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
-    """Does a cell in an empty temporary store, and returns the contents of the files that it wrote.
+    """Does a cell, a piece of a sweep's work, in an empty temporary store; returns the files that it wrote.
 
     It runs on a worker, which need not reach the driver's store.
 
@@ -148,7 +154,8 @@ def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     _prepare_jax(devices)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        cell.do(cell.open(out, data), data, lambda runs: None)  # no progress is shown on a worker
+        store = cell.open(out, data)
+        cell.do(store, data, lambda runs: None)  # no progress is shown on a worker
         contents = {}
         for path in sorted(out.rglob("*")):
             # A lease is this process's claim on its own store, which nobody else needs.
@@ -207,13 +214,19 @@ class RunsJob:
     def start(self, node: Node | None) -> StartedTask | None:
         """Starts the job's next task, on a node or, for None, on any; returns None where no piece waits.
 
-        At the first call that is the task that prepares. Pieces of the runs wait as soon as its result is in.
+        The first call starts the task that prepares. Once that has ended, the missing runs wait in pieces.
         From then on each task trains a piece, of about as many chunks as take _TASK_SECONDS.
+
+        Returns:
+          The task, with the function that stores its result.
         """
+        # The cluster adds the number of devices, the first argument of `prepare` and `train`.
         if not self._is_prepared:
             self._is_prepared = True
-            sizes = (self._request.most_trained, self._request.chunk)
-            return StartedTask(self._cluster.start(node, prepare, *self._shared, *sizes), self._cut)
+            most_trained = self._request.most_trained
+            chunk = self._request.chunk
+            task = self._cluster.start(node, prepare, *self._shared, most_trained, chunk)
+            return StartedTask(task, self._cut)
         if not self._waiting:
             return None
         if not self._is_training:
@@ -309,9 +322,10 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_jobs(
     cluster: Cluster, jobs: Iterable[AnyJob]
 ) -> Iterator[tuple[AnyJob, InputError | None]]:
-    """Runs jobs side by side, each on a node of its own, so that a single node compiles its program.
+    """Runs jobs side by side, each on a node of its own, and yields each job when it ends.
 
-    At the end, when no further jobs wait, idle nodes help with the jobs of others.
+    So only a single node compiles a job's program. At the end, when no further jobs wait, idle nodes help
+    with the jobs of other nodes.
 
     Args:
       cluster: The cluster.
@@ -324,16 +338,16 @@ def run_jobs(
       InputError: The store can't be written.
     """
     scheduler = _Scheduler[AnyJob](cluster, iter(jobs))
-    while scheduler.fill():
+    while scheduler.fill():  # gives tasks to the nodes, until no task is left
         for task in cluster.wait(list(scheduler.running)):
             job, keep, _ = scheduler.running.pop(task)
-            if job not in scheduler.homes:
+            if job not in scheduler.homes:  # `homes` has the jobs under way
                 continue  # the job has failed already, in another task
             error = None
             try:
                 keep(cluster.get_result(task))
             except files.CannotWriteError:
-                raise
+                raise  # no other job could store its results either
             except InputError as failure:
                 error = failure
             if error is not None or job.is_done():
@@ -365,16 +379,23 @@ class _Scheduler(Generic[AnyJob]):
     """
 
     def __init__(self, cluster: Cluster, more: Iterator[AnyJob]) -> None:
-        """Starts nothing yet; `more` yields the jobs that are not under way."""
+        """Starts nothing yet.
+
+        Args:
+          cluster: The cluster.
+          more: Yields the jobs that are not under way yet.
+        """
         self._cluster = cluster
         self._more = more
+        # For each job under way, the node that has compiled its program; None where that node is gone.
         self.homes: dict[AnyJob, Node | None] = {}
-        self.running: dict[Any, _RunningTask[AnyJob]] = {}
+        self.running: dict[Any, _RunningTask[AnyJob]] = {}  # by Ray's reference to a task's result
 
     def fill(self) -> bool:
         """Gives tasks to nodes until each has _AHEAD tasks for each of its workers, or no task is left.
 
-        A job whose home is gone loses its home, so that another node may take it.
+        A job's home is the node that has compiled its program. Where that node is gone, the job loses its
+        home, so that another node may take it.
 
         Returns:
           Whether any task is running.
@@ -395,11 +416,11 @@ class _Scheduler(Generic[AnyJob]):
         return bool(self.running)
 
     def _give_task(self, node: Node | None) -> bool:
-        """Starts a task on a node, and returns whether there was one to start.
+        """Starts a task of some job on a node, and returns whether there was any to start.
 
-        The node then need not compile another program, if possible: jobs whose home is the node come first,
-        then jobs without a home, then jobs that are not yet under way. Last come the jobs of other nodes,
-        beginning with the latest: most of it is likely to be left.
+        A job's home is the node that has compiled its program. Jobs whose home is this node come first, since
+        nothing has to be compiled for them. Then come jobs without a home, then jobs that are not yet under
+        way, and last the jobs of other nodes.
         """
         for home in (node, None):
             for job in list(self.homes):
@@ -409,12 +430,13 @@ class _Scheduler(Generic[AnyJob]):
             self.homes[job] = node
             if self._start_task(job, node):
                 return True
+        # All other jobs, the latest first: of the job that began last, most is likely to be left.
         return any(self._start_task(job, node) for job in reversed(self.homes))
 
     def _start_task(self, job: AnyJob, node: Node | None) -> bool:
-        """Starts a job's next task on a node, and returns whether the job had one.
+        """Starts a job's next task on a node, and returns whether the job had a task to start.
 
-        The node becomes the job's home if it has none.
+        The node becomes the job's home, where its program is compiled, if the job has no home.
         """
         started = job.start(node)
         if started is None:
@@ -446,20 +468,25 @@ class _ClusterTrainer:
     def train(self, request: RunsRequest) -> Trained:
         """Returns the scores of all runs, after training those that the store lacks.
 
-        Where another driver holds the store or the missing runs, it waits until that driver has stored them
+        Where another process holds any of the runs, it waits until that process has stored the missing runs
         or gives them back.
+
+        Raises:
+          InputError: A run diverged, memory is too small for a single run, or the store can't be written.
         """
         store = request.store
         begin = time.perf_counter()
         job = RunsJob(self._cluster, self._shared, request)
         while store.missing(request.runs):
-            with store.claim(), shares.all_below(store, request.runs) as mine:
-                if mine:
+            # The claim on the store lets damaged files be set aside. Where another process has it, training
+            # goes on without it: only the claim on the runs decides.
+            with store.claim(), shares.all_below(store, request.runs) as runs_are_mine:
+                if runs_are_mine:
                     for _, error in run_jobs(self._cluster, [job]):
                         if error is not None:
                             raise error
                     break
-            time.sleep(_POLL_SECONDS)  # the claim on the store is given back meanwhile
+            time.sleep(_POLL_SECONDS)  # without any claim, so that other processes can go on
         seconds = time.perf_counter() - begin
         model_steps = job.trained * job.preparation.steps
         return Trained(
@@ -476,7 +503,7 @@ class _ClusterTrainer:
 
 
 def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
-    """Does all that the store lacks of some cells, on a cluster; `work.do_all` does so on this machine.
+    """Does the cells of a sweep on a cluster, as far as the store lacks them; see `work.do_all`.
 
     Cells that other drivers hold are left for another pass. Passes go on until the store has each cell, or
     the cell has failed.
@@ -490,15 +517,15 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
       The names of the cells, by how they ended.
     """
     progress = SweepProgress(cells)
-    outcome = Outcome([], [], [])
+    outcome = Outcome(here=[], elsewhere=[], failed=[])
     waiting = cells
     try:
         while waiting:
             sweep = _SweepPass(cluster, place, progress, outcome)
-            with sweep.claims:
+            with sweep.claims:  # gives back the claims on cells, also after an error
                 for job, error in run_jobs(cluster, sweep.open_jobs(waiting)):
                     sweep.end(job, error)
-            if sweep.left:
+            if sweep.left:  # cells that other drivers hold
                 time.sleep(_POLL_SECONDS)
             waiting = sweep.left
     finally:
@@ -564,9 +591,9 @@ class _SweepPass:
         self._place = place
         self._progress = progress
         self._outcome = outcome
-        self._under_way: dict[Job, _CellUnderWay] = {}
-        self.claims = ExitStack()
-        self.left: list[Cell] = []
+        self._under_way: dict[Job, _CellUnderWay] = {}  # the cell of each job under way
+        self.claims = ExitStack()  # closing it gives back the claims on all cells under way
+        self.left: list[Cell] = []  # the cells that other drivers hold
 
     def open_jobs(self, cells: list[Cell]) -> Iterator[Job]:
         """Yields a job for each cell that is not done and that no other driver holds.
@@ -576,7 +603,7 @@ class _SweepPass:
         """
         for cell in cells:
             try:
-                if work.is_done(cell, self._place):
+                if work.is_done(cell, self._place):  # by another driver, or before this command
                     self._outcome.elsewhere.append(cell.name)
                     self._progress.end(cell)
                     continue
@@ -586,7 +613,7 @@ class _SweepPass:
                 else:
                     yield job
             except files.CannotWriteError:
-                raise
+                raise  # no other cell could be stored either
             except InputError as error:
                 self._fail(cell, error)
 
@@ -602,12 +629,15 @@ class _SweepPass:
             self._progress.end(cell)
 
     def _open_job(self, cell: Cell) -> Job | None:
-        """Claims a cell, and returns the job that does it; None where another driver holds the cell."""
+        """Claims a cell, and returns the job that does it; None where another driver holds the cell.
+
+        An audit's runs are trained piece by piece, on any number of workers. Any other cell is a single task.
+        """
         store = cell.open(self._place.out, self._place.data)
         claim = self._claim(cell, store)
         if claim is None:
             return None
-        if cell.audited is None:
+        if cell.audited is None:  # the cell is no audit
             cell_job = CellJob(self._cluster, cell, self._place)
             # Its only task has concluded it: nothing is left to be written.
             self._under_way[cell_job] = _CellUnderWay(cell, lambda: None, claim)
@@ -621,7 +651,7 @@ class _SweepPass:
             store,
             runs=cell.runs,
             most_trained=cell.runs,
-            chunk=0,
+            chunk=0,  # as many runs as fit into memory
             progress=_LateProgress(self._progress, cell),
         )
         job = RunsJob(self._cluster, shared, request)
@@ -630,10 +660,11 @@ class _SweepPass:
         return job
 
     def _claim(self, cell: Cell, store: Store) -> ExitStack | None:
-        """Claims a cell's store and all of its runs, and returns the claim as a context that gives them back.
+        """Claims a cell's store and all of its runs, and returns a context that ends the claim when closed.
 
-        None where another process holds the store or any of the runs.
+        Returns None where another process holds the store or any of the runs.
         """
+        # It is closed at the latest when `claims` is.
         claim = self.claims.enter_context(ExitStack())
         is_mine = claim.enter_context(store.claim())
         if is_mine:

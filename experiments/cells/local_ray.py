@@ -26,8 +26,8 @@ _SETTINGS = {
 def set_up(alone: bool) -> None:
     """Sets the environment variables that Ray reads when it is imported.
 
-    Variables that the user has set stay as they are. The exception is the variable that keeps a cluster of
-    this machine alone on the loopback address.
+    Variables that the user has set stay as they are, but for RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER: it is set in
+    any case where `alone` is true, since it keeps the cluster on the loopback address.
 
     Args:
       alone: Whether a cluster of this machine alone will be started, which no other machine may reach.
@@ -41,7 +41,7 @@ def set_up(alone: bool) -> None:
         # In /tmp the path is short, as the paths of sockets must be.
         os.environ["RAY_TMPDIR"] = str(_own_folder(Path("/tmp")))
     if alone:
-        # On any system: the cluster's address is then the loopback address.
+        # Despite its name it has an effect on any system: at 0 the cluster's address is the loopback address.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # Without these Ray would write a token to ~/.ray, and the heads of later clusters would ask for it.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -159,11 +159,12 @@ def check_answer(address: str) -> None:
 def reap_processes() -> Iterator[None]:
     """Kills what is left of the cluster that this process started, when the block or the process ends.
 
-    A process of its own, the reaper, does so: it outlives this process, however that ends.
+    What kills them is another process, the reaper, which outlives this process, however that ends.
     """
     if not sys.platform.startswith("linux"):
         yield  # on other systems Ray has a process of its own for this
         return
+    # -I (isolated): no module of the user's, as in PYTHONPATH, can take the place of a standard module.
     command = [sys.executable, "-I", str(Path(__file__).with_name("reaper.py"))]
     with (
         subprocess.Popen(

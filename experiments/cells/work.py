@@ -102,8 +102,13 @@ class LocalTrainer:
         self._game = recipe.make(data)
 
     def train(self, request: RunsRequest) -> "Trained":
-        """Trains the runs that the store lacks, and returns the scores of all runs."""
-        from audit.training import training
+        """Trains the runs that the store lacks, and returns the scores of all runs.
+
+        Args:
+          request: The store and its runs. A chunk has no more runs than `most_trained`, nor than `chunk` if
+            that is not 0.
+        """
+        from audit.training import training  # loads JAX
 
         store = request.store
         chunk = request.chunk
@@ -194,7 +199,9 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does all that the store lacks of some cells; prints a line for each cell that fails.
+    """Does the cells of a sweep in this process, as far as the store lacks them.
+
+    A line is printed for each cell that fails.
 
     Each of the workers that share a store takes cells that no other worker holds. When other workers hold all
     cells that are left, this worker helps with cells that can be shared, and waits for the others. It goes on
@@ -211,7 +218,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
       InputError: The store can't be written.
     """
     progress = SweepProgress(cells)
-    outcome = Outcome([], [], [])
+    outcome = Outcome(here=[], elsewhere=[], failed=[])
     waiting = cells
     is_first_pass = True
     try:
@@ -254,7 +261,8 @@ def _attempt(
     Returns:
       Whether the cell has ended, by success or by failure.
     """
-    ended = outcome.elsewhere  # unless this worker does the cell, or it fails
+    # The list that gets the cell's name: `elsewhere`, unless this worker does the cell, or it fails.
+    ended = outcome.elsewhere
     try:
         if not is_done(cell, place):
             store = cell.open(place.out, place.data)
@@ -264,10 +272,11 @@ def _attempt(
                 # Again, since the worker that held it until now may have done it.
                 if not is_done(cell, place):
                     cell.do(store, place.data, progress.begin(cell))
+                    # Without the claim this worker has only helped the worker that holds the cell.
                     if is_claimed:
                         ended = outcome.here
     except files.CannotWriteError:
-        raise
+        raise  # no other cell could be stored either
     except InputError as error:
         progress.say(f"failed: {cell.name}: {error}")
         ended = outcome.failed
@@ -279,7 +288,15 @@ def _attempt(
 def _help(
     cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome
 ) -> list[Cell]:
-    """Does a part of a random cell that can be shared, or waits a moment where none can be.
+    """Helps with a random cell that several workers can share; waits a moment where no cell can be shared.
+
+    It returns once that cell has ended, or after the moment.
+
+    Args:
+      cells: The cells that other workers hold.
+      place: The store's root, and the cells' data.
+      progress: Shows the cell's progress.
+      outcome: Gets the cell's name.
 
     Returns:
       The cells that are left.
@@ -289,5 +306,6 @@ def _help(
         time.sleep(_POLL_SECONDS)
         return cells
     cell = random.choice(shared)  # at random, so that helpers spread over the cells
+    # With `helps` it returns only when the cell has ended.
     _attempt(cell, place, progress, outcome, helps=True)
     return [other for other in cells if other is not cell]

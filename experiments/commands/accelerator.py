@@ -35,10 +35,14 @@ cli.define_out("Folder for the JSON file and the page; they go into its accelera
 
 
 def main() -> None:
-    """Parses the flags, measures part after part, and prints the paths of the JSON file and the page.
+    """Parses the flags, measures this machine's accelerator, and prints the paths of the files of results.
 
-    Parts that were measured whole at an earlier start are not measured again. Raises InputError for flags out
-    of range, and at the end where a part failed or was not reached in time.
+    What is measured comes in parts, such as the speed of products of matrices or of training a ConvNet. The
+    files are a JSON file and a page. They have the results of earlier calls too: a part that was measured
+    without a failure is not measured again.
+
+    Raises:
+      InputError: Flags are out of range; or, at the end, a part failed or was not reached in time.
     """
     require(0 < FLAGS.scale <= 1, f"--scale={FLAGS.scale}: give more than 0, up to 1")
     # Up to a day.
@@ -57,7 +61,7 @@ def main() -> None:
         )
 
     trial = device_parts.Trial(FLAGS.scale, FLAGS.california_housing, FLAGS.cifar10)
-    most_seconds = 60 * FLAGS.minutes
+    most_seconds = 60 * FLAGS.minutes  # after which no part begins
     results = device_report.work(out, parts, trial, most_seconds, _print_progress)
     for name in (device_report.JSON, device_report.PAGE):
         print(os.fspath(out / name))

@@ -179,7 +179,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
     from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
 
-    # The training runs along which to measure how much steps expand distances; None for no measurement.
+    # A bound on what the last model leaks may need a measurement, along some training runs, of how much a
+    # step expands the distance between two models. This is their number; None for no measurement.
     runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
@@ -195,9 +196,9 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
         runs,
         looks,
         levels,
-        FLAGS.chunk_size,
-        until,
-        FLAGS.minutes,
+        chunk_size=FLAGS.chunk_size,
+        until=until,
+        minutes=FLAGS.minutes,
         rehearsals=runs_rehearsed,
     )
 

@@ -218,7 +218,8 @@ def _make_direction_study(runs: list[int]) -> _Study:
         Column("setting.law", attrgetter("setting.law.name"), "law", width=11, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
         _method_column(15),
-        _column("runs", "runs", width=4),
+        _column("runs", "runs", width=4),  # after how many runs the row's bounds are read
+        # In JSON alone: all these numbers, in every row.
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
@@ -241,12 +242,15 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
     """
     require(FLAGS.mechanism is None, "--canaries and --mechanism do not go together: drop one")
     require(1 <= FLAGS.canaries <= 10_000, f"--canaries={FLAGS.canaries}: give 1 to 10,000")
+    # The laws of each design by tie; both designs have the same ties.
     laws_of_design = {"coins": laws.COINS, "sets": laws.SETS}
     ties = FLAGS.tie or list(laws.COINS)
+    for name in ties:
+        require(name in laws.COINS, f"--tie={name!r}: give some of {', '.join(laws.COINS)}")
     designs = FLAGS.design or ["coins"]
-    for flag, names, choices in (("tie", ties, laws.COINS), ("design", designs, laws_of_design)):
-        for name in names:
-            require(name in choices, f"--{flag}={name!r}: give some of {', '.join(choices)}")
+    for name in designs:
+        choices = ", ".join(laws_of_design)
+        require(name in laws_of_design, f"--design={name!r}: give some of {choices}")
 
     settings = []  # sorted by design, number of runs, tie and mu
     for design, n_runs, tie, mu in itertools.product(designs, runs, ties, _checked_mus()):
@@ -254,7 +258,7 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
         settings.append(_make_setting(law, mu, n_runs, canaries=FLAGS.canaries))
 
     def name_design(row: Calibration) -> str:
-        """Returns the design of a row, "coins" or "sets", which its law tells."""
+        """Returns the design of a row, "coins" or "sets": each law belongs to a single design."""
         return "coins" if row.setting.law in laws.COINS.values() else "sets"
 
     columns = (
@@ -267,7 +271,7 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
         _exceeding_column(),
         Column(None, _mean_mu_or_epsilon, "mean", _EPSILON_FORMAT, 8),
         Column(None, _true_mu_or_epsilon, "true", _EPSILON_FORMAT, 7),
-        # These have no heads, and so are in JSON alone.
+        # A column without a key is in the table alone. These have no heads, and so are in JSON alone.
         *map(_column, ("mean_epsilon", "low_epsilon", "high_epsilon", "true_epsilon")),
         *map(_column, ("mean_mu", "true_mu")),
     )

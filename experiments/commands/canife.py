@@ -39,7 +39,12 @@ cli.define_out("Folder of the store and its results.")
 
 
 def main() -> None:
-    """Parses the flags, measures the rounds that the store lacks, and prints and writes what all show."""
+    """Parses the flags, measures CANIFE's rounds that the store lacks, and prints and writes what all show.
+
+    CANIFE estimates epsilon from single rounds of a federated training. For each measured round it designs a
+    canary, and scores many repetitions of the round with and without the canary. With --charge=forward a
+    measured round also stands for the unmeasured rounds after it, with --charge=backward for those before it.
+    """
     # Fields that no flag gives have the model's own defaults.
     values = cli.values(Attacked)
     given = [field.name for field in dataclasses.fields(Attacked) if FLAGS[field.name].present]
@@ -53,8 +58,8 @@ def main() -> None:
     from experiments.canife import curves, figures, measured, training
 
     setting, split, store = training.prepare(setting, out, data)
-    numbers = setting.measured()
-    # With the claim, damaged files are set aside; without it, where another process has it, they stay.
+    numbers = setting.measured()  # of the rounds that are measured: 1, 1 + every, ...
+    # Damaged files are renamed under the claim. They stay, but are not read, where another process has it.
     with store.claim():
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
@@ -63,6 +68,7 @@ def main() -> None:
             for _ in training.measure_missing(setting, split, store, numbers):
                 bar.update()
 
+    # The rounds' epsilons, and the epsilon of all rounds up to each measured round.
     rows = [
         curves.summarize_round(setting, stored) for stored in measured.read_rounds(store, numbers)
     ]

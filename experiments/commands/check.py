@@ -25,7 +25,7 @@ flags.DEFINE_string("example", None, f"A step that is here: {', '.join(sorted(_E
 
 
 def main() -> None:
-    """Checks an example, or the user's own step or batches.
+    """Checks whether a step of DP-SGD is right, an example's or the user's own, or the user's own batches.
 
     Exits with status 3 where a check shows a bug. Exits with status 4 where no check does, but a check that
     is needed could not be tried.
@@ -36,10 +36,10 @@ def main() -> None:
         exactly_one, "give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader"
     )
     if FLAGS.example is None:
-        return check.main()
+        return check.main()  # which reads --step and --batches
     choices = ", ".join(sorted(_EXAMPLES))
     require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {choices}")
-    check.check(_EXAMPLES[FLAGS.example], "step")
+    check.check(_EXAMPLES[FLAGS.example], "step")  # the function's name in every example's file
 
 
 if __name__ == "__main__":

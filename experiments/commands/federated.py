@@ -116,6 +116,8 @@ def _checked_setting() -> FederatedSetting:
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     """Trains the runs that the store lacks, and prints and stores the conclusion from all runs.
 
+    With --report it also writes the conclusion as an HTML page.
+
     Args:
       audited: What is audited.
       game: How a run is trained and its canaries are scored.
@@ -125,8 +127,10 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     from audit.training import training
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
 
+    # Called between segments of rounds; it stores the test accuracies of models that are final.
     watch = _Watch(audited, store)
     scores = training.train(game, store, FLAGS.runs, watch=watch).scores
+    # Runs with scores in the store, but without accuracies since their file was damaged, are trained again.
     keep_lost_accuracies(game, store, FLAGS.runs, watch)
     accuracies = read_accuracies(store)
     conclusion = _conclude(audited, scores, accuracies)
@@ -162,6 +166,8 @@ def _conclude(
     from audit.report.federated_table import FederatedAudit
 
     setting = audited.setting
+    # The compositions of rounds that bound what a canary and what a client leak. A client takes part in at
+    # most `rounds.most` rounds.
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     sees_final_model = setting.observe in federated.FINAL
     level = Level(FLAGS.delta, FLAGS.confidence)
@@ -217,6 +223,7 @@ class _Watch:
         self._measure = build_federated.accuracy(
             audited.setting, federation.clients, federation.test
         )
+        # When to print the next line, by the monotonic clock; 0 is past, so that the first call prints.
         self._next_line = 0.0
         self._begin = time.monotonic()
 

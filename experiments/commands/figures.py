@@ -71,6 +71,8 @@ def main() -> None:
     levels = Level(FLAGS.delta, FLAGS.confidence)
     conversions.require_delta(levels.delta)
     conversions.require_confidence(levels.confidence)
+
+    # What the store holds of the chosen sweeps at a scale, and the conclusions from it.
     held = stored.holdings(cli.folder())
     scale = FLAGS.scale
     if scale is None:
@@ -84,19 +86,22 @@ def main() -> None:
     if scale != "laptop":  # the usual scale, whose figures are in no folder below
         folder = folder / scale
 
+    # What is drawn; `_draw_sweep` adds to it.
     drawing = _Drawing(files=[], rows=[], incomplete={}, waiting=[])
     for sweep in sweeps:
         _draw_sweep(sweep, evidence, scale, folder, drawing)
     nothing_drawn = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
     require(drawing.files, f"{nothing_drawn}: run {_training_command(FLAGS.name, scale)}")
 
+    # What was chosen for the user, and what is missing, go to stderr; the tables and paths go to stdout.
     if FLAGS.scale is None:
         print(f"scale: {scale}", file=sys.stderr)
     for line in _missing_lines(drawing, scale):
         print(line, file=sys.stderr)
     if drawing.rows:
         drawing.files.append(files.write_whole(folder / "figures.csv", table.as_csv(drawing.rows)))
-        print(table.as_text(sweeps, drawing.rows, *levels, proves=scale != registry.SMOKE) + "\n")
+        proves = scale != registry.SMOKE  # if not, a warning comes first
+        print(table.as_text(sweeps, drawing.rows, *levels, proves=proves) + "\n")
     for path in drawing.files:
         print(os.fspath(path))
 
@@ -105,6 +110,8 @@ def _draw_sweep(
     sweep: Sweep, evidence: "Evidence", scale: str, folder: Path, drawing: _Drawing
 ) -> None:
     """Draws a sweep's figures, and writes and prints its own table if it has one.
+
+    The sweep's rows of the table that all sweeps have in common are only collected.
 
     Args:
       sweep: The sweep.
@@ -121,9 +128,10 @@ def _draw_sweep(
     drawing.rows.extend(drawn.rows)
     if drawn.table is not None:
         drawing.files.append(files.write_whole(folder / f"{sweep.name}.csv", drawn.table.csv))
-        if scale == registry.SMOKE:
+        if scale == registry.SMOKE:  # trained to try the code, with too few runs for a bound
             print(table.PROVES_NOTHING)
         print(drawn.table.text + "\n")
+    # Where cells are missing, its figures are incomplete, or else there are none yet.
     if drawn.missing and drawn.figures:
         drawing.incomplete[sweep.name] = drawn.missing
     elif drawn.missing:
@@ -158,10 +166,13 @@ def _training_command(names: Sequence[str], scale: str) -> str:
 
 
 def _largest_scale(held: Holdings) -> str:
-    """Returns the largest scale that was trained at; laptop where none was.
+    """Returns the largest scale at which the sweeps in --name were trained; laptop where there is none.
 
-    A scale was trained at where the store has a finished cell of the sweeps in --name that no smaller scale
-    has too.
+    Scales may have cells in common. So a scale counts only if the store has a finished cell of it that
+    belongs to no smaller scale.
+
+    Args:
+      held: What the store holds.
     """
 
     def is_finished(cell: Cell) -> bool:

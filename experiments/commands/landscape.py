@@ -44,11 +44,13 @@ LEAST_DELTA = 1e-100
 
 
 def main() -> None:
-    """Parses the flags, solves and simulates the landscapes, and draws and prints what they leak.
+    """Parses the flags, and draws and prints what training on three crafted loss landscapes leaks.
 
-    Three crafted landscapes are studied: the hidden-state paper's, whose audits are simulated too, a convex
-    landscape, and the latch, whose last model hides nothing of the earlier models.
+    Each landscape is a loss that is crafted to show how much the last model alone can leak. The three are
+    the hidden-state paper's, a convex landscape, and the latch, whose last model hides nothing of the earlier
+    models. What the paper's landscape leaks is computed exactly, and audits of it are simulated.
     """
+    # The paper's landscape: simulations, which need JAX, and exact laws are computed if the store lacks them.
     study = _checked_study()
     out = cli.folder()
     if landscape_solve.simulates(landscape.holdings(out), study):
@@ -58,7 +60,7 @@ def main() -> None:
         landscape_solve.keep_laws(out, study, bar.update)
     results = landscape.results(landscape.holdings(out), study)
 
-    # The paper's landscape. The first line of each CSV says at which delta and clipping norm it is.
+    # Its files. The first line of each CSV says at which delta and clipping norm it is.
     folder = out / "landscape"
     header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
     exact = _exact_table(results.cells)
@@ -95,7 +97,11 @@ def main() -> None:
 
 
 def _checked_study() -> Study:
-    """Returns the study that the flags describe; its threshold is in units of the clipping norm C.
+    """Returns the study of the hidden-state paper's landscape that the flags describe.
+
+    The threshold is the model parameter at which the simulated landscape splits: on either side, the loss
+    moves the parameter away from it. --threshold is in the unit of --clipping_norm, and the study's threshold
+    in units of the clipping norm C.
 
     Raises:
       InputError: A flag is out of range.
@@ -173,7 +179,14 @@ class _SimulatedRow(NamedTuple):
 
 
 def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
-    """Returns the table of exact epsilons at the last step, with a row for each cell and adversary."""
+    """Returns the table of exact epsilons at the last step, with a row for each cell and adversary.
+
+    A row has three epsilons: the exact one (eps_exact), the one that a conversion claims as if the trade-off
+    curve were Gaussian (eps_gaussian), and the accountant's (eps_upper).
+
+    Args:
+      cells: The results of each cell, whose epsilons are arrays with an entry for each step.
+    """
     epsilon = number(".6g")
     columns = [
         *_cell_columns(),
@@ -192,10 +205,16 @@ def _exact_table(cells: list[CellResults]) -> Table[_ExactRow]:
 
 
 def _simulated_table(cells: list[CellResults]) -> Table[_SimulatedRow]:
-    """Returns the table of the simulated audits' bounds, with a row for each cell and method."""
+    """Returns the table of the simulated audits' bounds, with a row for each cell and method.
+
+    A row has the bound from the models after the last step, and its epsilon after the first step beside it.
+
+    Args:
+      cells: The results of each cell. A simulated audit has its methods' bounds at both steps in one order.
+    """
     columns = [
         *_cell_columns(),
-        Column("runs", lambda row: FLAGS.runs),
+        Column("runs", lambda row: FLAGS.runs),  # the same in all cells
         Column("method", lambda row: row.last["method"]),
         Column("assumes", lambda row: row.last["assumes"]),
         Column("epsilon", lambda row: row.last["epsilon"]),
@@ -204,6 +223,7 @@ def _simulated_table(cells: list[CellResults]) -> Table[_SimulatedRow]:
     rows = []
     for results in cells:
         simulated = results.simulated
+        # Each bound is a dict of its fields by name.
         for first, last in zip(simulated.first, simulated.last, strict=True):
             rows.append(_SimulatedRow(results.cell, first, last))
     return Table(columns, rows)

@@ -38,12 +38,14 @@ cli.define_out("Folder for results; the figure goes into its folder norms.")
 def main() -> None:
     """Parses the flags, and draws and prints the norms of the canary's gradient over training, by model.
 
+    The norms are those before clipping, at every step of several training runs.
+
     The runs of a model are trained unless the store has the norms of all of them.
     """
     require(FLAGS.models, "--models is empty: name models, comma-separated")
     for model in FLAGS.models:
         require(model in TASKS, f"--models: {model!r} is unknown: choose of {', '.join(TASKS)}")
-    # L inserts the gradient of an example with a wrong label.
+    # The canary of the adversary "loss" is an example with a wrong label, which inserts its own gradient.
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
     out = cli.folder()
     cli.prepare_jax()

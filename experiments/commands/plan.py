@@ -66,8 +66,13 @@ cli.define_json()
 def main() -> None:
     """Parses the flags, times the training, simulates audits, and prints what to expect of an audit.
 
+    The forecast has the time of the training runs, the bounds on epsilon that they would show, and the number
+    of runs that prove the share --tightness of the true epsilon. The truth is --epsilon, or by default the
+    accountant's upper bound.
+
     With --bug it only prints after how many runs audits would refute the claim.
     """
+    # The forecast is for GC-R, whose canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
     upper_bound, truth = _checked_epsilons()
     if FLAGS.bug is not None:
@@ -123,10 +128,10 @@ def main() -> None:
 
 
 def _print_bugs(setting: "Setting") -> None:
-    """Prints after how many training runs the claim is refuted, for each factor in --bug.
+    """Prints after how many training runs an audit refutes the claimed mu, for each factor in --bug.
 
-    A factor is the real noise over the stated noise. The scores are simulated as those of ideal fresh
-    directions: no model is trained.
+    A factor is the real noise over the stated noise. The claim is the accountant's mu at the stated noise.
+    The scores are simulated as those of ideal fresh directions: no model is trained.
 
     Args:
       setting: The setting, which has the number of canaries a run.
@@ -184,6 +189,8 @@ def _forecast_many_canaries(
 ) -> "ManyForecast | None":
     """Forecasts the bounds from several independent canaries a run; returns None for a single canary.
 
+    Three bounds are forecast: lifted, lifted if the trade-off curve is Gaussian, and clustered.
+
     Args:
       mechanism: The audits with a single canary a run; mu, runs, levels and seed are taken from them.
       canaries: The number of canaries a run.
@@ -195,7 +202,7 @@ def _forecast_many_canaries(
     setting = mechanism._replace(
         law=laws.COINS["independent"],
         canaries=canaries,
-        audits=min(mechanism.audits, _MOST_AUDITS),
+        audits=min(mechanism.audits, _MOST_AUDITS),  # each takes longer than with a single canary
     )
     methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
     bounds = []

@@ -138,7 +138,11 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism: fresh directions, and those of three papers.
 
     The papers are hidden-state, LiDP and one-shot. Each method trains the same mechanism with canaries of its
-    own. CANIFE is not among them, since it trains by code of its own (see `experiments.compare.rows`).
+    own; K is their number in a run. CANIFE is not among them, since it trains by code of its own (see
+    `experiments.compare.rows`).
+
+    Args:
+      compared: The mechanism, and how much each method may spend.
     """
     from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
     from audit.methods.exact_null import EXACT_NULL
@@ -148,6 +152,7 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     shared = {name: getattr(compared, name) for name in _SHARED_FIELDS}
     setting = partial(setting_of, compared.model, **shared)
     one_run = partial(setting, adversary="one_shot", canaries=compared.one_run_canaries)
+    # `shown` names the bounds that are compared. Methods of a single run name none: all theirs are compared.
     return [
         TrainedMethod(
             method="fresh directions",

@@ -154,9 +154,10 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     if row.assumes == REFUTED:
         color = FADED
     elif row.is_bound:
+        # `_COLOURS` has the assumptions under which a bound holds for every trade-off curve.
         color = _COLOURS.get(row.assumes, OUT)
     else:
-        color = IN
+        color = IN  # an estimate
     filled = color if row.is_bound else "white"
     if row.epsilon <= edge:
         axis.plot(row.epsilon, place, "o", color=color, mfc=filled, clip_on=False)
@@ -181,6 +182,7 @@ def _draw_border(axis: Axes, place: int, above: ComparedRow, below: ComparedRow)
         "ha": "right",
         "fontsize": 8,
         "color": "0.35",
+        # Texts are at y in rows, but at x as a share of the width of the axes.
         "transform": axis.get_yaxis_transform(),
     }
     # Rows point downwards: a smaller place is higher up, and the line is halfway between both rows.

@@ -92,6 +92,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
             rows += _one_run_rows(compared, method, place)
     print("CANIFE ...", file=sys.stderr)
     rows += _canife_rows(compared, place)
+    # False sorts before True, and rows that compare equal stay in their order.
     return sorted(rows, key=lambda row: row.sees != FINAL)
 
 
@@ -234,6 +235,8 @@ def _compose_published(
 ) -> float:
     """Returns epsilon of all rounds by the CANIFE paper's estimates, composed by Renyi DP.
 
+    Each measured round's estimate is converted to the noise multiplier of a Gaussian release that leaks as
+    much, by the paper's public code. All rounds that it represents are composed as releases with this noise.
     The adversary knows the mini-batches, so that sampling amplifies no privacy: the sampling rate is 1.
 
     Args:
@@ -242,7 +245,7 @@ def _compose_published(
       counts: The numbers of rounds that each measured round represents.
     """
     estimate_delta = 1 / attacked.scores  # the paper's estimates are at this delta
-    charges = []
+    charges = []  # a charge is a number of rounds that are composed with the same noise
     for value, count in zip(values, counts, strict=True):
         epsilon = value.published.estimate.epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)

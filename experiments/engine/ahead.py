@@ -96,9 +96,11 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
 
     # Without the cache of compiled programs: only a process on the chip could read this program from it.
     jax.config.update("jax_enable_compilation_cache", False)
+    # The chip's memory decides how many examples or clients the program takes at once.
     hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
     try:
+        # A single chip on a single host.
         chips = get_topology_desc("v5e:1x1", "tpu", chips_per_host_bounds=(1, 1, 1)).devices
         memory = measure_memory(build(model, hardware), chunk=1, devices=chips)
     except Exception as error:  # a compiler may raise anything, which is then the result

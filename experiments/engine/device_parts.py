@@ -77,6 +77,7 @@ class Trial(NamedTuple):
         The result's `source` says which. Nothing is downloaded.
         """
         data = task(model).data
+        # The only data sets that the parts use.
         files = {"california_housing": self.california_housing, "cifar10": self.cifar10}
         file = files[data.file]
         is_cached = (cache_folder() / f"{data.file}.npz").exists()
@@ -377,6 +378,7 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
     from audit.training import game
 
     dataset = trial.dataset(setting.model)
+    # The training runs; their memory is foretold where that is possible.
     begin = time.perf_counter()
     played = build.build(setting, dataset)
     size = chunk or game.chunk_size(played, runs)
@@ -387,6 +389,7 @@ def _train(setting: Setting, trial: Trial, runs: int, chunk: int = 0) -> "tuple[
         foretold = ahead.measure_memory(played, size, jax.local_devices()).device
     chunks, marks = _play_chunks(played, runs, size)  # marks[0]: when all was compiled
 
+    # The speed, also as a share of what products of large matrices reach on this device.
     trained = sum(len(part.scores) for part in chunks)
     seconds = marks[-1] - marks[0]
     steps = setting.schedule.steps
@@ -448,6 +451,7 @@ def _count_operations(setting: Setting, dataset: Dataset) -> int:
 
     model = build.trainee(setting.model, dataset).model
     layers = peers_jax.layers_of(model, dataset.features[0])  # any example: its shape counts
+    # `uses` has the multiplications by each layer's weights in the forward pass of a single example.
     return peers_jax.flops(layers.uses, setting.mechanism.batch_size)
 
 
