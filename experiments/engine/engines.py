@@ -54,11 +54,11 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """Returns the numbers of models that an engine tries to train at once: 1, 8, 64, ... as far as they fit.
+        """Returns the candidates for the number of models to train at once: 1, and then 8, 64, 512 and 4,096.
 
-        A number up to 4,096 fits if the per-example gradients of so many models, in a step, have at most
-        _MOST_FLOATS floats together. Those of a single model have B p floats, for mini-batches of B examples
-        and p parameters.
+        Larger candidates than 1 are left out where they do not fit in memory. A candidate fits if the
+        per-example gradients of so many models, in a step, have at most _MOST_FLOATS floats together. Those
+        of a single model have B p floats, for mini-batches of B examples and p parameters.
 
         Args:
           platform: "cpu" or "gpu".
