@@ -84,6 +84,7 @@ def main(*page: str) -> None:
         )
         scores.append(score(classifier, canary_features, canary_labels))
         fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: drawn after the run
+    # Rows are in the order of the runs: the bound then holds wherever they stop.
     result = audit.bounds(audit.ranks(scores, fresh, in_order=True), name="a black box")
     print(result)
     for path in page:
