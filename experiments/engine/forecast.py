@@ -363,8 +363,10 @@ def as_json(forecast: Forecast) -> str:
 def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
     """Returns the most that the last model alone can leak, for JSON.
 
-    The hidden-state bound has the same fields as in an audit's results. Where there is no such bound, the
-    reason takes their place.
+    "composition" is the epsilon of all models together, null where it is infinite. "reach" is the epsilon
+    that an audit reaches where the data's gradients do not interfere, null where no formula gives it. The
+    hidden-state bound has the same fields as in an audit's results. Where there is no such bound, "why_not"
+    has the reason.
     """
     content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
     if isinstance(last.state, str):

@@ -37,7 +37,7 @@ class NoisyClassifier:
 
         The fit is 100 steps of gradient descent from 0, at learning rate 1.
         """
-        targets = np.eye(CLASSES)[labels]
+        targets = np.eye(CLASSES)[labels]  # (n, CLASSES): 1 at the label, else 0
         self._weights = np.zeros((features.shape[1], CLASSES))
         for _ in range(100):
             residuals = targets - self.predict_proba(features)

@@ -101,8 +101,9 @@ def step(
     x, y = batch
     weights = params[:FEATURES]
     bias = params[FEATURES]
+    # The loss's derivative by the logit: the predicted probability less the label.
     residual = 1 / (1 + np.exp(-x @ weights - bias)) - y
-    gradients = np.column_stack([residual[:, None] * x, residual])
+    gradients = np.column_stack([residual[:, None] * x, residual])  # (B, FEATURES + 1)
     draws = np.random.default_rng(seed).normal(size=FEATURES + 1)
     total = sum_gradients(gradients) + NOISE_MULTIPLIER * noise_norm * draws
     return params - LEARNING_RATE / BATCH_SIZE * total
@@ -200,6 +201,7 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
     less_noisy = audit.audit(
         "wide_fcnn", adversary="sphere", canaries="auto", runs=runs, noise_multiplier=planted
     )
+    # The scores of these runs are tested against the claim of the stated noise.
     claim = audit.DpSgd(noise_multiplier=STATED_NOISE_MULTIPLIER, insertions=INSERTIONS)
     test = audit.bounds(less_noisy.conclusion.evidence, claim=claim).claim_test
     if test is None or not test.refuted:
@@ -273,9 +275,10 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     axes.plot(k, possible, "--", color=style.UPPER, label="upper bound, last model (measured)")
     axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")
     axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
-    lower_and_upper = np.array(intervals).T
+    # `errorbar` takes the middle of each interval, and how far it reaches down and up from there.
+    lower_and_upper = np.array(intervals).T  # (2, audited k)
     middles = lower_and_upper.mean(axis=0)
-    reaches = np.abs(lower_and_upper - middles)  # as `errorbar` takes them
+    reaches = np.abs(lower_and_upper - middles)
     label = "best audit's interval, if Gaussian"
     axes.errorbar(audited_k, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")
@@ -286,7 +289,7 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
 
 
 def picture(runs: int = 400, scale: str = "laptop", network: str = BRACKETED) -> Figure:
-    """Returns the figure of three panels beside each other.
+    """Returns the figure of three panels: steps checked, what runs prove, and what a last model could leak.
 
     Args:
       runs: The number of training runs in the second panel.
