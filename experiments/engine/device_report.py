@@ -58,7 +58,7 @@ def work(
       trial: The size of the parts, and their data.
       seconds: The time after which no part begins.
       say: Prints a line; called once for each part.
-      tell: (name, trial) -> a row on the device, then the rows of the part with that name.
+      tell: (name, trial) -> an iterator over rows: one on the device, then those of the part with that name.
       longest: The most seconds that a part may take.
 
     Returns:
@@ -76,8 +76,10 @@ def work(
         if result.failure:
             line += f": {result.failure}"
         say(line)
-        before = results.get(part.name)
-        if before is None or not result.failure or len(result.rows) >= len(before.rows):
+        # An earlier result is a failure too, since other parts are not run again. It stays only where this
+        # run failed as well, and with fewer rows.
+        earlier = results.get(part.name)
+        if earlier is None or not result.failure or len(result.rows) >= len(earlier.rows):
             results[part.name] = result
         _save(folder, trial, list(results.values()))
     return [results[part.name] for part in parts if part.name in results]
@@ -101,19 +103,24 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
     Args:
       part: The part.
       run: Measures the part: yields a row on the device, then the part's rows.
-      seconds: The time after which the process is killed; the rows that it yielded until then are kept.
+      seconds: The time after which the process is killed.
+
+    Returns:
+      The result. Where the process fails or is killed, it has the rows that were yielded until then, and the
+      reason.
     """
     begin = time.monotonic()
-    answers, failure = processes.run_with_limit(run, seconds)
+    # `failure` is empty where the process yielded all its rows.
+    yielded, failure = processes.run_with_limit(run, seconds)
     about: Row = {}
-    if answers:
-        about = answers[0]
+    if yielded:
+        about = yielded[0]  # the row on the device comes first
     return PartResult(
         name=part.name,
         measures=part.measures,
         seconds=time.monotonic() - begin,
         about=about,
-        rows=answers[1:],
+        rows=yielded[1:],
         failure=failure,
     )
 
@@ -126,12 +133,12 @@ def _load(folder: Path, trial: Trial) -> dict[str, PartResult]:
     try:
         # A missing file is read as None. Its content {} has no trial, so that it counts as another trial's.
         content = json.loads(files.read(folder / JSON) or b"{}")
+        if content.get("trial") != trial._asdict():
+            return {}
         results = {}
         for fields in content.get("parts", []):
             result = PartResult(**fields)
             results[result.name] = result
-        if content.get("trial") != trial._asdict():
-            return {}
         return results
     except (AttributeError, TypeError, ValueError):  # no JSON, or JSON of another form
         return {}

@@ -54,10 +54,11 @@ class Problem(NamedTuple):
     layout: Layout
 
     def models_to_try(self, platform: str) -> list[int]:
-        """Returns how many models to try to train at once: 1, and those of 8, 64, 512 and 4,096 that fit.
+        """Returns the candidates for the number of models to train at once: 1, and then 8, 64, 512 and 4,096.
 
-        A number fits if the per-example gradients of all models have at most _MOST_FLOATS floats. A model's
-        have B p floats, for mini-batches of B examples and p parameters.
+        Larger candidates than 1 are left out where they do not fit in memory. A candidate fits if the
+        per-example gradients of so many models, in a step, have at most _MOST_FLOATS floats together. Those
+        of a single model have B p floats, for mini-batches of B examples and p parameters.
 
         Args:
           platform: "cpu" or "gpu".
@@ -195,8 +196,9 @@ class Kind(NamedTuple):
 def _load_jax_engine(name: str) -> Build:
     """Imports `peers_jax`, and returns its function of this name, which builds an engine.
 
-    JAX is first set up as this project's commands set it up. The exception is "gemm", whose products are to
-    use all cores by XLA's own threads, as JAX does by default.
+    JAX is first set up as in this project's commands, which make a device of each core and switch off the
+    threads by which XLA divides a product. The exception is "gemm": JAX's defaults let its single product use
+    all cores.
     """
     if name != "gemm":
         prepare_jax()

@@ -174,9 +174,11 @@ class Forecast(NamedTuple):
         that of the worker with the most chunks.
         """
         chunks = math.ceil(runs / self.probe.chunk)
-        workers = max(self.workers or 1, 1)  # `workers` is None where this machine trains alone
+        # None where this machine trains alone, 0 where no node of a cluster is alive: both count as 1.
+        workers = self.workers or 1
         most_chunks = math.ceil(chunks / workers)
         runs_in_turn = min(runs, most_chunks * self.probe.chunk)  # a last chunk may not be full
+        # `model_step` is the time of one step of one run, a share of its chunk's time.
         return self.probe.compilation + runs_in_turn * self.probe.model_step * self.steps
 
 
@@ -212,6 +214,7 @@ def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
       truth: The mechanism's epsilon; the last column shows the mean bound as a share of it.
     """
     show = number(".3f")
+    # Each column's key in JSON, value, heading, format and width. A column without a key is not in JSON.
     columns = (
         Column("method", lambda row: row.method, "method", width=16, left=True),
         Column("mean", lambda row: row.mean_epsilon, "mean", show, 8),
@@ -223,10 +226,15 @@ def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
 
 
 def _describe_time(forecast: Forecast) -> list[str]:
-    """Returns lines that say how many runs are needed, and how long the planned and the needed runs take."""
-    runs = forecast.bounds[0].setting.runs  # the same in all rows
+    """Returns lines that say how many runs are needed, and how long the planned and the needed runs take.
+
+    The needed runs are those after which the method "if_gaussian" proves, on average over audits, the share
+    `forecast.tightness` of the true epsilon.
+    """
+    runs = forecast.bounds[0].setting.runs  # the planned number, the same in all rows
     needed = forecast.runs_needed
     probed = forecast.probe
+    # `needed` is None where MOST_RUNS runs do not suffice.
     need = f"over {MOST_RUNS:,}" if needed is None else f"about {needed:,}"
     lines = [
         f"if_gaussian, on average {forecast.tightness:.0%} of the truth: {need} runs",
@@ -252,10 +260,12 @@ def _describe_place(workers: int | None) -> str:
 def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
     """Returns lines on runs with several canaries: their bounds, and how many such runs are needed.
 
-    They follow the lines on runs with a single canary, whose table has the same columns.
+    They follow the lines on runs with a single canary, whose table has the same columns. The needed runs are
+    those after which the method "lifted_gaussian" proves, on average over audits, the share
+    `forecast.tightness` of the true epsilon.
     """
     setting = many.bounds[0].setting  # the same in all rows
-    need = f"over {MOST_RUNS:,} runs"
+    need = f"over {MOST_RUNS:,} runs"  # where so many do not suffice
     if many.runs_needed is not None:
         seconds = forecast.seconds(many.runs_needed)
         need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
@@ -272,7 +282,7 @@ def _describe_last_model(last: LastModelForecast) -> list[str]:
     """Returns lines on the upper bounds for the last model alone, and on what an audit of it can reach.
 
     The bounds are composition, which holds for all models together, and the hidden-state bound. Where there
-    is no hidden-state bound, its line says why.
+    is no hidden-state bound, its line says why. All are epsilons.
     """
     lines = [
         f"the last model alone, a canary in one of {last.k} steps, leaks at most",
@@ -284,7 +294,9 @@ def _describe_last_model(last: LastModelForecast) -> list[str]:
         epsilon = at_most(last.state.bound.epsilon)
         bound = f"  {epsilon} as a hidden state: {last.state.reason}"
         lines += textwrap.wrap(bound, 80, subsequent_indent="  ")
-        if last.state.runs:  # measured, not proven: what larger constants would give
+        # The bound rests on Lipschitz constants of the steps. Where these were measured along training runs,
+        # not proven, a line tells what the bound would be if they were larger.
+        if last.state.runs:
             margins = [last.state.describe_margin(factor) for factor in last.state.margins]
             lines.append(f"  ({', '.join(margins)})")
     if last.reach is not None:
@@ -351,8 +363,10 @@ def as_json(forecast: Forecast) -> str:
 def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
     """Returns the most that the last model alone can leak, for JSON.
 
-    The hidden-state bound has the same fields as in an audit's results. Where there is no such bound, the
-    reason takes their place.
+    "composition" is the epsilon of all models together, null where it is infinite. "reach" is the epsilon
+    that an audit reaches where the data's gradients do not interfere, null where no formula gives it. The
+    hidden-state bound has the same fields as in an audit's results. Where there is no such bound, "why_not"
+    has the reason.
     """
     content: dict[str, Any] = {"composition": finite(last.composition), "reach": last.reach}
     if isinstance(last.state, str):
@@ -403,25 +417,31 @@ def _show_time(seconds: float) -> str:
 def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     """Measures how fast this machine trains, by training chunks of the size that the audit will have.
 
-    A chunk of one-step runs comes first. From its time follows how many steps a chunk can have so that it
-    takes about a second, and such chunks are timed. Nothing is stored.
+    A chunk is the runs that are trained at once. First a single chunk of one-step runs is timed. From its
+    time follows with how many steps a chunk takes about a second. Then chunks of so many steps are timed for
+    _SECONDS. Nothing is stored.
 
     Args:
       setting: The audit's setting.
       dataset: The audit's data.
       runs: The number of the audit's runs, on which the size of its chunks depends.
 
+    Returns:
+      The time of a model-step in the longer chunks, and the compilation time of the first chunk.
+
     Raises:
       InputError: Setting and data do not fit.
     """
     one_step = _build_game(setting, dataset, 1)
     chunk = game.chunk_size(one_step, runs)
-    first = _time_chunks(one_step, chunk, seconds=0.0)
+    first = _time_chunks(one_step, chunk, seconds=0.0)  # a single chunk
 
-    # A chunk takes half of the seconds, so that at least two are timed.
-    affordable_steps = _SECONDS / 2 / (first.model_step * chunk)
+    # A chunk is to take half of _SECONDS, so that at least two are timed.
+    seconds_per_step = first.model_step * chunk  # of a whole chunk
+    affordable_steps = _SECONDS / 2 / seconds_per_step
     steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
     timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)
+    # The second game may reuse programs that were compiled for the first.
     return timed._replace(compilation=first.compilation)
 
 
@@ -435,30 +455,34 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     """Trains whole chunks for some seconds, and returns how fast that was and how long compilation took.
 
     Args:
-      played: The game whose runs are trained.
-      chunk: The number of runs in a chunk.
+      played: The training configuration and its adversary.
+      chunk: The number of runs in a chunk, which are trained at once.
       seconds: The least time to train, after compilation; 0 for a single chunk.
     """
-    marks: list[float] = []  # when all was compiled, then when each segment of steps ended
+    # Times on the clock: first when all was compiled, then when each segment of a chunk's steps ended.
+    times: list[float] = []
 
-    def mark(runs: int, steps: int) -> None:
+    def note_time(runs: int, steps: int) -> None:
         """Notes the time; `game.play` calls it, with numbers that are not needed here."""
-        marks.append(time.perf_counter())
+        times.append(time.perf_counter())
 
     begin = time.perf_counter()
-    chunks = game.play(played, [(0, _ENDLESS)], chunk, mark)
+    # An iterator over chunks of more runs than there is time for; `next` trains a chunk.
+    chunks = game.play(played, [(0, _ENDLESS)], chunk, note_time)
     runs = 0
-    while runs == 0 or marks[-1] - marks[0] < seconds:  # at least one chunk
-        runs += len(next(chunks).scores)
+    while runs == 0 or times[-1] - times[0] < seconds:  # at least one chunk
+        runs += len(next(chunks).scores)  # a row of scores for each run
     model_steps = runs * len(played.schedule.mask)  # the mask has an entry for each step
-    seconds_per_step = (marks[-1] - marks[0]) / model_steps
-    return Probe(seconds_per_step, chunk, compilation=marks[0] - begin)
+    seconds_per_step = (times[-1] - times[0]) / model_steps
+    return Probe(seconds_per_step, chunk, compilation=times[0] - begin)
 
 
 def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
     """Computes the leak that linear response expects of a canary along each coordinate.
 
-    Where linear response is left out, the result holds the reason in place of the leak.
+    Linear response is an estimate: it follows how the canary and the noise spread along a single run without
+    noise, as if steps were linear around it. Where it is left out, the result holds the reason in place of
+    the leak.
 
     Args:
       setting: The audit's setting.
@@ -469,23 +493,30 @@ def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -
     why = _find_obstacle(setting, dataset, probed, patient)
     if why:
         return Expected(np.zeros(0), why)
-    # The other array is for the best linear score; GC-R and GC-S project on the coordinate.
-    mu_of_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
-    return Expected(np.asarray(mu_of_score, np.float64))
+    # The adversaries GC-R and GC-S score a model by its movement along the coordinate. The other array,
+    # which is for the best linear score, is not used.
+    mu_of_coordinate_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
+    return Expected(np.asarray(mu_of_coordinate_score, np.float64))
 
 
 def forecast_last_model(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> LastModelForecast | None:
-    """Returns the most that the last model alone can leak; None at k = 1.
+    """Returns the most that the last model alone can leak, and what an audit of it can reach; None at k = 1.
 
-    At k = 1 every step inserts the canary, so that no later step hides it.
+    A canary is inserted in one of every k steps. At k = 1 that is every step, so that no later step hides it.
 
     Args:
       setting: The audit's setting.
       dataset: The audit's data.
       probed: How fast this machine trains.
       delta: The delta of each epsilon.
+
+    Returns:
+      k and three epsilons. The first is composition's upper bound, which holds for all models together. The
+      second is the hidden-state upper bound for the last model alone, or the reason why there is none. The
+      third is what an audit reaches along a direction in which the data's gradients do not interfere; None
+      where no formula gives it.
     """
     k = setting.schedule.periodicity
     if k == 1:
@@ -494,8 +525,8 @@ def forecast_last_model(
         setting.mechanism.noise_multiplier, setting.insertions, delta
     )
     state = _find_state(setting, dataset, probed, delta)
-    # The formula of `compute_mu_along_one_direction` is for plain SGD, and divides by the noise multiplier.
     reach = None
+    # The formula of `compute_mu_along_one_direction` is for plain SGD, and divides by the noise multiplier.
     if setting.mechanism.optimizer == "sgd" and setting.mechanism.noise_multiplier > 0:
         mu = lipschitz.compute_mu_along_one_direction(setting)
         reach = conversions.epsilon_from_mu(mu, delta)
@@ -519,9 +550,10 @@ def _find_state(
     if rehearsals.count_rehearsals(setting) is None:  # nothing is to be measured
         return lipschitz.hidden_state(setting, delta)
     effort = _QUICK
-    # For each run: its own steps, and the time of its measurements, counted in steps.
-    equivalent_steps = _STEPS_PER_EXPANSION * effort.steps
-    seconds = effort.runs * (setting.schedule.steps + equivalent_steps) * probed.model_step
+    # Each of the runs is trained, and the constants of `effort.steps` of its steps are measured. Measuring
+    # the constant of a single step takes as long as _STEPS_PER_EXPANSION training steps.
+    steps_per_run = setting.schedule.steps + _STEPS_PER_EXPANSION * effort.steps
+    seconds = effort.runs * steps_per_run * probed.model_step
     if seconds > _PATIENCE:
         return f"`audit` measures how much steps expand, in about {_show_time(seconds)}"
     model = build.trainee(setting.model, dataset).model

@@ -78,16 +78,22 @@ class Measurement(NamedTuple):
     def gemm_share(self) -> float:
         """Returns the share of the matrix product's arithmetic speed that the engine reaches.
 
-        It is the median over rounds of units a second, times the operations of a unit, over the product's
-        operations a second.
+        In each round the engine's floating-point operations a second are divided by the product's. The result
+        is the median over rounds.
         """
         ratios = []
-        for units_per_second, gemm in zip(self.rates, self.gemm, strict=True):
-            ratios.append(units_per_second * self.flops / gemm)
+        # A unit is a model-step or a client's update, and has `flops` operations.
+        for units_per_second, product_flops_per_second in zip(self.rates, self.gemm, strict=True):
+            engine_flops_per_second = units_per_second * self.flops
+            ratios.append(engine_flops_per_second / product_flops_per_second)
         return statistics.median(ratios)
 
     def fields(self) -> dict[str, Any]:
-        """Returns the measurement for JSON; the keys of rates and of operations contain the unit."""
+        """Returns the measurement for JSON; the keys of rates and of operations contain the unit.
+
+        So a key is "model_steps_per_second" or "client_updates_per_second", and another is
+        "flops_per_model_step" or "flops_per_client_update".
+        """
         units = self.unit.replace("-", "_")
         return {
             "model": self.model,
@@ -163,10 +169,16 @@ def measure(
 def _write_problem(model: str, sources: Sources, path: Path) -> int:
     """Writes a model's problem to a file, and returns the number of floating-point operations of a unit.
 
-    The problem is a pickled `Problem` or `FederatedProblem`; its unit is a model-step or a mean client's
-    update. To be called in a process of its own, so that JAX's settings and the data's memory end with it.
+    The problem is a pickled `Problem` of DP-SGD, or a `FederatedProblem` of DP-FedAvg. For DP-SGD a unit is a
+    step of a single model. For DP-FedAvg it is the update of a client that has the mean number of examples.
+    To be called in a process of its own, so that JAX's settings and the data's memory end with it.
+
+    Args:
+      model: The name of a model in `TIMED`.
+      sources: Where the data come from.
+      path: The file.
     """
-    prepare_jax()
+    prepare_jax()  # before JAX touches a device
     from experiments.engine import peers_jax
 
     row = TIMED[model]
@@ -239,7 +251,9 @@ class Worker:
         self.name = kind.name
         self._here, there = processes.pipe()
         self._process = processes.begin(_serve, there, kind.load, problem, *models)
-        there.close()  # the process has its own copy; without this one, its death ends the connection
+        # The process has its own copy of this end. Once ours is closed, the connection ends when the process
+        # dies, so that we do not wait for its answer forever.
+        there.close()
 
     def about(self, tolerance: float) -> About:
         """Waits until the engine is ready, and returns what it reports about itself.
@@ -374,7 +388,7 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
       unit: "model-steps" or "client-updates".
       measurements: The measurements in that unit.
     """
-    our_rates = {}
+    our_rates = {}  # by model, a rate for each round
     for measurement in measurements:
         if measurement.engine == "ours":
             our_rates[measurement.model] = measurement.rates
@@ -392,6 +406,7 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
         middle = _show_rate(statistics.median(ratios))
         return f" {middle} ({_show_rate(min(ratios))} to {_show_rate(max(ratios))})"
 
+    # Each column's key (None: it is not in JSON), value, heading, format and width.
     columns = (
         Column(None, lambda row: row.model, "model", width=8, left=True),
         Column(None, lambda row: row.engine, "engine", width=11, left=True),

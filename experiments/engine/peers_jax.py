@@ -100,18 +100,21 @@ def problem_of(setting: Setting, dataset: Dataset) -> Problem:
     `Problem.stepped` is computed here: the parameters after our engine's step on the first mini-batch,
     without noise, at learning rate 1. All engines have to take the same step.
     """
+    # What `audit` would train: the mechanism, the data on the device, mini-batches and initial parameters.
     played = build.build(setting, dataset)
     mechanism = played.mechanism
     theta_0 = played.init(game.root(setting.seed, "theta"))
+
     norm = setting.mechanism.clipping_norm
     hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
     first_step = Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))  # without an insertion
 
     @jax.jit
     def take_step(theta: Array, data: Data) -> Array:
-        """Returns the parameters (p,) after the noiseless step."""
+        """Returns the parameters (p,) after our step from theta on the first mini-batch, without noise."""
         state = mechanism.start(theta)
         key = jax.random.key(0)  # any: the noise that it draws is multiplied by 0
+        # A segment takes the steps of a schedule, which here has a single step.
         stepped = mechanism.segment(hyper, state, data, first_step, no_canaries(), key)
         return stepped.theta
 
@@ -137,7 +140,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
     """
     model = federated_task(setting.model).make()
     theta_0 = model.init(game.root(setting.seed, "theta"))
-    cohorts = build_federated.rounds(setting, clients, None).clients
+    cohorts = build_federated.rounds(setting, clients, listed=None).clients  # drawn, not listed
     most_examples = int(clients.counts.max())
     # A mini-batch holds all of a client's examples, so that an epoch is a single step.
     choices = fedavg.FedAvg(
@@ -146,14 +149,17 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
         batch_size=most_examples,
         epochs=CHECKED_STEPS,
         most_examples=most_examples,
-        block=1,
+        block=1,  # clients are trained one after the other
     )
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
-    data = tuple(map(jnp.asarray, clients.arrays))
+    data = tuple(map(jnp.asarray, clients.arrays))  # features, labels, starts, counts
 
     @jax.jit
     def take_round(theta: Array) -> Array:
-        """Returns the parameters (p,) after the round: theta minus the mean of the clipped updates."""
+        """Returns the parameters (p,) after the first cohort's round, without noise.
+
+        They are theta minus the mean of the clients' clipped updates.
+        """
         norm = jnp.float32(setting.clipping_norm)
         cohort = jnp.asarray(cohorts[0])
         # Any key: it decides shuffles, which change nothing where a mini-batch holds all examples.
@@ -191,7 +197,8 @@ class Layers(NamedTuple):
 def layers_of(model: Model, example: NDArray[Any]) -> Layers:
     """Returns where each layer's parameters are in the vector theta, and how often its weights are used.
 
-    The uses are counted for layers with a kernel, in a forward pass of a single example.
+    A use of a weight is a multiplication by it in the forward pass of a single example. Uses are counted only
+    for layers that have a kernel.
 
     Args:
       model: The network.
@@ -208,10 +215,10 @@ def layers_of(model: Model, example: NDArray[Any]) -> Layers:
         for name in ("kernel", "scale", "bias"):
             if name in layer:
                 indices.append(np.asarray(layer[name]).astype(np.int64))
-        if indices:
+        if indices:  # not for a layer without parameters, such as pooling
             layout.append(tuple(indices))
         if "kernel" in layer:
-            kernel = layer["kernel"]  # the last axis is that of the outputs
+            kernel = layer["kernel"]  # its last axis is that of the output's channels
             weights_per_output = kernel.size // kernel.shape[-1]
             uses.append(outputs * weights_per_output)
     return Layers(layout, uses)
@@ -239,6 +246,7 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
         return result
 
     with nn.intercept_methods(note_call):
+        # Flax's `init` runs the network on an example; `eval_shape` finds shapes alone, and computes nothing.
         jax.eval_shape(model.module.init, jax.random.key(0), example)
     return outputs
 
@@ -259,22 +267,26 @@ def _find_layer(tree: Any, path: LayerPath) -> Any:
 def flops(uses: list[int], examples: float) -> int:
     """Returns the number of floating-point operations of a training step.
 
-    Every use of a weight is a multiplication and an addition. A layer uses its weights as often for the
-    gradient of the weights, and for the gradient of its inputs, as in the forward pass. The first layer needs
-    no gradient of its inputs. Biases, activations, clipping and noise are not counted.
+    A training step computes three products for each layer: the forward pass, the gradient of the layer's
+    weights, and the gradient of its inputs. The first layer needs no gradient of its inputs. Each product
+    uses every weight as often as the forward pass does, and a use is a multiplication and an addition.
+    Biases, activations, clipping and noise are not counted.
 
     Args:
       uses: The number of uses of weights in a single example's forward pass, for each layer with a kernel.
       examples: The number of examples in the step.
     """
-    return round(2 * examples * (3 * sum(uses) - uses[0]))
+    uses_per_example = 3 * sum(uses) - uses[0]
+    return round(2 * examples * uses_per_example)
 
 
 def ours(problem: Problem) -> Engine:
     """Builds our engine for DP-SGD: trains as `audit` does, with noise and insertions, in chunks of runs.
 
-    A chunk has as many runs as in an audit of 5,000 runs.
+    The runs of a chunk are trained at once. It has as many runs as a chunk of an audit that has _RUNS runs in
+    all.
     """
+    # Source and checksum identify data in the store, and nothing is stored here.
     dataset = Dataset(problem.features, problem.labels, source="", checksum="")
     played = build.build(problem.setting, dataset)
     chunk_size = game.chunk_size(played, _RUNS)
@@ -293,6 +305,8 @@ def ours_federated(problem: FederatedProblem) -> Engine:
 
     All devices share a run. Runs have no canaries, since the peer that is timed beside it has none.
     """
+    # The mechanism, with its hyperparameters, data and cohorts. Source and checksum identify data in the
+    # store, and nothing is stored here.
     clients = Clients(
         problem.features,
         problem.labels,
@@ -304,7 +318,6 @@ def ours_federated(problem: FederatedProblem) -> Engine:
     rounds = build_federated.rounds(problem.setting, clients, listed=None)  # cohorts are drawn
     played = build_federated.build(problem.setting, clients, rounds)
     mechanism = played.mechanism
-    placement = ensemble.Placement.spread(1)
 
     def train(
         state: State,
@@ -316,10 +329,14 @@ def ours_federated(problem: FederatedProblem) -> Engine:
         """Trains a single run through all rounds."""
         return mechanism.segment(hyper, state, data, schedule, no_canaries(), key)
 
+    # `train`, mapped over a leading axis of runs, of which there is a single run, shared by all devices.
+    placement = ensemble.Placement.spread(1)
     mapped_axes = (0, 0, None, None, None)  # state and key are a run's own
     train_runs = placement.over_runs(train, mapped_axes)
+
+    # The run's own arguments, with that axis; then those that runs would share, copied to each device.
     start = mechanism.start(jnp.asarray(problem.theta_0))
-    starts = jax.tree.map(lambda leaf: leaf[None], start)  # with a leading axis of one run
+    starts = jax.tree.map(lambda leaf: leaf[None], start)
     keys = jax.random.split(jax.random.key(0), 1)
     starts, keys = placement.by_run((starts, keys))
     hyper = jax.tree.map(jnp.float32, played.hyper)
@@ -386,11 +403,12 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
       problem: The problem of DP-SGD.
       models: The number of models to train at once; 0 to find the fastest.
     """
-    placement = ensemble.Placement.local()
+    placement = ensemble.Placement.local()  # spreads models over this process's devices
     devices = len(jax.local_devices())
     fields = problem.setting.mechanism
     train = _make_jax_privacy_training(problem)
 
+    # What all models share is copied to each device.
     data = placement.everywhere((problem.features, problem.labels))
     theta_0, batches = placement.everywhere((problem.theta_0, problem.batches))
     # The step by which engines are compared: the first mini-batch, without noise, at learning rate 1.
@@ -406,6 +424,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
     def build_run(models: int) -> Run:
         """Returns a function that trains so many models, by one block of mini-batches a call."""
         thetas = placement.by_run(jnp.tile(theta_0, (models, 1)))
+        # In the per-example gradients of a step that are on a device: B p for each of its models.
         gradient_floats = models // devices * fields.batch_size * theta_0.size
         blocks = _cycle_blocks(jnp.asarray(batches), gradient_floats)
         keys = _draw_keys(placement, models)
@@ -429,6 +448,7 @@ def jax_privacy(problem: Problem, models: int = 0) -> Engine:
 
     counts = [models]  # a given number is not compared with others
     if not models:
+        # Each device has memory of its own, so that as many models fit on each.
         counts = [devices * count for count in problem.models_to_try(_find_platform())]
     models, run = engines.find_fastest(build_run, counts)
     return _make_engine(run, models, distance)
@@ -447,10 +467,11 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
     batch_size = problem.setting.mechanism.batch_size
     our_model = task(problem.setting.model).make(problem.features.shape[1:])
     model = _replace_our_layers(our_model)
+    # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
     clipped_gradient = clipping.clipped_grad(
         model.loss,
         l2_clip_norm=norm,
-        keep_batch_dim=False,
+        keep_batch_dim=False,  # `model.loss` takes an example without a batch axis
         normalize_by=float(batch_size),
     )
 
@@ -464,7 +485,7 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
     ) -> Array:
         """Returns parameters theta (p,) after a step on each mini-batch, a row of `batches` (steps, B)."""
         features, labels = data
-        deviation = sigma * norm / batch_size
+        deviation = sigma * norm / batch_size  # sigma C / B, since gradients are divided by B
         noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
 
         def take_step(carry: Any, indices: Array) -> tuple[Any, None]:
@@ -473,6 +494,8 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
             `carry` is (theta (p,), the noise's state); `indices` (B,) are the mini-batch's examples.
             """
             theta, noise_state = carry
+            # `separate` leaves all values as they are. Without it JAX can't take per-example gradients of
+            # convolutions where models are mapped over several devices and share their features.
             batch = separate(theta, (features[indices], labels[indices]))
             gradient = clipped_gradient(theta, batch)
             update, noise_state = noise.update(gradient, noise_state)
@@ -502,6 +525,7 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
       batches: (steps, B) the indices of each mini-batch's examples.
       floats: The number of floats in a step's per-example gradients. The more there are, the shorter a block.
     """
+    # So that all steps of a block together have about _BLOCK_FLOATS floats, but at least _LEAST_BLOCK steps.
     length = min(len(batches), max(_LEAST_BLOCK, _BLOCK_FLOATS // floats))
     blocks = []
     for i in range(0, len(batches) - length + 1, length):
@@ -510,9 +534,9 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
 
 
 def gemm(_: Problem | FederatedProblem) -> Engine:
-    """Builds the product of two square float32 matrices as an engine, whose unit of speed is a product.
+    """Builds an engine that multiplies two square float32 matrices, whose speed is in products a second.
 
-    It runs on all cores or on the GPU. The problem is not used.
+    The engines that train are compared with it. It runs on all cores or on the GPU. The problem is not used.
     """
     shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
     left, right = jax.random.normal(jax.random.key(0), shape)

@@ -158,7 +158,7 @@ def _list_positions(problem: Problem | FederatedProblem) -> list[NDArray[np.int6
         if kernel.ndim == 4:
             positions.append(kernel.transpose(3, 2, 0, 1))
         else:
-            positions.append(kernel.T)
+            positions.append(kernel.T)  # a scale stays as it is
         positions.extend(bias)
     return positions
 
@@ -389,7 +389,7 @@ class _ClientLoop:
         Returns:
           A tensor for each parameter.
         """
-        sums = []
+        sums = []  # a tensor for each parameter: first the noise, to which updates are added
         for parameter in self.network.parameters():
             sums.append(deviation * torch.randn_like(parameter))
         for client in cohort:

@@ -94,6 +94,7 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
       InputError: Setting and data do not fit.
     """
     model = build.trainee(setting.model, dataset).model
+    # The setting's way to sum clipped gradients, with its products in each of the precisions.
     clipped_sum = build.CLIPPING[setting.mechanism.clipping](model)
     strategies = {}
     for precision in PRECISIONS:
@@ -108,11 +109,12 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
             effects.append(_measure_effect(precision, strategy, setting, theta, batch, reference))
         return effects
 
+    # The two models: the initial model, and the model after a training run without canaries.
     played = build.build(setting, dataset)
     theta_0 = played.init(game.root(setting.seed, "theta"))
-    noise = game.root(setting.seed, "noise")
+    noise_key = game.root(setting.seed, "noise")
     train = jax.jit(partial(simulate, played.mechanism))
-    trained = train(played.hyper, theta_0, played.data, played.schedule.batches, noise)
+    trained = train(played.hyper, theta_0, played.data, played.schedule.batches, noise_key)
     return {
         "at_initialisation": measure_effects(theta_0),
         f"after_{setting.schedule.steps}_steps": measure_effects(trained.theta),
@@ -153,6 +155,7 @@ def _measure_effect(
       reference: The same gradients in float64.
     """
     clipping_norm = setting.mechanism.clipping_norm
+    # The relative errors of the norms before clipping: at an infinite clipping norm nothing is clipped.
     unclipped_norms = _compute_norms(strategy, theta, batch, np.inf)
     divisors = np.where(reference.norms > 0, reference.norms, 1.0)  # no division by 0
     errors = np.abs(unclipped_norms - reference.norms) / divisors
@@ -161,13 +164,15 @@ def _measure_effect(
     clipped_norms = _compute_norms(strategy, theta, batch, clipping_norm)
     excess = float(clipped_norms.max() / clipping_norm - 1)
 
+    # The relative error of the sum of clipped gradients.
     clipped_sum = strategy.clip_sum(theta, batch, np.float32(clipping_norm))
     total = np.asarray(clipped_sum, np.float64)
     difference = np.linalg.norm(total - reference.clipped_sum)
     relative_difference = difference / np.linalg.norm(reference.clipped_sum)
     is_clipped = reference.norms > clipping_norm
 
-    # The noise sigma C has the multiplier sigma / (1 + excess) of the longest clipped gradient.
+    # The noise has deviation sigma C, but the longest clipped gradient may have norm (1 + excess) C. The
+    # ratio of the two is the noise multiplier that the guarantee has in truth.
     effective_sigma = setting.mechanism.noise_multiplier / (1 + max(excess, 0.0))
     return Effect(
         precision=precision,
@@ -293,6 +298,7 @@ def _make_table(moment: str, effects: list[Effect], sigma: float) -> str:
     """
     share = effects[0].clipped_share  # by the norms in float64, and so the same for all precisions
     title = f"{moment}: {share:.0%} of the gradients are clipped; errors relative to float64"
+    # Each column's key (None: it is not in JSON), value, heading, format and width.
     columns = (
         Column(None, lambda effect: effect.precision, "precision", width=10, left=True),
         Column(None, lambda effect: effect.norm_error_median, "norm, median", number(".1e"), 13),

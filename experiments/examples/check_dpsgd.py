@@ -41,7 +41,8 @@ hyper = base.Hyperparameters(0.5, 1.5, 1.1)  # learning rate, clipping norm, noi
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD on the mini-batch `data` and the examples of `batch`.
 
-    The mini-batch is the same in all steps. The examples of `batch` are added to it as canaries.
+    The mini-batch, all 32 examples of `data`, is the same in all steps. The examples of `batch` are canaries:
+    their clipped gradients are added to those of the mini-batch.
 
     Args:
       params: (9,) the parameters theta.
@@ -54,8 +55,8 @@ def step(params: Any, batch: Any, seed: int) -> Any:
         examples = base.Examples(*batch)
         # The canaries are the same at every step and for all parameters, and all of them are present.
         canaries = base.Canaries(lambda step, theta: examples, presence=jnp.ones(count))
-    # One step, on all rows of the data, at which canaries are inserted.
-    schedule = base.Schedule(jnp.arange(32)[None], jnp.ones(1))
+    # A single step, on the mini-batch of all 32 rows. The mask's 1 says that it inserts the canaries.
+    schedule = base.Schedule(jnp.arange(32)[None], mask=jnp.ones(1))
     state = mechanism.start(params)
     key = jax.random.key(seed)
     return mechanism.segment(hyper, state, data, schedule, canaries, key).theta

@@ -48,14 +48,17 @@ def step(params: Any, batch: Any, seed: int) -> Any:
       batch: The clients' features (clients, 5, 8) and labels (clients, 5).
       seed: The seed of the noise.
     """
+    # The clients' examples, client after client: where each client starts, and how many it has.
     clients = len(batch[1])
     features = append_zeros(batch[0])
     labels = append_zeros(batch[1])
     starts = 5 * jnp.arange(clients + 1)
     sizes = jnp.full(clients + 1, 5)
-    data = features.reshape(-1, 8), labels.ravel(), starts, sizes  # client after client
-    cohort = jnp.append(jnp.arange(clients), -1)  # -1: no client
-    schedule = base.Schedule(cohort[None], jnp.ones(1))  # a single round
+    data = features.reshape(-1, 8), labels.ravel(), starts, sizes
+
+    # A single round. -1 in the place of the appended client means that nobody takes that place.
+    cohort = jnp.append(jnp.arange(clients), -1)
+    schedule = base.Schedule(cohort[None], mask=jnp.ones(1))  # no effect: the round has no canaries
     state = mechanism.start(params)
     key = jax.random.key(seed)
     return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key).theta

@@ -29,15 +29,15 @@ class LoraLinear(torch.nn.Module):
 
         Args:
           frozen: The layer, which is frozen in place.
-          rank: The number of values between the adapter's two layers.
-          alpha: The scale of the adapter's outputs, times the rank.
+          rank: The number of values between the adapter's two layers, `lora_a` and `lora_b`.
+          alpha: LoRA's alpha: the adapter's outputs are multiplied by alpha / rank.
         """
         super().__init__()
         self.frozen = frozen.requires_grad_(False)
         self.lora_a = torch.nn.Linear(frozen.in_features, rank, bias=False)
         self.lora_b = torch.nn.Linear(rank, frozen.out_features, bias=False)
         self.scale = alpha / rank
-        torch.nn.init.zeros_(self.lora_b.weight)
+        torch.nn.init.zeros_(self.lora_b.weight)  # so that the adapter adds 0 at first
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the outputs (..., out_features) of x (..., in_features)."""

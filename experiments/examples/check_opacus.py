@@ -40,12 +40,16 @@ stated: dict[str, Any] = {
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of Opacus' own optimizer.
 
-    The step starts from `params` and takes `batch` in place of the batch that the Poisson sampler would draw.
-    `seed` decides the noise. Opacus computes the gradients in parts of at most 10 examples, and moves the
-    model after the last part.
+    Opacus computes the gradients in parts of at most 10 examples, and moves the model after the last part.
+
+    Args:
+      params: The parameters before the step, by name.
+      batch: Features (n, 8) and labels (n,), in place of the batch that the Poisson sampler would draw.
+      seed: The seed of the noise.
     """
     model.load_state_dict(params)
     torch.manual_seed(seed)
+    # A loader whose only batch is `batch`.
     all_rows = list(range(len(batch[0])))
     loader = DataLoader(
         TensorDataset(*batch),
@@ -57,11 +61,11 @@ def step(params: Any, batch: Any, seed: int) -> Any:
         max_physical_batch_size=10,
         optimizer=optimizer,
     )
-    with manager as physical_batches:
-        for x, y in physical_batches:
+    with manager as parts:
+        for x, y in parts:
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            optimizer.step()  # before the last part it only adds to the sum of clipped gradients
     return dict(model.named_parameters())
 
 

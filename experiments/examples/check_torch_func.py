@@ -34,7 +34,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
 
     Args:
       params: The layers' parameters, by name.
-      batch: The examples' features and labels.
+      batch: Features (n, 8) and labels (n,); n may differ from the expected batch size.
       seed: The seed of the noise.
     """
 
@@ -45,7 +45,7 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
     # (examples,): the norm of each example's gradient over all layers together.
     norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
-    factors = (1.5 / norms).clamp(max=1)
+    factors = (1.5 / norms).clamp(max=1)  # 1 also for a norm of 0
 
     generator = torch.Generator().manual_seed(seed)
     after = {}

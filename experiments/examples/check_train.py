@@ -54,7 +54,7 @@ def train_epoch(batches: Any) -> None:
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            optimizer.step()
+            optimizer.step()  # before the last part it only adds to the sum of clipped gradients
 
 
 for _ in range(3):

@@ -32,11 +32,12 @@ LEARNING_RATE = 0.1
 def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimizer:
     """Trains a model by Opacus: with a run's canaries and noise, or without both, as a rehearsal.
 
-    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+    A canary is a random direction. In every step it is added, as a gradient of norm C, to the sum of clipped
+    gradients. Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
 
     Args:
       run: The run's number, which decides its directions together with SEED.
-      present: Whether there are canaries and noise.
+      present: Whether there are canaries and noise; False for the rehearsal.
       data: Features (N, 64) and labels (N,), in the order of the mini-batches.
 
     Returns:
@@ -67,18 +68,22 @@ def train(run: int, present: bool, data: list[torch.Tensor]) -> DirectionsOptimi
 def main(*page: str) -> None:
     """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
 
-    Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
+    A canary's score is the cosine between its direction and the movement of the model. Lines marked
+    DIRECTIONS are needed for an audit of a training loop of your own.
     """
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     warnings.filterwarnings("ignore", "Full backward hook")  # PyTorch warns of Opacus' own hooks
     examples = STEPS * BATCH_SIZE
     data = [torch.randn(examples, 64), torch.randint(2, (examples,))]
-    rehearsal = train(0, present=False, data=data)  # DIRECTIONS: a rehearsal, once
+    # DIRECTIONS: a rehearsal, once. How it moves is subtracted from how each run moves.
+    rehearsal = train(0, present=False, data=data)
     rows = []
     for run in range(RUNS):
         optimizer = train(run, present=True, data=data)
-        rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))  # DIRECTIONS
+        # DIRECTIONS: leave-one-out takes the run's other directions out of the movement.
+        rows.append(optimizer.cosines(rehearsal.movement(), leave_one_out=True))
     result = audit.bounds(
+        # Rows are in the order of the runs: the bound then holds wherever they stop.
         audit.cosines(rows, rehearsal.dimension, leave_one_out=True, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a network by Opacus",

@@ -50,8 +50,8 @@ def sum_clipped_gradients(
     weights = {name: value.detach() for name, value in model.named_parameters()}
     gradients = vmap(grad(loss), (None, 0, 0))(weights, features, labels)
     layers = [gradient.flatten(1) for gradient in gradients.values()]
-    flat = torch.cat(layers, dim=1)
-    factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)
+    flat = torch.cat(layers, dim=1)  # (B, dimension)
+    factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)  # (B,)
     return factors @ flat
 
 
@@ -79,7 +79,7 @@ def train(
     )
     dimension = sum(value.numel() for value in model.parameters())
     start = 0.05 * torch.randn(dimension, generator=generator)
-    weights = start.clone()
+    weights = start.clone()  # all parameters in a single vector
     for step in range(STEPS):
         rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
         vector_to_parameters(weights.clone(), model.parameters())
@@ -93,13 +93,15 @@ def train(
 def main(*page: str) -> None:
     """Trains and scores the runs, prints the bounds, and writes a page if its path is given.
 
+    A canary is a random direction, and its score is the cosine between it and the movement of the model.
     Lines marked DIRECTIONS are needed for an audit of a training loop of your own.
     """
     torch.set_num_threads(1)  # its matrix products are too small to share among threads
     examples = STEPS * BATCH_SIZE
     features = torch.randn(examples, 64)
     labels = torch.randint(10, (examples,))
-    drift = train(features, labels, inserted=0.0, sigma=0.0)  # DIRECTIONS: a rehearsal, once
+    # DIRECTIONS: a rehearsal, once: how the model moves without canaries and noise
+    drift = train(features, labels, inserted=0.0, sigma=0.0)
     dimension = len(drift)
 
     cosines = []
@@ -107,10 +109,13 @@ def main(*page: str) -> None:
         # DIRECTIONS: once a run, the sum of its canaries
         total = directions.inserted(SEED, run, CANARIES, dimension, CLIPPING_NORM)
         movement = train(features, labels, torch.from_numpy(total).float(), NOISE_MULTIPLIER)
-        observation = (drift - movement).numpy()  # DIRECTIONS: steps subtract gradients
+        # DIRECTIONS: steps subtract gradients, so that the sign is turned to point along the canaries
+        observation = (drift - movement).numpy()
+        # DIRECTIONS: leave-one-out takes the run's other directions out of the movement
         cosines.append(directions.cosines(observation, SEED, run, CANARIES, leave_one_out=True))
 
     result = audit.bounds(
+        # Rows are in the order of the runs: the bound then holds wherever they stop.
         audit.cosines(cosines, dimension, leave_one_out=True, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a network in PyTorch",

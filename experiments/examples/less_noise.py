@@ -34,8 +34,8 @@ CONFIDENCE = 0.95
 def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     """Audits training runs with less noise than their claim states.
 
-    Runs are trained RUNS_AT_ONCE at a time, and the test takes them one by one. Training stops when the claim
-    is refuted, or after RUNS runs.
+    Each run has CANARIES canaries, random directions of its own. Runs are trained RUNS_AT_ONCE at a time, and
+    the test takes them one by one. Training stops when the claim is refuted, or after RUNS runs.
 
     Args:
       dataset: the data set on which the model trains.
@@ -48,10 +48,11 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
     setting = setting_of(
         MODEL, adversary="sphere", canaries=CANARIES, batch_size=BATCH_SIZE, seed=seed
     )
+    # The claim is for the setting's noise multiplier, insertions and sampling rate.
     claim = DpSgd(*setting.composition)
     honest = build.build(setting, dataset)
+    # The same training with another noise multiplier, which breaks the claim where it is smaller.
     sigma = noise * honest.hyper.noise_multiplier
-    # Runs whose noise is sigma, while the claim is for the stated noise.
     planted = honest._replace(hyper=honest.hyper._replace(noise_multiplier=sigma))
 
     chunks = []
@@ -62,6 +63,8 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
             scores=np.concatenate([chunk.scores for chunk in chunks]),
             presence=np.concatenate([chunk.presence for chunk in chunks]),
         )
+        # The share of each run's canaries whose score exceeds each of some thresholds. The claim limits it
+        # by `claim.power`, the true-positive rate that it allows at a threshold's false-positive rate.
         counted = exact_null.count_exceedances(scores.directions())
         test = claimed_curve.examine_claim(counted, claim.power, CONFIDENCE)
         if test.refuted:

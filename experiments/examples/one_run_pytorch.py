@@ -66,10 +66,11 @@ def main(path: str) -> None:
     labels = torch.randint(10, (CLIENTS, 8))
 
     takes_part = one_run.coins(SEED, CANARIES)  # ONE RUN: a fair coin for each canary
-    # Clients with data come first, then canaries. The order does not depend on the coins.
+    # Client numbers below CLIENTS are of clients with data, the others of canaries. Each has a place in a
+    # single round, which does not depend on the coins.
     order = np.random.default_rng(1).permutation(CLIENTS + CANARIES)
     for cohort in np.array_split(order, ROUNDS):
-        total = CLIPPING_NORM * NOISE_MULTIPLIER * torch.randn(dimension)
+        total = CLIPPING_NORM * NOISE_MULTIPLIER * torch.randn(dimension)  # noise, then the updates
         for client in cohort.tolist():
             canary = client - CLIENTS  # below 0 for a client with data
             if canary < 0:

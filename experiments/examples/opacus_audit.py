@@ -30,12 +30,14 @@ LEARNING_RATE = 0.1
 def train(features: torch.Tensor, labels: torch.Tensor, present: bool) -> float:
     """Trains a model by Opacus, and returns its score; a higher score means that the canary is in.
 
-    Lines marked CANARY are needed for an audit of a training loop of your own.
+    The canary is a gradient that each step may add to the sum of clipped gradients. The score is how far
+    training moved the model against it, since steps subtract gradients. Lines marked CANARY are needed for an
+    audit of a training loop of your own.
 
     Args:
       features: (N, 20), the examples' features, in the order of the mini-batches.
       labels: (N,), the examples' labels.
-      present: Whether the canary is inserted.
+      present: Whether every step inserts the canary.
     """
     torch.manual_seed(0)  # the same initial model in all runs, as the adversary knows it
     network = nn.Sequential(

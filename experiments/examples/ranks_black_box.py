@@ -37,7 +37,7 @@ class NoisyClassifier:
 
         The fit is 100 steps of gradient descent from 0, at learning rate 1.
         """
-        targets = np.eye(CLASSES)[labels]
+        targets = np.eye(CLASSES)[labels]  # (n, CLASSES): 1 at the label, else 0
         self._weights = np.zeros((features.shape[1], CLASSES))
         for _ in range(100):
             residuals = targets - self.predict_proba(features)
@@ -84,6 +84,7 @@ def main(*page: str) -> None:
         )
         scores.append(score(classifier, canary_features, canary_labels))
         fresh.append(score(classifier, *draw_examples(rng, FRESH)))  # RANKS: drawn after the run
+    # Rows are in the order of the runs: the bound then holds wherever they stop.
     result = audit.bounds(audit.ranks(scores, fresh, in_order=True), name="a black box")
     print(result)
     for path in page:

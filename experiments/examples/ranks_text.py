@@ -105,6 +105,7 @@ def main(*page: str) -> None:
         scores.append(score(model, canaries).numpy())
         fresh.append(score(model, draw_digits(FRESH)).numpy())  # RANKS: drawn after the run
     result = audit.bounds(
+        # Rows are in the order of the runs: the bound then holds wherever they stop.
         audit.ranks(scores, fresh, in_order=True),
         claim=audit.DpSgd(NOISE_MULTIPLIER, insertions=STEPS),
         name="a tiny GPT in PyTorch",

@@ -101,8 +101,9 @@ def step(
     x, y = batch
     weights = params[:FEATURES]
     bias = params[FEATURES]
+    # The loss's derivative by the logit: the predicted probability less the label.
     residual = 1 / (1 + np.exp(-x @ weights - bias)) - y
-    gradients = np.column_stack([residual[:, None] * x, residual])
+    gradients = np.column_stack([residual[:, None] * x, residual])  # (B, FEATURES + 1)
     draws = np.random.default_rng(seed).normal(size=FEATURES + 1)
     total = sum_gradients(gradients) + NOISE_MULTIPLIER * noise_norm * draws
     return params - LEARNING_RATE / BATCH_SIZE * total
@@ -119,7 +120,7 @@ STEPS: dict[str, Callable[..., Any]] = {
 
 
 def draw_steps(axes: Axes) -> None:
-    """Draws a bar for each step: how far a single example moves it at most, divided by its noise.
+    """Draws a bar for each step of STEPS: how far a single example moves it at most, divided by its noise.
 
     The movement is in units of C and the noise in units of sigma C, so that accounting assumes a ratio of 1.
     A bar is green where `audit.check_step` passes the step.
@@ -130,8 +131,9 @@ def draw_steps(axes: Axes) -> None:
     batch = features, labels
     for place, checked_step in enumerate(STEPS.values()):
         report = audit.check_step(checked_step, np.zeros(FEATURES + 1), batch, **STATED)
-        # In units of C, over all tried examples; then in units of sigma C, in each layer.
+        # How far each tried example moves the step, in units of C; the largest counts.
         movement = max(report.pictures["movements"].values())
+        # The noise's standard deviation in each layer, in units of sigma C.
         noise = np.mean(list(report.pictures["layers"].values()))
         ratio = movement / noise
         digits = 2 if ratio < 3 else 0  # after the point
@@ -147,18 +149,23 @@ def draw_steps(axes: Axes) -> None:
 
 
 def draw_proof(axes: Axes, runs: int) -> None:
-    """Draws what fresh directions prove after 1, 2, ..., `runs` training runs, and when false claims fall.
+    """Draws the epsilon that an audit proves after 1, 2, ..., `runs` runs, and when it refutes false claims.
 
-    Each false claim is for training with less noise than stated. A cross stands at the number of runs after
-    which an audit of that training refutes it.
+    In each run the canaries are fresh random directions. A claim is false where training has less noise than
+    stated. A cross stands at the number of runs after which an audit of such training refutes the claim.
+
+    Args:
+      axes: The panel.
+      runs: The number of training runs of the audit.
     """
     result = audit.audit("wide_fcnn", adversary="sphere", canaries="auto", runs=runs)
+    # By label: a method of the audit, and the color of its curve.
     curves = {
         "proven, nothing assumed": (EXACT_NULL, style.FREE),
         "no GDP guarantee below": (EXACT_NULL_GDP, style.BLUE),
     }
     for label, (method, color) in curves.items():
-        path = result.conclusion.bound(method).path
+        path = result.conclusion.bound(method).path  # the bound on epsilon after each run
         axes.step(range(1, len(path) + 1), path, where="post", color=color, label=label)
     upper_bound = result.upper_bound or 0  # never None here: the mechanism is known
     axes.axhline(upper_bound, color=style.UPPER, ls=":", label="claimed (accounting)")
@@ -194,6 +201,7 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
     less_noisy = audit.audit(
         "wide_fcnn", adversary="sphere", canaries="auto", runs=runs, noise_multiplier=planted
     )
+    # The scores of these runs are tested against the claim of the stated noise.
     claim = audit.DpSgd(noise_multiplier=STATED_NOISE_MULTIPLIER, insertions=INSERTIONS)
     test = audit.bounds(less_noisy.conclusion.evidence, claim=claim).claim_test
     if test is None or not test.refuted:
@@ -202,15 +210,18 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
 
 
 def train_bracket(scale: str, network: str) -> list[BracketRow]:
-    """Returns what a network's last model leaks: a row for each k, where every k-th step inserts a canary.
+    """Returns bounds on what a network's last model leaks: a row for each k, the steps for each insertion.
 
-    The rows are those of a panel of the sweep `bracket`. A cell of the sweep is an audit, or a measurement of
-    how much steps stretch distances. Cells of the panel that the folder `results` lacks are computed first,
-    and stored there.
+    The sweep `bracket` consists of cells, each of which is an audit, or a measurement of how much steps
+    stretch distances. Only the network's cells count. Those that the folder `results` lacks are computed
+    first, and stored there.
 
     Args:
-      scale: The scale of the sweep.
-      network: The network's label in the catalogue.
+      scale: The scale of the sweep, such as "laptop": it decides how much is audited.
+      network: The network's label in the catalogue, which is also the name of its panel in the sweep.
+
+    Returns:
+      The rows, in the order of the sweep. Each has upper bounds on epsilon, and what audits prove.
 
     Raises:
       InputError: A cell fails.
@@ -224,13 +235,14 @@ def train_bracket(scale: str, network: str) -> list[BracketRow]:
         elif isinstance(cell.request, Setting) and task(cell.request.model).label == network:
             cells.append(cell)  # a measurement, whose request is the setting
 
-    place = Workplace(RESULTS, DataSets({}))
+    place = Workplace(RESULTS, DataSets({}))  # the folder, and no data of the user's own
     missing = [cell for cell in cells if not is_done(cell, place)]
     if missing:
         failed = do_all(missing, place).failed
         require(
             not failed, f"{len(failed)} cells failed: fix what is reported above, and start again"
         )
+    # Conclusions from the stored scores. Audits at the same k and of the same kind are grouped into points.
     evidence = points.evidence(holdings(RESULTS), audits, USUAL_LEVEL)
     return network_bracket.make_rows(points.points(audits, evidence.audits), cells, evidence)
 
@@ -263,9 +275,10 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     axes.plot(k, possible, "--", color=style.UPPER, label="upper bound, last model (measured)")
     axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")
     axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
-    lower_and_upper = np.array(intervals).T
+    # `errorbar` takes the middle of each interval, and how far it reaches down and up from there.
+    lower_and_upper = np.array(intervals).T  # (2, audited k)
     middles = lower_and_upper.mean(axis=0)
-    reaches = np.abs(lower_and_upper - middles)  # as `errorbar` takes them
+    reaches = np.abs(lower_and_upper - middles)
     label = "best audit's interval, if Gaussian"
     axes.errorbar(audited_k, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")
@@ -276,7 +289,7 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
 
 
 def picture(runs: int = 400, scale: str = "laptop", network: str = BRACKETED) -> Figure:
-    """Returns the figure of three panels beside each other.
+    """Returns the figure of three panels: steps checked, what runs prove, and what a last model could leak.
 
     Args:
       runs: The number of training runs in the second panel.
