@@ -59,6 +59,9 @@ class ConvexLandscape(NamedTuple):
 def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
     """Returns the convex landscape whose last iterate leaks all that the hidden-state bound allows.
 
+    A step multiplies the parameter by its slope, which lies between 0 and the step's Lipschitz constant.
+    The bound comes with slopes that attain it, and the landscape has these.
+
     Args:
       shifts: (T,) s_t, what each step inserts in the world with the canary.
       lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
@@ -72,9 +75,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
     require(
         largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
     )
-    delta = 0.5  # any delta will do: the slopes are the same for all
-    bound = hidden_state_bound(shifts, lipschitz, noise, delta)
-    return ConvexLandscape(shifts, bound.attained_by, noise)
+    delta = 0.5  # any delta will do: it decides the bound's epsilon, but not the slopes
+    slopes = hidden_state_bound(shifts, lipschitz, noise, delta).attained_by
+    return ConvexLandscape(shifts, slopes, noise)
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
@@ -190,6 +193,9 @@ def audited(
       seed: The seed of the simulated noise; each schedule has noise of its own.
       delta: The delta of every epsilon.
       confidence: The confidence of the lower bounds.
+
+    Returns:
+      The exact mu of the last iterate, upper bounds on it, and the lower bounds that the audit proves.
     """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)

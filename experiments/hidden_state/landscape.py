@@ -383,7 +383,8 @@ def is_stored(held: Holdings, request: Request) -> bool:
 def must_compute(held: Holdings, request: Request) -> bool:
     """Returns whether a request's result has to be computed: it is not stored, or damaged.
 
-    A damaged result is reported on stderr. It is set aside too if this process can claim the store.
+    A damaged result is reported on stderr. It is also set aside, unless another process has claimed the
+    store.
 
     Args:
       held: The folders under the store's root.
@@ -400,7 +401,8 @@ def must_compute(held: Holdings, request: Request) -> bool:
         _parse(content, kind)
     except _DAMAGES:
         with store.claim():
-            # Reads it again, since another process may have replaced it meanwhile.
+            # Reads it again, since another process may have replaced it meanwhile. Where it is still
+            # damaged, `_read` reports it and, with the claim, sets it aside.
             return _read(store, kind) is None
     return False
 
@@ -411,11 +413,23 @@ def text(result: Result) -> str:
 
 
 def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """Reads the results of a single cell; returns None unless all of them are stored."""
-    results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
-    stored = {thresholds: exact for thresholds, exact in results.items() if exact is not None}
+    """Reads the results of a single cell; returns None unless all of them are stored.
+
+    Args:
+      held: The folders under the store's root.
+      study: The study, which decides the simulated audit's threshold.
+      cell: The cell.
+    """
+    requests = study.laws(cell)
+    # By thresholds: an adversary's name, or the number at which the simulated audit splits if no adversary
+    # has it.
+    stored: dict[str | float, Exact] = {}
+    for request in requests:
+        exact = read(held, request, Exact)
+        if exact is not None:
+            stored[request.thresholds] = exact
     simulated = read(held, study.audit(cell), Simulated)
-    if simulated is None or len(stored) < len(results):
+    if simulated is None or len(stored) < len(requests):
         return None
     by_adversary = {adversary: stored[adversary] for adversary in ADVERSARIES}
     return CellResults(cell, by_adversary, stored[study.simulated_thresholds()], simulated)
