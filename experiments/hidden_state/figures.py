@@ -300,7 +300,8 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
-    The upper row has what the Gaussian conversion claims, the lower row the exact rates.
+    The upper row has what the Gaussian conversion claims, the lower row the exact rates. The conversion takes
+    mu at a single threshold, and treats the whole trade-off curve as Gaussian with that mu.
 
     Args:
       cells: The results of the cells, all with the same number of steps T and the same delta.
@@ -308,13 +309,14 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
+    # Pairs of epsilon at step T and at step 1. Step 1 is a Gaussian release, whose exact epsilon is the
+    # accountant's.
     simulated: _Ends = []
-    # Step 1 is a Gaussian release, whose exact epsilon is the accountant's.
     gaussian: _Ends = []
     for result in cells:
         in_sample = result.simulated.in_sample
         simulated.append((in_sample[-1], in_sample[0]))
-        half = result.exact["half"]
+        half = result.exact["half"]  # at the paper's threshold h = C / 2
         gaussian.append((half.epsilon_gaussian[-1], half.epsilon_upper))
     panels = [
         (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", simulated),

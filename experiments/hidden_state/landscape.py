@@ -131,14 +131,15 @@ class ThresholdSearch(NamedTuple):
         """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
 
         They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1
-        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more. That place is
-        1/2 + sigma^2 epsilon, since the log of the ratio, of N(1, sigma^2) over N(0, sigma^2), is
-        (theta - 1/2) / sigma^2.
+        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more. The ratio is that of
+        N(1, sigma^2) over N(0, sigma^2). Its log is (theta - 1/2) / sigma^2, so that the place is
+        1/2 + sigma^2 epsilon.
         """
-        from audit.laws import conversions
+        from audit.laws import conversions  # loads SciPy
 
         sigma = self.cell.noise_multiplier
-        top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta))
+        epsilon = conversions.epsilon_from_mu(1 / sigma, self.cell.delta)  # the accountant's
+        top = 1.15 * (0.5 + sigma**2 * epsilon)
         return [float(threshold) for threshold in np.linspace(1 - top, top, _SEARCH_THRESHOLDS)]
 
     def laws(self) -> list[ExactLaw]:
@@ -320,7 +321,11 @@ def holdings(out: Path) -> Holdings:
 def with_cells(held: Holdings) -> Holdings:
     """Returns holdings with the settings in the subfolder CELLS added to those in the root.
 
+    A root's holdings leave out subfolders of subfolders, and the landscape's results are stored in CELLS.
     Where a setting is in both, the folder under CELLS comes first.
+
+    Args:
+      held: What the root holds.
     """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
@@ -474,7 +479,7 @@ def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
     Raises:
       ValueError, TypeError, RecursionError: The result is damaged, or a field has another type.
     """
-    result = kind(**parsed_answer(content, unsigned=True))
+    result = kind(**parsed_answer(content, unsigned=True))  # keys are the type's fields
     for field in dataclasses.fields(kind):
         # Of a type such as list[float] only `list` is checked.
         expected = get_origin(field.type) or field.type

@@ -71,21 +71,25 @@ def best_constant(process: Process, delta: float) -> Thresholds:
     """
 
     def evaluate(threshold: float) -> float:
-        """Returns the epsilon of a constant threshold, on the coarse grid."""
+        """Returns the epsilon of a constant threshold, on a coarse grid, which takes less time."""
         return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
+    # Where the likelihood ratio of theta_1 is e^epsilon. The grid begins at 1/2 and ends beyond that place.
     top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmax([evaluate(threshold) for threshold in grid]))
     low = grid[max(best - 1, 0)]
     high = grid[min(best + 1, len(grid) - 1)]
+
+    # SciPy minimises, so that the largest epsilon is the least of -epsilon.
     minimum = scipy.optimize.minimize_scalar(
         lambda threshold: -evaluate(threshold),
         bounds=(low, high),
         method="bounded",
         options={"xatol": 3e-3 * (high - low)},
     )
-    # The search may end at a place that leaks less than the grid's best point.
+
+    # The search may end at a place that leaks less than the grid's best point. Both are computed finely.
     by_section = _evaluate_constant(process, float(minimum.x), delta, PER_DEVIATION)
     by_grid = _evaluate_constant(process, float(grid[best]), delta, PER_DEVIATION)
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)

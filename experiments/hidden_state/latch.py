@@ -229,7 +229,12 @@ def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
 
 
 def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
-    """Returns a table with a row for each latch."""
+    """Returns a table with a row for each latch: its rates, exact and simulated, and epsilons.
+
+    Args:
+      rows: The rows.
+      delta: The delta of every epsilon.
+    """
     rate = number(".4g")
     columns = [
         Column("sigma", lambda row: row.latch.noise_multiplier, "sigma", number("g")),

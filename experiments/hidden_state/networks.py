@@ -212,10 +212,13 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
     for place in places:
         amount = amounts[place.model]
         k = place.fields["periodicity"]
+
+        # Fresh directions, with as many canaries as suit the model (AUTO).
         fresh_setting = _make_setting(place, amount, SphereFields(), AUTO)
         fresh_runs = amount.fresh_runs[k]
         yield audit_cell(Audited(place.panel, FRESH, place.x, fresh_setting, fresh_runs))
 
+        # Canaries along a coordinate, which are not audited at every k.
         coordinates = amount.coordinates
         setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
         if k in coordinates.runs:
