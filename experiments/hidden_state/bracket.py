@@ -42,7 +42,7 @@ def draw(sweep: Sweep, every: Sequence[Point], levels: Level) -> tuple[Figure, O
     Returns:
       The figure, and the table as text and as CSV.
     """
-    axis = sweep.axis or Axis("k", "k")  # every sweep drawn here has an axis; a sweep's may be None
+    axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     figure = bracket_figure(sweep.title, axis, every, levels.delta)
     return figure, _make_table(sweep, axis, every, levels)
 

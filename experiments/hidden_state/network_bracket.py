@@ -81,7 +81,7 @@ def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Fig
       points: The points of all panels; those without a conclusion are passed over.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
-    axis = sweep.axis or Axis("k", "k")
+    axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     rows = make_rows(points, sweep.cells, evidence)
     figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
     return figure, _make_table(sweep, axis, rows, evidence)

@@ -404,8 +404,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # Figure 8 has no audits: it draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # The norms are those of an audit of L with the first seed, whose setting and number of runs are
-        # taken. The panel "" and the x 1 of its place are shown nowhere.
+        # An audit of L with the first seed gives the setting, and the number of runs unless it exceeds
+        # NORM_RUNS. The panel "" and the x 1 of its place are shown nowhere.
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     figure_8 = dataclasses.replace(sweeps_by_name["figure_8"], cells=tuple(norms))
