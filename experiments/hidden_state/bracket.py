@@ -29,20 +29,28 @@ constant: what a constant direction reaches; hidden: the hidden-state bound"""
 
 
 def draw(sweep: Sweep, every: Sequence[Point], levels: Level) -> tuple[Figure, OwnTable]:
-    """Draws the figure of audits and both upper bounds, and makes its table.
+    """Draws audits of a convex model beside two upper bounds on its epsilon, and makes a table of them.
+
+    The upper bounds are the accountant's, by composition of all steps, and the hidden-state bound on the last
+    model alone.
 
     Args:
       sweep: The sweep; its title and x axis are shown.
       every: The points of all panels; each has a conclusion.
       levels: The delta of epsilon, and the confidence.
+
+    Returns:
+      The figure, and the table as text and as CSV.
     """
-    axis = sweep.axis or Axis("k", "k")
+    axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     figure = bracket_figure(sweep.title, axis, every, levels.delta)
     return figure, _make_table(sweep, axis, every, levels)
 
 
 def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: float) -> Figure:
-    """Draws a panel for each weight decay: both upper bounds as lines over x, audits as marks with intervals.
+    """Draws a panel for each weight decay: two upper bounds as lines over x, audits as marks with intervals.
+
+    The upper bounds are composition and the hidden-state bound.
 
     Args:
       title: The figure's title.
@@ -69,8 +77,9 @@ def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: floa
 def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
     """Draws the bounds and the audits of a panel, whose models have the same weight decay.
 
-    Two audits stand at the same x, along coordinates and with fresh directions. They have the same upper
-    bounds, so that either audit gives them.
+    Two audits stand at the same x. The canaries of one are gradients along coordinates. Those of the other
+    have fresh directions, which every run draws at random. Both audits have the same upper bounds, so that
+    either gives them.
 
     Args:
       axis: The panel.
@@ -84,6 +93,7 @@ def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None
     axis.plot(xs, composition, color=UPPER, ls=":", label="composition")
     axis.plot(xs, hidden, color=BOUND, label="hidden-state bound, of any data")
 
+    # What a canary along a coordinate shows if no other gradient moves that coordinate.
     predicted = []
     for point in panel_points:
         epsilon = point.predicted(delta)
@@ -95,7 +105,9 @@ def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None
             *zip(*sorted(predicted), strict=True), label=label, color=PREDICTED, lw=5, alpha=0.4
         )
 
-    # A point has a single conclusion. The law of its scores is known with fresh directions alone.
+    # A point has a single conclusion. Only with fresh directions is the law of scores without the canary
+    # known, and then the bound needs no assumption. Along coordinates the interval takes scores to be normal,
+    # and the lower bound takes the trade-off curve to be Gaussian.
     for point in panel_points:
         if point.conclusions[0].law_is_known:
             epsilon = point.conclusions[0].epsilon
@@ -146,7 +158,9 @@ def _format_interval(point: Point) -> str:
 
 
 def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Level) -> OwnTable:
-    """Makes a table with a row for each panel and x: what the two audits prove, and the upper bounds.
+    """Makes a table with a row for each panel and x: the lower bounds of audits, and the upper bounds.
+
+    At each x is an audit along coordinates, whose point is the row, and an audit with fresh directions.
 
     Args:
       sweep: The sweep, whose title is above the table.
@@ -154,14 +168,14 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
       every: The points of all panels; each has a conclusion.
       levels: The delta of epsilon, and the confidence.
     """
-    coordinates = []  # the audits along coordinates, each of which is a row
-    proven_epsilons = {}
+    rows = []  # the audits along coordinates
+    proven_epsilons = {}  # by fresh directions, at each panel and x
     for point in every:
         conclusion = point.conclusions[0]  # the only one
-        if conclusion.law_is_known:  # of fresh directions
+        if conclusion.law_is_known:  # only with fresh directions
             proven_epsilons[point.panel, point.x] = conclusion.epsilon
         else:
-            coordinates.append(point)
+            rows.append(point)
 
     def proven(point: Point) -> float | None:
         """Returns the epsilon that fresh directions prove at the same panel and x."""
@@ -185,5 +199,5 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
     )
     subtitle = f"epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
     before = (sweep.title, subtitle)
-    table = Table(columns, coordinates, section=lambda point: point.panel, before=before, rule=80)
+    table = Table(columns, rows, section=lambda point: point.panel, before=before, rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

@@ -42,7 +42,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     Args:
       setting: The setting; its adversary is L, which inserts the gradient of an example with a wrong label.
-      runs: The number of runs, of which each draws a canary of its own.
+      runs: The number of runs; each draws its own canary.
     """
 
     def is_complete(store: Store) -> bool:
@@ -55,7 +55,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     name = f"norms of L's canary, {setting.model}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
-    return cell._replace(request=setting)  # by which the table of norms finds its cells
+    return cell._replace(request=setting)  # the figure of norms looks up what is stored by it
 
 
 def landscape_cell(grid: Grid) -> Cell:
@@ -66,9 +66,9 @@ def landscape_cell(grid: Grid) -> Cell:
     Args:
       grid: The noise multipliers, batch sizes, number of steps and number of runs.
     """
-    study = landscape.study(grid, *Level())
-    # Names a store that holds no result, and by which a process claims the cell. Each result has a store of
-    # its own beside it.
+    study = landscape.study(grid, *Level())  # at the usual delta and confidence
+    # The setting of a store for the cell as a whole. That store holds no result: a process claims it, so that
+    # no other does the same work. Each result has a store of its own beside it.
     marker = {"kind": "landscape_sweep", **dataclasses.asdict(grid)}
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -81,11 +81,11 @@ def landscape_cell(grid: Grid) -> Cell:
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         """Simulates and solves the grid's results that the store lacks."""
-        from experiments.hidden_state import landscape_solve
+        from experiments.hidden_state import landscape_solve  # loads SciPy
 
         # Progress is counted in runs, but `keep` reports laws: each counts for an equal share of the runs.
         laws = len(study.all_laws())
-        # The root: the store lies CELLS and a folder below it.
+        # The store's path is `out`, then the folders of CELLS, then its own folder (see `open_store`).
         out = store.path.parents[len(landscape.CELLS.parts)]
         landscape_solve.keep(out, study, progress=lambda: progress(grid.runs / laws))
 
@@ -122,7 +122,7 @@ def kept_norms(
     norms = _read(store, runs)
     if norms is None:
         with store.claim():
-            # Once more, since a damaged file is set aside only while its store is claimed.
+            # Reads again for a side effect: under the claim, a damaged file is set aside.
             _read(store, runs)
             norms = _train(setting, dataset, runs, progress)
             store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})
@@ -150,13 +150,13 @@ def _train(setting: Setting, dataset: Dataset, runs: int, progress: Progress) ->
 
 
 def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
-    """Returns the norms (runs, steps) of the canary's gradient before clipping.
+    """Trains runs and returns the norms (runs, steps) of the canary's gradient before clipping.
 
     Figure 8 of the hidden-state paper shows them. The norm of a step is taken at the model from which the
-    step starts. Every run inserts its canary, and draws its own theta_0, canary and noise.
+    step starts. Every run has its canary in, and draws its own initial model theta_0, canary and noise.
 
     Args:
-      played: The game whose adversary crafts the canary.
+      played: The training and its adversary, which crafts a single canary.
       runs: (n,) the runs' numbers, which decide their random draws.
     """
     import jax
@@ -169,29 +169,43 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
         """Trains run number `run`; returns the norm of its canary's gradient at every step, (steps,)."""
+        # The run's own keys: of its initial model, its canary and its noise.
         theta_key = jax.random.fold_in(game.root(played.seed, "theta"), run)
         canary_key = jax.random.fold_in(game.root(played.seed, "canary"), run)
         noise_key = jax.random.fold_in(game.root(played.seed, "noise"), run)
+
         theta_0 = played.init(theta_key)
+        # What the adversary decides before training: here it draws the example with a wrong label.
         knowledge = played.adversary.init(canary_key, theta_0, jnp.asarray(hyper.clipping_norm))
-        canaries = played.insertion().bind(knowledge, jnp.ones(1))  # the single canary is present
+        presence = jnp.ones(1)  # the single canary is in
+        canaries = played.insertion().bind(knowledge, presence)
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:
-            """Takes one step; returns the state after it, and the norm of the canary at the state before."""
-            norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
+            """Takes one step; returns the state after it, and the norm of the canary at the state before.
+
+            Args:
+              state: The run before the step.
+              now: The step's row of the schedule: its mini-batch (B,), and whether it inserts the canary, ().
+            """
+            gradients = canaries.craft(state.step, state.theta)  # (1, p), not clipped yet
+            norm = jnp.linalg.norm(gradients[0])
+            # A segment takes a schedule with a leading axis of steps, here of length 1.
             this_step = Schedule(now.batches[None], now.mask[None])
-            segment = played.mechanism.segment
-            return segment(hyper, state, data, this_step, canaries, noise_key), norm
+            after = played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key)
+            return after, norm
 
         _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
         return norms
 
+    # Every device has a copy of what all runs share, and a part of the runs.
     placement = Placement.local()
     hyper = jax.tree.map(jnp.float32, played.hyper)
     shared = placement.everywhere((hyper, played.data, played.schedule))
     # Every device takes the same number of runs: some runs are repeated, and dropped below.
     padded_runs = np.resize(runs, placement.round_up(len(runs)))
     placed_runs = placement.by_run(jnp.asarray(padded_runs, jnp.uint32))
+
+    # Maps `norms_of_run` over its last argument, the run's number; the first three are shared.
     compute = placement.over_runs(norms_of_run, (None, None, None, 0))
     norms = compute(*shared, placed_runs)
     return np.asarray(norms, np.float64)[: len(runs)]
@@ -206,6 +220,8 @@ def _read(store: Store, runs: int) -> Norms | None:
     content = files.read(path)
     if content is None:
         return None
+    # A file that can't be parsed leaves this block by an exception, and counts as damaged below. So does a
+    # file with a wrong checksum, or of another setting.
     with contextlib.suppress(*files.NOT_AN_ARCHIVE):
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             norms = file["norms"]

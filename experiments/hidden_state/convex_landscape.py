@@ -59,6 +59,9 @@ class ConvexLandscape(NamedTuple):
 def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
     """Returns the convex landscape whose last iterate leaks all that the hidden-state bound allows.
 
+    A step multiplies the parameter by its slope, which lies between 0 and the step's Lipschitz constant.
+    The bound comes with slopes that attain it, and the landscape has these.
+
     Args:
       shifts: (T,) s_t, what each step inserts in the world with the canary.
       lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
@@ -72,9 +75,9 @@ def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLands
     require(
         largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
     )
-    delta = 0.5  # any delta will do: the slopes are the same for all
-    bound = hidden_state_bound(shifts, lipschitz, noise, delta)
-    return ConvexLandscape(shifts, bound.attained_by, noise)
+    delta = 0.5  # any delta will do: it decides the bound's epsilon, but not the slopes
+    slopes = hidden_state_bound(shifts, lipschitz, noise, delta).attained_by
+    return ConvexLandscape(shifts, slopes, noise)
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
@@ -132,8 +135,12 @@ class ConvexSchedule(NamedTuple):
     lipschitz: float
 
     def landscape(self) -> ConvexLandscape:
-        """Returns the convex landscape that attains this schedule's hidden-state bound, in units of C."""
-        steps = np.arange(INSERTIONS * self.k)
+        """Returns the convex landscape that attains this schedule's hidden-state bound, in units of C.
+
+        A step shifts theta by 1 if it inserts the canary, else by 0. Its noise has deviation sigma, the noise
+        multiplier.
+        """
+        steps = np.arange(INSERTIONS * self.k)  # an insertion in each k steps
         # Counted from 0, while `insert_step` counts a period's steps from 1.
         place_in_period = insert_step(self.insert, self.k) - 1
         shifts = (steps % self.k == place_in_period).astype(np.float64)
@@ -190,6 +197,9 @@ def audited(
       seed: The seed of the simulated noise; each schedule has noise of its own.
       delta: The delta of every epsilon.
       confidence: The confidence of the lower bounds.
+
+    Returns:
+      The exact mu of the last iterate, upper bounds on it, and the lower bounds that the audit proves.
     """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
@@ -269,10 +279,11 @@ def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) ->
       rows: The schedules' bounds and audits.
       delta: The delta at which composition is drawn, which is that of the rows.
     """
-    methods = (
+    methods = (  # field of a row, words for the legend, color
         ("if_gaussian", "lower, Gaussian curve", BOUND),
         ("assumption_free", "lower, nothing assumed", FREE),
     )
+    # Once for schedules that insert last in each period of k steps, once for those that insert first.
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]
@@ -281,6 +292,8 @@ def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) ->
         for method, words, color in methods:
             epsilons = [getattr(row, method) for row in own]
             axis.plot(k, epsilons, marker, color=color, ms=4, label=f"{words}, insert {insert}")
+
+    # The accountant's epsilon is the same for all schedules, which have the same number of insertions.
     composition = conversions.epsilon_from_mu(rows[0].mu_composition, delta)
     axis.axhline(composition, color="0.6", lw=1, label="composition")
     axis.set(xscale="log", xlabel="k", ylim=(0, 1.1 * composition))

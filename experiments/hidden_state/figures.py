@@ -300,7 +300,8 @@ def _draw_cell_over_time(axis: Axes, results: CellResults, runs: int) -> None:
 def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
-    The upper row has what the Gaussian conversion claims, the lower row the exact rates.
+    The upper row has what the Gaussian conversion claims, the lower row the exact rates. The conversion takes
+    mu at a single threshold, and treats the whole trade-off curve as Gaussian with that mu.
 
     Args:
       cells: The results of the cells, all with the same number of steps T and the same delta.
@@ -308,13 +309,14 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     """
     steps = cells[0].cell.steps
     delta = cells[0].cell.delta
+    # Pairs of epsilon at step T and at step 1. Step 1 is a Gaussian release, whose exact epsilon is the
+    # accountant's.
     simulated: _Ends = []
-    # Step 1 is a Gaussian release, whose exact epsilon is the accountant's.
     gaussian: _Ends = []
     for result in cells:
         in_sample = result.simulated.in_sample
         simulated.append((in_sample[-1], in_sample[0]))
-        half = result.exact["half"]
+        half = result.exact["half"]  # at the paper's threshold h = C / 2
         gaussian.append((half.epsilon_gaussian[-1], half.epsilon_upper))
     panels = [
         (f"Gaussian conversion, simulated\n(the paper's; {runs:,} runs)", simulated),
@@ -400,11 +402,16 @@ def _draw_trade_offs(cells: Sequence[CellResults], sigma: float) -> Figure:
 def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     """Draws a cell's false-negative rates, exact and Gaussian, less those of the upper bound.
 
-    The exact rates are those of the last iterate where every step splits at h = C / 2. The Gaussian curve
-    agrees with them at a single point, the test at the threshold C / 2.
+    The exact rates are those of the last iterate, where every step moves theta up if it is above h = C / 2
+    and down if not. The Gaussian curve agrees with them at a single point, the test at the threshold C / 2.
+
+    Args:
+      axis: The panel.
+      cell: The noise multiplier, the batch size and the number of steps.
     """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))  # C / 2, in units of C
+    # Of the Gaussian curve through the error rates of that test.
     mu = float(densities.mu_at(pair, 0.5))
     # The canary is inserted in the first step alone: all iterates together leak one Gaussian step.
     mu_upper = 1 / cell.noise_multiplier
@@ -425,22 +432,29 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
 
 
 def _draw_loss(norm: float) -> Figure:
-    """Draws Figure 10, the crafted loss -C |theta - C / 2|, at the clipping norm C."""
+    """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2.
+
+    Args:
+      norm: The clipping norm C. Lengths below are C times a number, losses C^2 times a number.
+    """
     theta = np.linspace(-2, 3, 501) * norm
     figure, axis = plt.subplots(figsize=(5, 3.2))
     axis.plot(theta, -norm * np.abs(theta - norm / 2), color=BOUND)
     axis.axvline(norm / 2, color=UPPER, ls=":", lw=1)
     axis.annotate(
         "$h = C / 2$",
-        (norm / 2, -2.2 * norm**2),
+        (norm / 2, -2.2 * norm**2),  # near the lower end of the vertical line, below the loss
         xytext=(4, 0),
         textcoords="offset points",
     )
+
+    # theta_1 has the mean 0 without the canary and C with it, at the same loss.
     height = -(norm**2) / 2
     axis.plot(0, height, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
     axis.plot(norm, height, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
 
-    # Steps of SGD move down the loss, away from the threshold on either side; places are in units of C.
+    # Steps of SGD move down the loss, away from the threshold on either side: an arrow of length 1 for each
+    # side, in units of C.
     arrow = {"arrowstyle": "->", "color": "0.4"}
     for start, end in ((-0.4, -1.4), (1.4, 2.4)):
         tail = _place_above_loss(start, norm)

@@ -131,14 +131,15 @@ class ThresholdSearch(NamedTuple):
         """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
 
         They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1
-        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more. That place is
-        1/2 + sigma^2 epsilon, since the log of the ratio, of N(1, sigma^2) over N(0, sigma^2), is
-        (theta - 1/2) / sigma^2.
+        is e^epsilon, for the accountant's epsilon: no threshold beyond leaks more. The ratio is that of
+        N(1, sigma^2) over N(0, sigma^2). Its log is (theta - 1/2) / sigma^2, so that the place is
+        1/2 + sigma^2 epsilon.
         """
-        from audit.laws import conversions
+        from audit.laws import conversions  # loads SciPy
 
         sigma = self.cell.noise_multiplier
-        top = 1.15 * (0.5 + sigma**2 * conversions.epsilon_from_mu(1 / sigma, self.cell.delta))
+        epsilon = conversions.epsilon_from_mu(1 / sigma, self.cell.delta)  # the accountant's
+        top = 1.15 * (0.5 + sigma**2 * epsilon)
         return [float(threshold) for threshold in np.linspace(1 - top, top, _SEARCH_THRESHOLDS)]
 
     def laws(self) -> list[ExactLaw]:
@@ -320,7 +321,11 @@ def holdings(out: Path) -> Holdings:
 def with_cells(held: Holdings) -> Holdings:
     """Returns holdings with the settings in the subfolder CELLS added to those in the root.
 
+    A root's holdings leave out subfolders of subfolders, and the landscape's results are stored in CELLS.
     Where a setting is in both, the folder under CELLS comes first.
+
+    Args:
+      held: What the root holds.
     """
     in_cells = index.holdings(held.root / CELLS).folders
     folders = {}
@@ -383,7 +388,8 @@ def is_stored(held: Holdings, request: Request) -> bool:
 def must_compute(held: Holdings, request: Request) -> bool:
     """Returns whether a request's result has to be computed: it is not stored, or damaged.
 
-    A damaged result is reported on stderr. It is set aside too if this process can claim the store.
+    A damaged result is reported on stderr. It is also set aside, unless another process has claimed the
+    store.
 
     Args:
       held: The folders under the store's root.
@@ -400,7 +406,8 @@ def must_compute(held: Holdings, request: Request) -> bool:
         _parse(content, kind)
     except _DAMAGES:
         with store.claim():
-            # Reads it again, since another process may have replaced it meanwhile.
+            # Reads it again, since another process may have replaced it meanwhile. Where it is still
+            # damaged, `_read` reports it and, with the claim, sets it aside.
             return _read(store, kind) is None
     return False
 
@@ -411,11 +418,23 @@ def text(result: Result) -> str:
 
 
 def _read_cell(held: Holdings, study: Study, cell: LandscapeCell) -> CellResults | None:
-    """Reads the results of a single cell; returns None unless all of them are stored."""
-    results = {law.thresholds: read(held, law, Exact) for law in study.laws(cell)}
-    stored = {thresholds: exact for thresholds, exact in results.items() if exact is not None}
+    """Reads the results of a single cell; returns None unless all of them are stored.
+
+    Args:
+      held: The folders under the store's root.
+      study: The study, which decides the simulated audit's threshold.
+      cell: The cell.
+    """
+    requests = study.laws(cell)
+    # By thresholds: an adversary's name, or the number at which the simulated audit splits if no adversary
+    # has it.
+    stored: dict[str | float, Exact] = {}
+    for request in requests:
+        exact = read(held, request, Exact)
+        if exact is not None:
+            stored[request.thresholds] = exact
     simulated = read(held, study.audit(cell), Simulated)
-    if simulated is None or len(stored) < len(results):
+    if simulated is None or len(stored) < len(requests):
         return None
     by_adversary = {adversary: stored[adversary] for adversary in ADVERSARIES}
     return CellResults(cell, by_adversary, stored[study.simulated_thresholds()], simulated)
@@ -460,7 +479,7 @@ def _parse(content: bytes, kind: type[_Kind]) -> _Kind:
     Raises:
       ValueError, TypeError, RecursionError: The result is damaged, or a field has another type.
     """
-    result = kind(**parsed_answer(content, unsigned=True))
+    result = kind(**parsed_answer(content, unsigned=True))  # keys are the type's fields
     for field in dataclasses.fields(kind):
         # Of a type such as list[float] only `list` is checked.
         expected = get_origin(field.type) or field.type

@@ -61,21 +61,30 @@ class Stepper:
         """
         self.process = process
         sigma = process.noise_multiplier
-        deviation = process.step_deviation  # of the noise of a step after the first
-        drift = float(process.steps - 1)  # the furthest that later steps can move theta, 1 each
-        # Resolves the noise of a step, and the place where the likelihood ratio crosses e^epsilon.
+        deviation = process.step_deviation  # sigma / B, of the noise of a step after the first
+
+        # The spacing resolves a step's noise, by at least `per_deviation` points in its deviation. It also
+        # resolves where the likelihood ratio crosses e^epsilon, by at least _PER_SIGMA * `per_deviation`
+        # points in sigma.
         self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
-        # theta's mean lies within drift + 1 of the middle, 1/2. The root is the deviation of all its noise.
-        reach = drift + 1 + REACH * np.sqrt(sigma**2 + drift * deviation**2)
+
+        # The grid reaches REACH standard deviations beyond every mean that theta can have. Its mean begins at
+        # 0 or 1, and each later step moves it by 1: it lies within drift + 1 of the grid's middle, 1/2. The
+        # deviation is that of all steps' noise together.
+        drift = float(process.steps - 1)
+        total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
+        reach = drift + 1 + REACH * total_deviation
         half_width = int(np.ceil(reach / self.spacing))
         require_grid(process, half_width)
         # Symmetric about 1/2, since reflection there swaps the two worlds.
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
         # The kernel of a step upwards: the density of N(1, deviation^2), cut off _BAND deviations from 1.
-        # Places are counted in cells, the distances of neighbouring points.
-        reach_cells = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
-        centre = round(1 / self.spacing)
+        # Offsets are counted in cells, the distances of neighbouring points. A tap is the kernel's share of a
+        # cell at an offset.
+        cells_per_deviation = round(deviation / self.spacing)
+        reach_cells = int(np.ceil(_BAND * cells_per_deviation)) + 1
+        centre = round(1 / self.spacing)  # the number of cells in a move of 1
         self._offsets = np.arange(centre - reach_cells, centre + reach_cells + 1)
         taps = normal_density(self._offsets * self.spacing - 1, deviation) * self.spacing
         self._toeplitz = _make_toeplitz(taps)
@@ -90,42 +99,51 @@ class Stepper:
     def advance(self, pair: Array, threshold: float) -> Array:
         """Returns the densities (2, n) after a step, which moves theta by 1 and adds noise.
 
-        Above the threshold a step moves theta up, elsewhere down.
+        Above the threshold a step moves theta up, elsewhere down. So the densities are cut in two there, and
+        the parts are moved separately and added.
 
         Args:
           pair: (2, n) the densities before the step, without and with the canary.
           threshold: the step's threshold, in units of the clipping norm C.
         """
+        # 1 above the threshold and 0 below, except at a few points beside it. There the weights account for
+        # where between two points the threshold lies.
         weights_above = _compute_weights_above(self.points, self.spacing, threshold)
         up = self._move_up(pair * weights_above)
         # What moves down is mirrored about the grid's middle, moved up, and mirrored back.
         mirrored = (pair * (1 - weights_above))[:, ::-1]
         down = self._move_up(mirrored)[:, ::-1]
-        # At a point with weight 13/12 the part below has weight -1/12, which could leave a density below 0.
+        # A weight beside the threshold may exceed 1. The lower part's is then negative, which could leave a
+        # density below 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, pair: Array) -> Array:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n).
 
         It is a convolution with the kernel of a step: out[i] = sum_d taps[d] in[i - d], where taps[d] is the
-        kernel's value at the offset d. _BLOCK outputs are computed at once, as the product of a window of
-        inputs with the banded matrix of the taps.
+        kernel's share of the cell at the offset d. A block of _BLOCK outputs is computed at once, as the
+        product of a window of inputs with the banded matrix of the taps.
         """
         count = pair.shape[1]
         blocks = -(-count // _BLOCK)  # rounded up
         first = int(self._offsets[0])
         last = int(self._offsets[-1])
+
+        # The block of outputs from b to b + _BLOCK - 1 reads a window: the inputs from b - last to
+        # b + _BLOCK - 1 - first. Zeros stand for inputs off the grid.
         width = _BLOCK + last - first
         before = max(last, 0)
         after = max(-first, 0)
         padded = np.zeros((2, before + blocks * _BLOCK + after))
         padded[:, before : before + count] = pair
 
-        # The first output of a block reads, by the last tap, what lies `last` points before the block.
+        # Of the windows at all places, a block takes the one that begins `last` points before it. Input 0 is
+        # at the place `before` of the padded inputs.
         windows = np.lib.stride_tricks.sliding_window_view(padded, width, axis=1)
-        block_inputs = windows[:, before - last :: _BLOCK][:, :blocks]
-        outputs = np.ascontiguousarray(block_inputs).reshape(-1, width) @ self._toeplitz
-        return outputs.reshape(2, -1)[:, :count]
+        block_inputs = windows[:, before - last :: _BLOCK][:, :blocks]  # (2, blocks, width)
+        rows = np.ascontiguousarray(block_inputs).reshape(-1, width)  # (2 * blocks, width)
+        outputs = rows @ self._toeplitz  # (2 * blocks, _BLOCK)
+        return outputs.reshape(2, -1)[:, :count]  # the last block may reach beyond the grid
 
 
 # Cached, since a search needs the stepper of the same process many times.
@@ -203,11 +221,16 @@ def _compute_weights_above(
     """Returns quadrature weights (n,) for the integral of a function from the threshold upwards.
 
     spacing * sum(weights * values) is the integral, to third order in the spacing, of a function that is
-    negligible at the grid's ends. The threshold lies in a cell, between two points. The part of the cell from
-    the threshold to the next point is integrated by linear interpolation, the rest by Gregory's rule. So
-    weights are 0 below that cell, and 1 from the third point above the threshold on: the upper end of the
-    integral needs no correction. For a threshold off the grid or in its last cells, weights are simply 1
-    above it and 0 elsewhere.
+    negligible at the grid's ends. The threshold lies in a cell, between two neighbouring points. The integral
+    has two parts:
+
+    1. From the threshold to the cell's upper point the function is interpolated linearly between the cell's
+       two points.
+    2. From there on Gregory's rule applies, a sum with corrected weights 5/12, 13/12, 1, 1, ... at the lower
+       end. The upper end needs no correction, as the function is negligible there.
+
+    Weights are 0 below the cell. For a threshold off the grid or in its last cells, they are simply 1 above
+    it and 0 elsewhere.
 
     Args:
       points: the grid (n,).
@@ -215,13 +238,14 @@ def _compute_weights_above(
       threshold: the place where the integral begins.
     """
     position = (threshold - points[0]) / spacing  # of the threshold, counted in cells
-    if not 0 <= position < len(points) - 3:
+    if not 0 <= position < len(points) - 3:  # off the grid, or too near its end for the corrections
         return (points > threshold).astype(np.float64)
-    cell = int(position)
-    share = position - cell  # of the cell, below the threshold
+    cell = int(position)  # the number of the cell's lower point
+    share = position - cell  # the share of the cell that lies below the threshold
+
+    # (1 - share)^2 / 2 and (1 - share^2) / 2 are the weights of the interpolation: the integrals of 1 - u and
+    # of u over u from `share` to 1.
     weights = np.zeros(len(points))
-    # The linear interpolation, from the threshold to the end of the cell, weighs both ends of the cell. 5/12
-    # and 13/12 are the end weights of Gregory's rule, which begins at the end of the cell.
     weights[cell] = (1 - share) ** 2 / 2
     weights[cell + 1] = 5 / 12 + (1 - share**2) / 2
     weights[cell + 2] = 13 / 12
@@ -293,10 +317,10 @@ def is_separated(process: Process) -> bool:
 
 def _has_closed_form(process: Process, thresholds: Array) -> bool:
     """Returns whether the law has a closed form: the threshold is constant, and no iterate recrosses it."""
-    if not is_separated(process):
+    if not is_separated(process):  # among others with T = 1, which has no thresholds
         return False
     is_constant = np.ptp(thresholds) == 0
-    is_finite = np.all(np.isfinite(thresholds))
+    is_finite = np.all(np.isfinite(thresholds))  # the closed form's grid lies about the threshold
     return bool(is_constant and is_finite)
 
 
@@ -311,18 +335,20 @@ def _compute_closed_form(
     and the lower part down by T - 1, and add their noise to both.
 
     Args:
-      process: the process.
-      thresholds: (T - 1,) thresholds that are all the same.
-      per_deviation: a fiftieth of the number of grid points in each sigma, the first step's deviation.
+      process: the process, of T steps; with T = 1 it is the law of theta_1, without any cut.
+      thresholds: the same threshold at least T - 1 times.
+      per_deviation: the grid has at least 50 times as many points in each sigma, the deviation of theta_1.
     """
     sigma = process.noise_multiplier
     if process.steps == 1:
         return _compute_first_law(sigma, per_deviation)
 
     drift = float(process.steps - 1)
-    noise = np.sqrt(drift) * process.step_deviation  # the deviation of all later steps together
+    later_noise = np.sqrt(drift) * process.step_deviation  # of all later steps together
     threshold = float(thresholds[0])
-    reach = drift + REACH * np.hypot(sigma, noise) + abs(threshold) + 1
+    # About the threshold, the grid reaches REACH deviations beyond theta_T's means: they lie between -drift
+    # and 1 + drift.
+    reach = drift + REACH * np.hypot(sigma, later_noise) + abs(threshold) + 1
     # The moved parts are 2 drift apart, which is a whole number of cells.
     spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
     half_width = int(np.ceil((reach + drift) / spacing))
@@ -333,9 +359,9 @@ def _compute_closed_form(
     points = points[np.abs(points - threshold) <= reach]  # symmetric about the threshold
 
     worlds = []
-    for mean in (0.0, 1.0):
-        above = _compute_cut_normal(points - drift, mean, sigma, noise, threshold, 1.0)
-        below = _compute_cut_normal(points + drift, mean, sigma, noise, threshold, -1.0)
+    for mean in (0.0, 1.0):  # of theta_1, without and with the canary
+        above = _compute_cut_normal(points - drift, mean, sigma, later_noise, threshold, 1.0)
+        below = _compute_cut_normal(points + drift, mean, sigma, later_noise, threshold, -1.0)
         worlds.append(above + below)
     return make_density_pair(points, np.stack(worlds))
 
@@ -343,11 +369,15 @@ def _compute_closed_form(
 def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
     """Returns the law of theta_1: N(0, sigma^2) without the canary and N(1, sigma^2) with it.
 
-    The grid, symmetric about 1/2, reaches REACH standard deviations beyond both means, and has 1,000 *
-    `per_deviation` points on each side: up to 90 * `per_deviation` in each standard deviation.
+    The grid is symmetric about 1/2, between the means, and reaches REACH standard deviations beyond both.
+
+    Args:
+      sigma: the standard deviation.
+      per_deviation: the grid has 1,000 times as many points on each side of 1/2.
     """
     count = 1000 * per_deviation
-    points = 0.5 + np.arange(-count, count + 1) * ((sigma * REACH + 1) / count)
+    spacing = (sigma * REACH + 1) / count
+    points = 0.5 + np.arange(-count, count + 1) * spacing
     out = normal_density(points, sigma)
     within = normal_density(points - 1.0, sigma)
     return make_density_pair(points, np.stack([out, within]))

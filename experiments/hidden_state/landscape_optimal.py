@@ -71,21 +71,25 @@ def best_constant(process: Process, delta: float) -> Thresholds:
     """
 
     def evaluate(threshold: float) -> float:
-        """Returns the epsilon of a constant threshold, on the coarse grid."""
+        """Returns the epsilon of a constant threshold, on a coarse grid, which takes less time."""
         return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
+    # Where the likelihood ratio of theta_1 is e^epsilon. The grid begins at 1/2 and ends beyond that place.
     top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmax([evaluate(threshold) for threshold in grid]))
     low = grid[max(best - 1, 0)]
     high = grid[min(best + 1, len(grid) - 1)]
+
+    # SciPy minimises, so that the largest epsilon is the least of -epsilon.
     minimum = scipy.optimize.minimize_scalar(
         lambda threshold: -evaluate(threshold),
         bounds=(low, high),
         method="bounded",
         options={"xatol": 3e-3 * (high - low)},
     )
-    # The search may end at a place that leaks less than the grid's best point.
+
+    # The search may end at a place that leaks less than the grid's best point. Both are computed finely.
     by_section = _evaluate_constant(process, float(minimum.x), delta, PER_DEVIATION)
     by_grid = _evaluate_constant(process, float(grid[best]), delta, PER_DEVIATION)
     return max(by_section, by_grid, key=lambda thresholds: thresholds.epsilon)
@@ -94,11 +98,13 @@ def best_constant(process: Process, delta: float) -> Thresholds:
 def optimal(process: Process, delta: float) -> Thresholds:
     """Returns the adversary whose thresholds, which may differ from step to step, leak the largest epsilon.
 
-    The threshold at a step is where the likelihood ratio of the worlds with and without the canary crosses
-    e^epsilon. The epsilon that these thresholds leak must equal the epsilon that they are computed from,
-    which is solved for as a root. Where B / sigma is at least 9, the first step's crossing is the threshold
-    of all steps, as no iterate recrosses it. The module's docstring has the proof that no other thresholds
+    The threshold at a step is where the likelihood ratio of theta, with the canary over without it, crosses
+    e^epsilon. So the thresholds follow from an epsilon, and leak an epsilon in turn. At the optimum the two
+    are equal, which is solved for as a root. The module's docstring has the proof that no other thresholds
     leak more.
+
+    Where B / sigma is at least 9, no iterate recrosses a threshold, and the first step's crossing serves all
+    steps.
 
     Args:
       process: the process.
@@ -107,20 +113,22 @@ def optimal(process: Process, delta: float) -> Thresholds:
     validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
-    if process.steps == 1 or limit == 0:
+    if process.steps == 1 or limit == 0:  # there is no threshold to choose, or none leaks anything
         return _evaluate_constant(process, 0.5, delta, PER_DEVIATION)
     if is_separated(process):
-        # The side of the threshold on which theta_1 lay is never forgotten: all of its epsilon remains.
+        # theta_T still shows on which side of the threshold theta_1 lay. That side leaks all of theta_1's
+        # epsilon, since the threshold is where theta_1's likelihood ratio is e^epsilon.
         threshold = _cross_at_first_step(process, limit)
         return _evaluate_constant(process, threshold, delta, PER_DEVIATION)
 
     fine = law.make_stepper(process, PER_DEVIATION)
     coarse = law.make_stepper(process, _COARSE)
-    epsilon = 0.0  # where the adversary reaches a delta of at most `delta` even at epsilon 0
+    epsilon = 0.0  # unless the adversary reaches more than `delta` at epsilon 0
     if _compute_excess(0.0, fine, delta) > 0:
         low, high = _bracket_root(fine, coarse, delta, limit)
         root = scipy.optimize.brentq(_compute_excess, low, high, (fine, delta), xtol=1e-6 * limit)
         epsilon = float(root)
+    # The thresholds that belong to the epsilon.
     _, thresholds = _follow_crossings(fine, epsilon)
     return Thresholds(thresholds, epsilon)
 

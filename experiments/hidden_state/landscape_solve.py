@@ -146,7 +146,7 @@ def solve(request: ExactLaw) -> Exact:
 def simulate(
     requests: Sequence[SimulatedAudit],
 ) -> Iterator[tuple[SimulatedAudit, Scores, Simulated]]:
-    """Simulates audits of cells of equal length, as many in a compiled call as memory allows.
+    """Simulates audits of cells with the same number of steps, as many in a compiled call as memory allows.
 
     Args:
       requests: Audits that have the same number of steps T, and the same runs, seed and confidence.

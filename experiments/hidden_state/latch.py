@@ -87,17 +87,23 @@ TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # si
 def compute_rates(latch: Latch) -> Rates:
     """Returns the probabilities that the last iterate exceeds the threshold c, with and without the target.
 
-    The last iterate exceeds c if theta did after any step. Until then, every step sets theta to noise of
-    deviation sigma. The step of the target's batch, which comes once in each epoch, adds a height h: 2 with
-    the target, 1 without it, in units of C. In E epochs of b batches the probability is
+    Once theta exceeds c, a latch pushes it further up in every step. So the last iterate exceeds c if theta
+    did after any step. Until then, every step sets theta to noise of deviation sigma. The step of the
+    target's batch, which comes once in each epoch, adds a height h: 2 with the target, 1 without it, in units
+    of C. As the noise of each step is independent, the probability in E epochs of b batches is
     1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
     function.
     """
     sigma, batches, epochs, threshold = latch
 
     def compute_rate(height: float) -> float:
-        """Returns the probability that the last iterate exceeds c, for the height of the target's batch."""
-        # The log probability that theta does not exceed c in an epoch.
+        """Returns the probability that the last iterate exceeds c, the threshold.
+
+        Args:
+          height: What the step of the target's batch adds to theta once in each epoch.
+        """
+        # The log probability that theta does not exceed c in an epoch: in the step of the target's batch, nor
+        # in the steps of the other batches. Logs and expm1 keep small results accurate.
         log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
         log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
         return float(-np.expm1(epochs * log_unlatched))
@@ -207,21 +213,28 @@ def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
     rows = []
     for sigma, batches, epochs in TRAININGS:
         latch = Latch(sigma, batches, epochs, find_usual_threshold(sigma, batches, epochs))
-        claimed = Composition(sigma, batches * epochs, 1 / batches)  # by Poisson sampling
+        # The same steps, if batches were Poisson-sampled: each takes the target with probability 1 / b.
+        poisson_steps = Composition(sigma, batches * epochs, 1 / batches)
+        accountant = accounting.account_sampled(poisson_steps, _GRID)
         rows.append(
             LatchRow(
                 latch,
-                compute_rates(latch),
-                simulate_rates(latch, runs, seed),
-                find_epsilon(sigma, batches, epochs, delta),
-                float(accounting.account_sampled(claimed, _GRID).get_epsilon(delta)),
+                exact=compute_rates(latch),
+                simulated=simulate_rates(latch, runs, seed),
+                epsilon=find_epsilon(sigma, batches, epochs, delta),
+                poisson=float(accountant.get_epsilon(delta)),
             )
         )
     return rows
 
 
 def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
-    """Returns a table with a row for each latch."""
+    """Returns a table with a row for each latch: its rates, exact and simulated, and epsilons.
+
+    Args:
+      rows: The rows.
+      delta: The delta of every epsilon.
+    """
     rate = number(".4g")
     columns = [
         Column("sigma", lambda row: row.latch.noise_multiplier, "sigma", number("g")),

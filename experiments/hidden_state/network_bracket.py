@@ -81,18 +81,20 @@ def draw(sweep: Sweep, points: Sequence[Point], evidence: Evidence) -> tuple[Fig
       points: The points of all panels; those without a conclusion are passed over.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
-    axis = sweep.axis or Axis("k", "k")
+    axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     rows = make_rows(points, sweep.cells, evidence)
     figure = _draw_figure(sweep.title, axis, rows, evidence.levels)
     return figure, _make_table(sweep, axis, rows, evidence)
 
 
 def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
-    """Returns how many of a sweep's measurements of steps are not in the store."""
+    """Returns how many of a sweep's measurements of how much steps stretch distances the store lacks."""
     count = 0
     for cell in sweep.cells:
-        if isinstance(cell.request, Setting):
-            count += networks.read_expansion(evidence.held, cell.request) is None
+        if not isinstance(cell.request, Setting):  # an audit, no measurement
+            continue
+        if networks.read_expansion(evidence.held, cell.request) is None:
+            count += 1
     return count
 
 
@@ -101,18 +103,20 @@ def make_rows(
 ) -> list[BracketRow]:
     """Returns a row for each place at which anything was audited, in the order of the points.
 
-    A point has at most one conclusion, as each place has a single seed. The audits of a place differ in their
-    adversaries alone, so that all have the same composition.
+    A place is a panel and an x. It has up to two audits, with fresh directions and along a coordinate, each
+    of a single seed, so that a point has at most one conclusion. The audits of a place differ in their
+    adversaries alone, so that all have the same accountant's epsilon (composition).
 
     Args:
       points: The points of all panels; those without a conclusion are passed over.
       cells: The sweep's cells, whose measurements of steps are used.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
-    # The settings whose steps are measured. Audits that differ in the adversary alone share a measurement.
+    # The settings whose steps are measured, by what decides how steps stretch distances. Audits that differ
+    # in the adversary alone share a measurement.
     measured = {}
     for cell in cells:
-        if isinstance(cell.request, Setting):
+        if isinstance(cell.request, Setting):  # a cell that measures; other cells audit
             measured[_describe_training(cell.request)] = cell.request
 
     # The audits at each place, by series: with fresh directions, and along a coordinate.
@@ -120,15 +124,19 @@ def make_rows(
     for point in points:
         if point.conclusions:
             places.setdefault((point.panel, point.x), {})[point.series] = point
+
     rows = []
     for (panel, x), by_series in places.items():
         fresh = by_series.get(networks.FRESH)
         coordinate = by_series.get(networks.COORDINATE)
         any_point = next(iter(by_series.values()))
         audited = any_point.cells[0].setting
+        # Where nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
         setting = measured.get(_describe_training(audited), audited)
         composition = any_point.upper_bound()
 
+        # What fresh directions prove: epsilon without an assumption, and the epsilon below which no GDP
+        # guarantee holds.
         proven = None
         gdp_limit = None
         if fresh is not None:
@@ -157,6 +165,9 @@ def _describe_training(setting: Setting) -> Hashable:
 def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> UpperPoint | None:
     """Returns the upper bound on the last model at a place; None where it has not been measured.
 
+    It is proven, or it rests on measured derivatives of the steps. Where steps have kinks, such as those of a
+    ReLU, derivatives do not bound how far a step separates two models, and the bound is an estimate.
+
     Args:
       setting: The setting whose steps are measured, or else of any audit there.
       composition: The accountant's epsilon.
@@ -169,6 +180,8 @@ def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> Upp
     state = lipschitz.hidden_state(setting, delta)
     if isinstance(state, HiddenState):  # proven, without a measurement
         return _describe(state, state.assumes.word)
+
+    # Nothing is proven of the steps, and `state` is a text that says why.
     steps = networks.read_expansion(evidence.held, setting)
     if steps is None:
         return None
@@ -179,7 +192,15 @@ def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> Upp
 def _bound_regardless_of_kinks(
     setting: Setting, steps: lipschitz.Steps, delta: float
 ) -> HiddenState:
-    """Returns the bound from the steps' measured derivatives, which is an estimate where steps have kinks."""
+    """Returns the bound from the steps' measured derivatives, as if steps had no kinks.
+
+    At a kink a derivative does not bound how far a step separates two models. The bound is then an estimate.
+
+    Args:
+      setting: The setting whose steps were measured.
+      steps: What was measured.
+      delta: The delta of the bound's epsilon.
+    """
     # For steps with a kink, `hidden_state` would return a text that says why there is no bound.
     state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
     assert isinstance(state, HiddenState)
@@ -187,12 +208,17 @@ def _bound_regardless_of_kinks(
 
 
 def _describe(state: HiddenState, word: str) -> UpperPoint:
-    """Returns a bound as the figure shows it, with the word for what it assumes."""
+    """Returns a hidden-state bound as the figure shows it.
+
+    Args:
+      state: The bound, its margins, and the Lipschitz constants of the steps.
+      word: What the bound assumes, in a word.
+    """
     return UpperPoint(
         epsilon=state.bound.epsilon,
         word=word,
-        margin=state.margins[_MARGIN].epsilon,
-        expansion=state.mean_constant,
+        margin=state.margins[_MARGIN].epsilon,  # if constants exceeded 1 by _MARGIN times as much
+        expansion=state.mean_constant,  # the mean Lipschitz constant
     )
 
 

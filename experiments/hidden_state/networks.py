@@ -166,8 +166,14 @@ _AMOUNTS: dict[str, dict[str, Amount]] = {
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of a scale, over k and over the learning rate."""
-    amounts = _AMOUNTS[scale]
+    """Returns two sweeps of neural networks by name: over the periodicity k, and over the learning rate.
+
+    The learning rate varies for the FCNN with tanh, at k = 5 and k = 25.
+
+    Args:
+      scale: "smoke", "laptop" or "paper".
+    """
+    amounts = _AMOUNTS[scale]  # by model
     over_k = []
     for model, amount in amounts.items():
         for k in amount.periodicities:
@@ -176,7 +182,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     over_rates = []
     rates = _SMOKE_RATES if scale == "smoke" else _RATES
     for k in (5, 25):
-        if k not in amounts["tanh_fcnn"].periodicities:  # not at every scale
+        if k not in amounts["tanh_fcnn"].periodicities:  # the smoke scale has no k = 25
             continue
         for rate in rates:
             fields = {"periodicity": k, "learning_rate": rate}
@@ -206,10 +212,13 @@ def _list_cells(places: Iterable[BracketPlace], amounts: Mapping[str, Amount]) -
     for place in places:
         amount = amounts[place.model]
         k = place.fields["periodicity"]
+
+        # Fresh directions, with as many canaries as suit the model (AUTO).
         fresh_setting = _make_setting(place, amount, SphereFields(), AUTO)
         fresh_runs = amount.fresh_runs[k]
         yield audit_cell(Audited(place.panel, FRESH, place.x, fresh_setting, fresh_runs))
 
+        # Canaries along a coordinate, which are not audited at every k.
         coordinates = amount.coordinates
         setting = _make_setting(place, amount, coordinates.adversary, coordinates.canaries)
         if k in coordinates.runs:
@@ -244,7 +253,9 @@ def _make_setting(
 
 
 def expansion_cell(setting: Setting, amount: Amount) -> Cell:
-    """Returns the cell that measures how much a setting's steps stretch distances, along rehearsed runs.
+    """Returns the cell of work that measures how much a setting's steps stretch distances between models.
+
+    They are measured along rehearsed runs, which are trained for the measurement alone.
 
     Args:
       setting: The setting of the audit along a coordinate.
@@ -253,13 +264,13 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
     runs = amount.rehearsals
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has a measurement along so many runs."""
+        """Returns whether the store has a measurement along at least `runs` runs."""
         from audit.conclusions import rehearsals  # loads SciPy
 
         return rehearsals.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures the steps and stores what was measured."""
+        """Measures how much steps stretch distances along the rehearsed runs, and stores it."""
         from audit.conclusions import measuring
 
         measuring.measure_zoo(store, setting, dataset, runs)
@@ -268,20 +279,28 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
     name = f"expansion of {setting.model}'s steps, k = {setting.schedule.periodicity}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
     seconds = _estimate_expansion_seconds(setting, amount)
-    # `network_bracket` finds the measurement by its request. `setting_cell` estimates the seconds of training
-    # alone, to which compiling and measuring are added here.
+    # The estimate of `setting_cell` has training alone; that above has compiling and measuring too. The
+    # request is what the figure looks the measurement up by.
     return cell._replace(seconds=seconds, request=setting)
 
 
 def _estimate_expansion_seconds(setting: Setting, amount: Amount) -> float:
-    """Returns about how long it takes to measure a setting's steps along an amount's rehearsed runs."""
+    """Returns about how many seconds it takes to measure a setting's steps along rehearsed runs.
+
+    A run trains all of its steps, and measures some of them. To measure a step takes as long as to train for
+    many, and never less than some time.
+
+    Args:
+      setting: The setting.
+      amount: The number of rehearsed runs, and how many of their steps are measured at most.
+    """
     steps = setting.schedule.steps
-    training_step = step_seconds(setting)
-    measured_step = max(
-        _TRAINING_STEPS_A_MEASURED_ONE * training_step, _LEAST_SECONDS_A_MEASURED_STEP
+    seconds_a_step = step_seconds(setting)  # of training
+    seconds_a_measurement = max(
+        _TRAINING_STEPS_A_MEASURED_ONE * seconds_a_step, _LEAST_SECONDS_A_MEASURED_STEP
     )
-    measured = min(steps, amount.most_measured)
-    seconds_a_run = steps * training_step + measured * measured_step
+    measured_steps = min(steps, amount.most_measured)
+    seconds_a_run = steps * seconds_a_step + measured_steps * seconds_a_measurement
     return _COMPILING_SECONDS + amount.rehearsals * seconds_a_run
 
 

@@ -75,10 +75,10 @@ class _Row(NamedTuple):
 
 
 def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
-    """Draws the figure and makes its table.
+    """Draws what each method proves over the number of training runs, and makes a table of it.
 
     Args:
-      sweep: What is drawn.
+      sweep: The sweep, whose title is above figure and table.
       every: A point for each model, k and adversary, with the conclusion of its audit.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
@@ -90,10 +90,11 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
 
 
 def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
-    """Yields a line for each method: the epsilon it proves by the number of training runs of a single audit.
+    """Yields a line for each method: the lower bound on epsilon over an audit's number of training runs.
 
-    With fresh directions there is a bound after every run. All other methods are computed from the scores of
-    the first runs, at the numbers of runs _SHOWN_RUNS and from all runs.
+    An audit with fresh directions has a single line, with a bound after every run. Any other audit has a
+    line for each method in _LOOKS, with bounds from its first runs alone, at the numbers in _SHOWN_RUNS, and
+    from all of its runs.
 
     Args:
       point: One audit of a panel, and the conclusion from all its runs.
@@ -109,10 +110,10 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
         yield ProvenLine(point.panel, method_of(bound), canaries, runs, path, bound.holds)
         return
 
-    # By the number of runs from which they are drawn.
+    # The conclusions from the audit's first runs, by the number of these runs.
     conclusions: dict[int, Conclusion] = {cell.runs: conclusion}
     for number_of_runs in _SHOWN_RUNS:
-        if number_of_runs >= cell.runs:
+        if number_of_runs >= cell.runs:  # all runs are concluded from already
             continue
         scores = evidence.held.scores(identity(cell.setting), number_of_runs)
         if scores is not None:
@@ -123,8 +124,9 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
 
     runs = tuple(sorted(conclusions))
     for bound in conclusion.bounds:
-        if bound.method in _LOOKS:
+        if bound.method in _LOOKS:  # the methods that are drawn
             epsilons = tuple(conclusions[count].bound(bound.method).epsilon for count in runs)
+            # Whether the scores of all runs leave the method's assumption standing.
             holds = conclusion.bound(bound.method).holds
             yield ProvenLine(point.panel, method_of(bound), canaries, runs, epsilons, holds)
 
@@ -197,7 +199,8 @@ def _make_table(
     upper_bounds = {point.panel: point.upper_bound() for point in every}
     rows = []
     for line in lines:
-        shown_runs = (1, 3, *_SHOWN_RUNS, line.runs[-1])  # 1 and 3: of fresh directions
+        # Only fresh directions have bounds after 1 and 3 runs. The last number is that of all runs.
+        shown_runs = (1, 3, *_SHOWN_RUNS, line.runs[-1])
         for runs, epsilon in zip(line.runs, line.epsilons, strict=True):
             if runs in shown_runs:
                 rows.append(_Row(line, runs, epsilon))

@@ -74,16 +74,20 @@ class Size(NamedTuple):
     fresh_runs: dict[int, int] = {}  # noqa: RUF012, never written to
 
     def choose_runs(self, adversary: AdversaryFields, periodicity: int) -> tuple[int, int | str]:
-        """Returns an audit's number of runs, and its number of canaries in each run (AUTO: chosen later).
+        """Returns an audit's number of runs, and its number of canaries in each run.
 
         Args:
           adversary: The fields of the adversary.
           periodicity: The number k of steps for each insertion; a key of the size's numbers of runs.
+
+        Returns:
+          (runs, canaries); AUTO canaries are as many as suit the model, which is decided later.
         """
-        if isinstance(adversary, SphereFields):
-            return self.fresh_runs[periodicity], AUTO  # as many canaries as suit the model
-        # Biased adversaries insert gradients along coordinates.
-        if self.several_canaries is not None and ADVERSARIES[adversary.name].biased:
+        if isinstance(adversary, SphereFields):  # fresh directions
+            return self.fresh_runs[periodicity], AUTO
+        # Only adversaries that insert gradients along coordinates, the biased ones, take several canaries.
+        is_biased = ADVERSARIES[adversary.name].biased
+        if self.several_canaries is not None and is_biased:
             return self.several_canaries.runs[periodicity], self.several_canaries.canaries
         return self.runs[periodicity], 1
 
@@ -385,8 +389,9 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     Args:
       scale: One of SCALES.
     """
-    sizes = SIZES[scale]
+    sizes = SIZES[scale]  # by model
     sweeps_by_name = {}
+    # `figure_8` is among these figures with no places; its cells follow below.
     for name, (title, places, axis) in {**FIGURES, **BRACKETS[scale]}.items():
         cells = []
         for place in places:
@@ -399,8 +404,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # Figure 8 has no audits: it draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        # An audit of L with the first seed gives the setting and the number of runs. Of the place, panel and
-        # x are not used.
+        # An audit of L with the first seed gives the setting, and the number of runs unless it exceeds
+        # NORM_RUNS. The panel "" and the x 1 of its place are shown nowhere.
         (first, *_) = list_audits(sizes[model], FigurePlace("", L, 1, model, {}))
         norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
     figure_8 = dataclasses.replace(sweeps_by_name["figure_8"], cells=tuple(norms))

@@ -61,7 +61,10 @@ class MechanismAudit(NamedTuple):
         return {"kind": "lidp_gaussian_mechanism", **self._asdict()}
 
     def mechanism(self) -> "GaussianMechanism":
-        """Returns the Gaussian mechanism to simulate, with the noise that belongs to the audit's epsilon."""
+        """Returns the Gaussian mechanism to simulate.
+
+        Its noise has the variance that gives the audit's epsilon by RDP in the paper (SIGMA_SQUARED).
+        """
         # Imported only here, since it needs SciPy, which listing a sweep's cells does not.
         from experiments.lidp.gaussian_mechanism import GaussianMechanism
 
@@ -109,10 +112,10 @@ class _SeedFindings(NamedTuple):
 def mechanism_cell(place: PlacedAudit) -> Cell:
     """Returns the cell of work that audits the Gaussian mechanism with each seed, and stores the findings."""
     audit = place.audit
+    # An estimate of the seconds on two cores. A run draws a matrix with a row and a column for each canary.
+    # Choosing the thresholds takes as long as a seed, on a single core; the seeds then share both cores.
     matrix_seconds = _ENTRY_SECONDS * audit.runs * audit.canaries**2
     seed_seconds = matrix_seconds + _SEED_SECONDS + _RUN_SECONDS * audit.runs
-    # An estimate for two cores. Choosing the thresholds takes as long as a seed, on a single core; the seeds
-    # then share both.
     seconds = seed_seconds * (1 + audit.seeds / 2)
 
     def is_done(held: Holdings, data: DataSets) -> bool:
@@ -152,10 +155,11 @@ def read(held: Holdings, audit: MechanismAudit) -> MechanismFindings | None:
 
 
 def findings(audit: MechanismAudit, processes: int, progress: Progress) -> MechanismFindings:
-    """Audits the mechanism with each seed, by each order of Wilson's intervals and by `lifted`.
+    """Audits the mechanism with each seed: lower bounds on epsilon by Wilson's intervals and by `lifted`.
 
-    Wilson's intervals take their thresholds from runs that serve for nothing else. `lifted` chooses its
-    threshold on a part of its own runs.
+    The order of Wilson's intervals, 1, 2 or 4, is the highest moment mu_j that they use: the probability that
+    j canaries of a run are all detected. Their thresholds, one for each order, are chosen on runs that serve
+    for nothing else. The method `lifted` chooses its threshold on a part of its own runs.
 
     Args:
       audit: The audit.
@@ -163,15 +167,18 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
       progress: A function that is called with the number of runs when a seed is done.
 
     Returns:
-      The epsilons of all seeds by method, and the mean over seeds of how far detections are from independent.
+      The epsilons of all seeds by method, and how far the detections of a run's canaries are from
+        independent, as a mean over seeds.
 
     Raises:
       InputError: The audit's values are out of range.
     """
     from experiments.lidp import gaussian_mechanism
 
+    # Thresholds by order. The seed of their runs is none of the audit's.
     tuning = gaussian_mechanism.simulate(audit.mechanism(), TUNING_SEED)
     thresholds = gaussian_mechanism.choose_thresholds(tuning, audit.delta, audit.confidence)
+
     audit_seed = partial(_audit_seed, audit, thresholds)
     results = []
     for result in in_order(audit_seed, range(audit.seeds), processes):
@@ -182,21 +189,28 @@ def findings(audit: MechanismAudit, processes: int, progress: Progress) -> Mecha
     for order in thresholds:
         epsilons[f"wilson_{order}"] = [result.by_order[order].epsilon for result in results]
     epsilons[LIFTED] = [result.lifted for result in results]
-    # The moments are those at order 2's threshold; a single canary has order 1 alone, where both are None.
+
+    # Differences of moments that are 0 if detections are independent, at order 2's threshold. A single canary
+    # has order 1 alone, where both are None.
     moments_order = 2 if 2 in thresholds else 1
-    moments = [result.by_order[moments_order] for result in results]
-    second = _mean_of_present([findings.second for findings in moments])
-    fourth = _mean_of_present([findings.fourth for findings in moments])
+    at_order = [result.by_order[moments_order] for result in results]
+    second = _mean_of_present([seed_findings.second for seed_findings in at_order])
+    fourth = _mean_of_present([seed_findings.fourth for seed_findings in at_order])
     return MechanismFindings(epsilons, second, fourth)
 
 
 def _audit_seed(audit: MechanismAudit, thresholds: dict[int, float], seed: int) -> _SeedFindings:
     """Audits the mechanism with a single seed, by each order of Wilson's intervals and by `lifted`.
 
+    An order, 1, 2 or 4, is the highest moment of detections that Wilson's intervals use (see `findings`).
+
     Args:
       audit: The audit.
-      thresholds: The threshold of each order, 1, 2 or 4; `lifted` chooses its own.
+      thresholds: The threshold of each order; `lifted` chooses its own.
       seed: The seed of the simulated runs.
+
+    Returns:
+      What each order finds, and the epsilon of `lifted`.
     """
     from audit.methods import lifted
     from experiments.lidp.gaussian_mechanism import examine_order, simulate
