@@ -290,7 +290,7 @@ def _validate_sampler(setting: Setting) -> None:
         return
 
     steps = setting.schedule.steps
-    given = f"`sampler={setting.sampler}`"
+    given = f"`sampler={setting.sampler}`"  # how the messages begin
     if sampling.name == KNOWN:
         given = f"`repetitions={sampling.times}`"
         require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")

@@ -81,7 +81,8 @@ def holder(folder: Path, part: str = "claim") -> str:
     if owner is None:
         process = "unknown host, process unknown"
     else:
-        host = owner.hostname.partition("?")[0]  # filelock writes unusual characters as ?XX
+        # filelock writes unusual characters as ?XX: the host is shown up to the first of them.
+        host = owner.hostname.partition("?")[0]
         process = f"{host}, process {owner.pid}"
     return process + _remark_on_future(path)
 

@@ -375,13 +375,15 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
     if "fresh" in arrays:
         require("scores" in arrays, f"{path} has no array scores: save it beside fresh")
         require("ranks" not in arrays, f"{path} has scores and ranks: save one of them")
-        is_counted = "fresh_draws" in arrays
-        require(not is_counted, f"{path} has fresh and fresh_draws: save the former alone")
+        # The shape of `fresh` gives M already.
+        gives_number = "fresh_draws" in arrays
+        require(not gives_number, f"{path} has fresh and fresh_draws: save the former alone")
         seed = 0
         if "seed" in arrays:
             seed = _read_whole(path, "seed", arrays["seed"], 0, MOST_SEED)
         with _naming(path):
             return given.ranks(arrays["scores"], arrays["fresh"], presence, seed=seed)
+
     missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
     require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
     draws = _read_whole(path, "fresh_draws", arrays["fresh_draws"], 1, MOST_DRAWS)
