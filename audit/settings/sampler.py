@@ -62,24 +62,28 @@ class Sampling(NamedTuple):
 
 
 def read_sampler(text: str, batches: int = 0) -> Sampling:
-    """Returns the sampler that a text describes.
+    """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
+
+    The number is the rate of `poisson`, the number of steps of `known`, and the number of batches in an epoch
+    of each other sampler; `every` has none.
 
     Args:
-      text: one of NAMES, followed by a colon and a number unless it is every, as in "poisson:0.01".
-      batches: the number of batches in an epoch of the data; 0 where it is unknown. It stands in for a
-        missing number; the rate of poisson is then 1 / batches. `known` always needs its number.
+      text: a sampler's name, or its name, a colon and its number.
+      batches: the number of batches in an epoch of the data; 0 where it is unknown. It is used where the text
+        lacks a number: `poisson` then has the rate 1 / batches. `known` always needs its number.
 
     Raises:
       InputError: the text describes no sampler.
     """
     name, colon, number_text = text.partition(":")
     message = _FORM.format(text, ", ".join(BY_EPOCHS))
-    # A colon without a number is refused: it is no way to leave the number out.
+    # A colon without a number is refused: to leave the number out is to leave the colon out.
     require(name in NAMES and (bool(colon) == bool(number_text)), message)
     if name == EVERY:
         require(not colon, message)
         return Sampling()
     if not number_text:
+        # The data's batches stand in. An epoch of 1 batch would leave nothing to sample.
         require(batches >= 2 and name != KNOWN, message)
         if name == POISSON:
             return Sampling(name, rate=1 / batches)

@@ -162,7 +162,7 @@ class Setting:
         epochs it is the number of epochs, each of which inserts the canary once.
         """
         sampling = self.sampling
-        if sampling.times:  # the sampler is `known`
+        if sampling.times:  # above 0 with `known` alone
             return sampling.times
         schedule = self.schedule
         if sampling.batches:  # a sampler by epochs
@@ -179,19 +179,20 @@ class Setting:
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
     """Returns what identifies a setting in the store, as a dict for JSON; the data's checksum is not in it.
 
-    It holds the experiment, the model, the mechanism's, the adversary's and the schedule's own fields, and
-    the setting's other fields. Fields at their dataclass's default are left out. For the samplers `poisson`
-    and `known` it holds their number, as `sampling_rate` or `repetitions`.
+    At its top it holds the experiment, the model and the setting's other fields. The fields of the mechanism,
+    of the adversary and of the schedule are in dicts of their own. A field at its dataclass's default is left
+    out. Of the samplers `poisson` and `known` it holds only the number, as `sampling_rate` or `repetitions`.
 
     Args:
       setting: the setting.
       experiment: the name of what is computed for the setting.
     """
-    own_fields = deciding(setting)
-    own_fields.pop("sampler", None)  # `find_identity` says it in its own form
+    # The entries for the sampler and for the setting's three parts are made below.
+    top_level_fields = deciding(setting)
+    top_level_fields.pop("sampler", None)
     return {
         "experiment": experiment,
-        **own_fields,
+        **top_level_fields,
         **find_identity(setting.sampling),
         "mechanism": {"name": setting.mechanism.name, **deciding(setting.mechanism)},
         "adversary": {"name": setting.adversary.name, **setting.adversary.deciding()},
@@ -259,15 +260,15 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
 def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError for a number of runs that is out of range, or does not go with the canaries.
 
-    Two rules hold unless every run draws its canaries afresh: an adversary that inserts all canaries,
-    without coins, has a single run, and a single run has at least LEAST_COINS canaries.
+    Where runs share their canaries, two more rules hold. If all canaries are inserted, without coins, there
+    must be a single run. A single run must have at least LEAST_COINS canaries.
     """
     adversary = setting.adversary
     canaries = setting.canaries
-    # With a single canary a run, each world needs a run. With several, a single run has canaries in and out.
+    # With several canaries, a single run is enough: some of them are in and others out.
     least_runs = 1 if canaries > 1 else adversary.least_runs
     require_runs(runs, least_runs)
-    if adversary.any_time:  # canaries are drawn afresh: any number of runs proves something
+    if adversary.any_time:  # every run draws its own canaries: the two rules do not apply
         return
     require(
         runs == 1 or not adversary.inserts_all,
@@ -289,7 +290,7 @@ def _validate_sampler(setting: Setting) -> None:
         return
 
     steps = setting.schedule.steps
-    given = f"`sampler={setting.sampler}`"
+    given = f"`sampler={setting.sampler}`"  # how the messages begin
     if sampling.name == KNOWN:
         given = f"`repetitions={sampling.times}`"
         require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")

@@ -73,9 +73,10 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
         # A config says neither how many runs there are nor which clipping strategies the model can take: the
         # values given for these two always pass.
         validate(setting, setting.adversary.least_runs, (setting.mechanism.clipping,))
-    except (KeyError, TypeError, AttributeError, ValueError):
+    except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
         return None
 
+    # Checksums, in hex, of the data and of a caller's own model: each is a text or is missing.
     data = config.get(_DATA)
     model = config.get(_MODEL)
     if not isinstance(data, str | None) or not isinstance(model, str | None):

@@ -88,6 +88,11 @@ class Checkpoints:
 
         Older checkpoints of the chunk are removed afterwards. Where a checkpoint can't be written, a line on
         stderr says so once, and training goes on: scores do not depend on checkpoints.
+
+        Args:
+          chunk: the chunk's name.
+          done: the number of segments that the chunk's runs have gone through.
+          states: a tree of arrays, from which training can go on.
         """
         begin = time.monotonic()
         if begin < self._due:
@@ -102,6 +107,7 @@ class Checkpoints:
         except Exception as error:  # a full disk is an OSError here and a ValueError in orbax
             self._report_once(error)
 
+        # The longer writing took, the later the next checkpoint is due: writing takes at most 2% of all time.
         end = time.monotonic()
         self._due = end
         if self._seconds:  # with 0, a checkpoint is due at every call, however long writing takes

@@ -81,7 +81,8 @@ def holder(folder: Path, part: str = "claim") -> str:
     if owner is None:
         process = "unknown host, process unknown"
     else:
-        host = owner.hostname.partition("?")[0]  # filelock writes unusual characters as ?XX
+        # filelock writes unusual characters as ?XX: the host is shown up to the first of them.
+        host = owner.hostname.partition("?")[0]
         process = f"{host}, process {owner.pid}"
     return process + _remark_on_future(path)
 
@@ -144,22 +145,21 @@ def _try_acquire(lease: filelock.SoftFileLease) -> bool:
 def _remove_abandoned(lease: filelock.SoftFileLease, stale: float) -> bool:
     """Removes a lease that its holder has abandoned, and returns whether to try to acquire it now.
 
-    A race has to be avoided: two processes open the same abandoned file, the first removes it, and a
-    successor makes a lease of the same name. The second process must not remove the successor's lease. So
-    each process locks the file that it opened and, before it removes anything, checks that this file still
-    has the name.
+    While this process decides, another process may remove the abandoned file and make a lease of its own
+    under the same name. That lease must stay. So this process opens and locks the file on which it decides.
+    Just before it removes the lease, it checks that the name still leads to that file.
 
     Returns:
-      True where the abandoned lease is gone: this call removed it, or another process did so before. The
-      other process may have its own lease in that place already; then acquiring fails. False where the
-      holder is alive, or where another process has the lock and so is about to remove the lease.
+      True where the abandoned lease is gone, removed by this call or by another process. The other process
+      may have made its own lease already; then acquiring fails. False where the holder is alive, or where
+      another process has the lock and so is about to remove the lease.
     """
     path = Path(lease.lock_file)
     # Some network file systems lock only files that are open for writing.
     mode = "r+b" if os.access(path, os.W_OK) else "rb"
     try:
         with open(path, mode) as file:
-            # On a file system without locks this fails, and the comparison below alone must do.
+            # A file system without locks raises an error; samestat below is then the only protection.
             with contextlib.suppress(OSError):
                 if not filelock.lock_descriptor(file.fileno(), blocking=False):
                     return False
@@ -180,7 +180,8 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
       renewed: when it was last renewed, in seconds, by the file system's clock.
       stale: the seconds without renewal after which it counts as abandoned.
     """
-    # A lease that this process writes beside it is dated by the same clock, and tells this host's name.
+    # This process acquires a lease of its own in the same folder for a moment. The date of its file is the
+    # time now by the same clock as `renewed`, and its owner has this host's name as filelock writes it.
     path = Path(lease.lock_file)
     with _make_lease(path.with_name(f".claim.{uuid.uuid4().hex[:8]}"), stale) as probe:
         now = os.stat(probe.lock_file).st_mtime

@@ -42,9 +42,13 @@ class Holdings(NamedTuple):
         return store is not None and (store.path / file).exists()
 
     def open(self, setting: dict[str, Any]) -> Store | None:
-        """Returns the store of a setting, whatever its data; None where there is none.
+        """Returns the store of a setting; None where there is none.
 
-        Where several folders hold the setting on the same data, it is the folder with the most runs.
+        The caller need not know on which data the runs were trained. Where several folders hold the setting
+        on the same data, the store is that with the most runs.
+
+        Args:
+          setting: the setting as a dict for JSON; a checksum of the data in it is ignored.
 
         Raises:
           InputError: several folders hold the setting on different data.
@@ -56,7 +60,7 @@ class Holdings(NamedTuple):
         paths = " and ".join(str(held.folder) for held in holders)
         require(len(checksums) == 1, f"{paths} are one setting on different data: move one away")
         stores = [Store.at(held.folder) for held in holders]
-        if len(stores) == 1:  # `runs_held` would read all scores
+        if len(stores) == 1:  # needs no `runs_held`, which reads all scores
             return stores[0]
         return max(stores, key=Store.runs_held)
 
@@ -122,11 +126,11 @@ def _find_time(folder: Path) -> int | None:
     It is None where the folder has no scores or no config, and 0 where it can't be looked into.
     """
     try:
-        (folder / CONFIG).lstat()  # raises an error where there is no config
+        (folder / CONFIG).lstat()  # raises FileNotFoundError where there is no config
         return newest_scores(folder)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError):  # the latter where `folder` is a file
         return None
-    except OSError:
+    except OSError:  # no permission, for instance: `settings` lists the folder last
         return 0
 
 

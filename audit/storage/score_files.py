@@ -189,22 +189,26 @@ def read_cosines(
     arrays = _read_cosine_arrays(path)
     with _naming(path):
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
-        # Only a single run may have cosines of canaries that are out in an array of their own, and only if no
-        # cosine used the other canaries' directions.
-        is_paired = not (are_several_runs or leave_one_out or presence is not None)
+        # The cosines of canaries that were not inserted may be in `unobserved` in this case alone: a single
+        # run without coins, in which no cosine used the other canaries' directions.
+        may_have_unobserved = not (are_several_runs or leave_one_out or presence is not None)
 
         # An array that would not be used is refused: the user expects it to count.
-        used_names = {"scores", "presence"}
-        if presence is None:
-            used_names = {"observed"} if "observed" in arrays else {"in"}
-        if is_paired:
+        if presence is not None:
+            used_names = {"scores", "presence"}
+        elif "observed" in arrays:
+            used_names = {"observed"}
+        else:
+            used_names = {"in"}
+        if may_have_unobserved:
             used_names.add("unobserved")
         extra = ", ".join(sorted(set(arrays) - used_names))
         require(
             not extra,
             f"drop {extra}, or save scores= and presence= where some canaries are out",
         )
-        if is_paired:
+
+        if may_have_unobserved:
             return given.paired_cosines(cosines[0], arrays.get("unobserved"), dimension)
         if are_several_runs:
             return given_directions.given(cosines, dimension, leave_one_out, presence, in_order)
@@ -224,18 +228,21 @@ def _read_cosine_arrays(path: Path) -> dict[str, Array]:
 
 
 def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool]:
-    """Returns a file's cosines as a matrix with a row for each run, and how they are to be read.
+    """Returns a file's cosines as a matrix with a row for each run, and whether they are of several runs.
 
     Args:
       arrays: the file's arrays by name: `scores` and `presence`, or `observed`, each (runs, K) or, of a
         single run, (K,); or `in`, (runs, K) or, of a single canary a run, (runs,).
 
     Returns:
-      (cosines (runs, K), presence of the same shape or None, whether they count as those of several runs).
+      (cosines (runs, K), presence of the same shape or None, whether the cosines are of several runs). The
+      cosines have another number of axes where the file's array has neither one nor two; the caller's check
+      of several runs refuses them.
 
     Raises:
       InputError: none of these arrays is there.
     """
+    # Choose the array that holds the cosines.
     presence = None
     if "scores" in arrays and "presence" in arrays:
         name = "scores"
@@ -247,14 +254,14 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
         require("in" in arrays, message)
         name = "in"
 
+    # A flat `in` has a canary of each run, and becomes a column. Other flat arrays are of a single run, and
+    # become a row.
     cosines = arrays[name]
     if cosines.ndim == 1:
-        # A flat `in` has a canary of each run, and becomes a column. All else is a single run, and a row.
         if presence is not None:
             presence = np.atleast_2d(presence)
         cosines = cosines[:, None] if name == "in" else cosines[None]
-    # `in` means several runs, even where there is but one row. Arrays of more axes count as several runs,
-    # too: the check of those refuses them.
+    # `in` means several runs, even where it has but a single row.
     are_several_runs = cosines.ndim != 2 or len(cosines) > 1 or name == "in"
     return cosines, presence, are_several_runs
 
@@ -301,9 +308,12 @@ def _naming(path: object) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns what reading a file may raise in the block into an InputError, and silences warnings.
+    """Turns an error that reading a file raises in the block into an InputError; silences warnings there.
 
     Raises InputError before the block where the path is no regular file, or the file is above 1 GiB.
+
+    Args:
+      path: the file, or _STANDARD_INPUT, for which these two checks are left out.
     """
     try:
         if path != _STANDARD_INPUT:
@@ -312,13 +322,15 @@ def _reading(path: Path) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except InputError:
-        # It is a ValueError, whose message for the user the clauses below would replace.
+        # It has its message for the user already. The last clause would replace that, since an InputError is
+        # a ValueError.
         raise
     except UnicodeDecodeError:
         raise InputError(
             f"cannot read {path}: it is not text in UTF-8; save it as CSV UTF-8"
         ) from None
-    except _UNREADABLE as error:
+    except _UNREADABLE as error:  # all that readers may raise for a damaged file
+        # An error of the system, such as a missing file, says its reason in `strerror`.
         reason = (
             getattr(error, "strerror", None) or f"it is damaged, encrypted or no {path.suffix} file"
         )
@@ -337,7 +349,8 @@ def _read_npz(path: Path) -> Scores:
     by which ties are broken; or it has `ranks` and the number `fresh_draws`, M. Either may come with
     `presence`.
     """
-    # Ranks keep the shape (runs, 1) of a single canary a run; other scores of that shape become flat.
+    # Arrays of ranks keep their shape, so that (runs, 1) stays a matrix with a single canary a run. In the
+    # other forms (runs, 1) becomes (runs,).
     rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
     if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
         return _make_ranks(path, rank_arrays)
@@ -362,13 +375,15 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
     if "fresh" in arrays:
         require("scores" in arrays, f"{path} has no array scores: save it beside fresh")
         require("ranks" not in arrays, f"{path} has scores and ranks: save one of them")
-        is_counted = "fresh_draws" in arrays
-        require(not is_counted, f"{path} has fresh and fresh_draws: save the former alone")
+        # The shape of `fresh` gives M already.
+        gives_number = "fresh_draws" in arrays
+        require(not gives_number, f"{path} has fresh and fresh_draws: save the former alone")
         seed = 0
         if "seed" in arrays:
             seed = _read_whole(path, "seed", arrays["seed"], 0, MOST_SEED)
         with _naming(path):
             return given.ranks(arrays["scores"], arrays["fresh"], presence, seed=seed)
+
     missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
     require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
     draws = _read_whole(path, "fresh_draws", arrays["fresh_draws"], 1, MOST_DRAWS)
@@ -524,6 +539,7 @@ def _open_stdin() -> io.StringIO:
         f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
     )
     require(len(content) <= MOST_BYTES, too_large)
+    # newline="" leaves line ends as they are, which the csv module splits by itself.
     return io.StringIO(content.decode(_find_encoding(content)), newline="")
 
 
@@ -547,9 +563,16 @@ def _parse_json(path: Path, file: IO[str]) -> Scores:
 
 
 def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
-    """Returns a JSON object's (name, value) pairs in their order; a name may come twice.
+    """Returns a JSON object's (name, value) pairs in their order.
 
-    Raises InputError for text that is no JSON, or JSON that is no object.
+    A name that comes twice in the object comes twice in the pairs, so that the caller can refuse it.
+
+    Args:
+      path: the file, for messages.
+      file: the open file.
+
+    Raises:
+      InputError: the text is no JSON, or JSON that is no object.
     """
     fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
     try:
@@ -564,10 +587,17 @@ def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
 
 
 def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
-    """Returns the scores of a .csv or .tsv file; see `_parse_csv`."""
+    """Returns the scores of a .csv or .tsv file, in UTF-8 or UTF-16; `_parse_csv` says in which form.
+
+    Args:
+      path: the file.
+      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
+    """
     with _reading(path):
         with open(path, "rb") as raw:
-            encoding = _find_encoding(raw.read(4))  # a byte-order mark is shorter
+            # The mark that tells the encoding is the first two or three bytes.
+            encoding = _find_encoding(raw.read(4))
+        # newline="" leaves line ends as they are, which the csv module splits by itself.
         with open(path, newline="", encoding=encoding) as file:
             return _parse_csv(path, file, renamed)
 
@@ -800,6 +830,7 @@ def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> Non
     for present, text in ((True, cells.first), (False, cells.second)):
         if not text:
             continue
+        # A column so far has a score for each row above this one, unless it had an empty cell.
         world = worlds[present]
         gap = f"{path} line {cells.line}: a score below an empty cell: fill that in (nan if a run failed)"
         require(len(world) == cells.place, gap)

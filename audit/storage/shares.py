@@ -39,31 +39,33 @@ def chunks(
     Raises:
       InputError: the folder can't be read or written.
     """
-    stored: dict[str, Range] = {}
-    # Runs that were missing at the last look, less those that this process has stored since. In the first
-    # round it is 0, so that `elsewhere` is not called.
-    still_missing = 0
+    stored: dict[str, Range] = {}  # by file, so that every file is read only once
+    # The number of runs that would be missing now if only this process had stored any since the last look. It
+    # is 0 before the first look, so that `elsewhere` is not called then.
+    missing_without_others = 0
     patience = _Patience()
     while True:
+        # Look at the store, and report what other processes have stored.
         stored = store.find_runs_by_file(stored)
         missing = gaps(stored.values(), runs)
-        stored_by_others = still_missing - count_runs(missing)
+        stored_by_others = missing_without_others - count_runs(missing)
         if stored_by_others > 0:
             elsewhere(stored_by_others)
         if not missing:
             return
+        missing_without_others = count_runs(missing)
 
-        still_missing = count_runs(missing)
+        # Yield the first chunk that this process can hold. Chunks without a lease are tried first, as False
+        # sorts before True. Those with a lease are tried too: its holder may have died.
         leased = set(_find_leases(store))
-        # Chunks without a lease are tried first. Those with a lease are tried too: its holder may have died.
         for chunk in sorted(cut(missing, size), key=leased.__contains__):
             with _hold(store, chunk, stored) as mine:
                 if mine:
                     yield chunk
-                    still_missing -= count_runs([chunk])
+                    missing_without_others -= count_runs([chunk])  # the caller has stored it
                     patience = _Patience()
                     break
-        else:  # other processes hold all chunks
+        else:  # no chunk was yielded: other processes hold them all
             patience.wait(store)
 
 

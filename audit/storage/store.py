@@ -228,10 +228,12 @@ class Store:
         Raises:
           InputError: the folder can't be written.
         """
-        if self._is_claimed:
+        if self._is_claimed:  # the block is within another
             yield True
             return
-        from audit.storage import claims  # filelock's import is a fifth of a finished sweep's time
+        # Imported here: a sweep that has nothing left to train needs no filelock, whose import would take a
+        # fifth of its time.
+        from audit.storage import claims
 
         with claims.claim(self.path) as mine:
             self._is_claimed = mine
@@ -562,37 +564,38 @@ def _as_columns(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _parse_conclusion(content: bytes) -> Kept:
-    """Returns the conclusion that the content of an audit.json holds, checked field by field.
+    """Returns the conclusion that the content of an audit.json holds; checks each field that it reads.
 
     Raises:
       ValueError, OverflowError or RecursionError: the content is no conclusion.
     """
     result = json.loads(content)
-    # Nobody sees these messages: `Store.result` replaces them by one of its own.
+    # Check the types. Nobody sees these messages: `Store.result` replaces them by its own.
     require(isinstance(result, dict), "an object")
     runs = result.get("runs")
     require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
     provenance = result.get("provenance", {})
     require(isinstance(provenance, dict), "an object of texts")
     require(all(isinstance(value, str) for value in provenance.values()), "texts")
-    rows = result.get("bounds", [])
+    rows = result.get("bounds", [])  # of bounds, maybe of estimates too
     require(isinstance(rows, list), "a list of rows")
     require(all(isinstance(row, dict) for row in rows), "rows")
     require(all(isinstance(row.get("method", ""), str) for row in rows), "rows of methods")
 
-    # The level of the audit, then the bound on epsilon that assumes nothing, then the upper bound.
+    # All rows have the same delta and confidence.
     delta = None
     confidence = None
-    if rows:  # all rows have the same delta and confidence
+    if rows:
         delta = _parse_level(rows[0].get("delta"))
         confidence = _parse_level(rows[0].get("confidence"))
 
+    # The lower bound on epsilon is that of the method that assumes nothing about the trade-off curve.
     epsilon = None
     assumption_free = {ONE_CANARY.free, MANY_CANARIES.free, FRESH_DIRECTIONS.free}
     free_rows = [row for row in rows if row.get("method") in assumption_free]
     if free_rows:
         epsilon = _parse_number(free_rows[0].get("epsilon"))
-    elif "epsilon" in result:  # an audit of a single run: its methods are not among those above
+    elif "epsilon" in result:  # an audit of a single run, which has other methods
         epsilon = _parse_number(result["epsilon"])
 
     upper_bound = None

@@ -19,16 +19,16 @@ _ALONE = (
 
 
 def tasks() -> Mapping[str, Task]:
-    """Returns the models of `models/` that train on examples, by name; empty where the folder is missing."""
-    if _missing():
+    """Returns the tasks of the models that train on examples, by model; empty if `models/` can't be used."""
+    if _find_obstacle():
         return {}
     rows: Mapping[str, Task] = _catalogue().TASKS
     return rows
 
 
 def federated_tasks() -> Mapping[str, FederatedTask]:
-    """Returns the models of `models/` that train on clients, by name; empty where the folder is missing."""
-    if _missing():
+    """Returns the tasks of the models that train on clients, by model; empty if `models/` can't be used."""
+    if _find_obstacle():
         return {}
     rows: Mapping[str, FederatedTask] = _catalogue().FEDERATED_TASKS
     return rows
@@ -37,8 +37,8 @@ def federated_tasks() -> Mapping[str, FederatedTask]:
 def task(model: str) -> Task:
     """Returns the task of a model of `models/` that trains on examples.
 
-    Raises InputError for an unknown name, for a model that trains only on clients, and if `models/` is
-    missing.
+    Raises InputError for an unknown name, for a model that trains only on clients, and if `models/` can't be
+    used.
     """
     _require_zoo(model)
     row: Task = _catalogue().task(model)
@@ -48,7 +48,7 @@ def task(model: str) -> Task:
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a model of `models/` that trains on clients.
 
-    Raises InputError for an unknown name, and if `models/` is missing.
+    Raises InputError for an unknown name, and if `models/` can't be used.
     """
     _require_zoo(model)
     row: FederatedTask = _catalogue().federated_task(model)
@@ -62,37 +62,43 @@ def _catalogue() -> ModuleType:
 
 def _require_zoo(model: str) -> None:
     """Raises InputError, with the model's name, if `models/` cannot be used."""
-    if missing := _missing():
-        raise InputError(f"`model={model}` is a model of the repository: {missing}")
+    if obstacle := _find_obstacle():
+        raise InputError(f"`model={model}` is a model of the repository: {obstacle}")
 
 
 @cache
-def _missing() -> str:
-    """Returns why `models/` cannot be used, or "" if it can.
+def _find_obstacle() -> str:
+    """Returns why the repository's package `models` can't be used, with what to do; "" if it can.
 
     If it can, `import models` works from now on, even where its folder is not on sys.path.
     """
+    # `audit` may be installed without the repository. A folder `models` beside it is then somebody else's,
+    # and there is no run.sh.
     has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
     if not has_catalogue or not (_ROOT / "run.sh").is_file():
-        # A folder of that name beside an installed `audit` is somebody else's.
         return _ALONE
+
+    # What would `import models` import?
     spec = importlib.util.find_spec(_ZOO)
-    if spec is None:
+    if spec is None:  # nothing: the repository's root is not on sys.path
         _import_from_folder()
         return ""
-    # The folder of a package, or the file of a module.
+    # A package has a folder; a module has none, but a file, its origin.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     place = Path(locations[0])
     if place.resolve() == _ROOT / _ZOO:
         return ""
-    # `import models` would import another package or module of that name.
+    # It would import another package or module of that name.
     return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
 
 
 def _import_from_folder() -> None:
-    """Imports the package `models` from the folder beside `audit`, whether or not it is on sys.path."""
+    """Imports the package `models` from the folder beside `audit`, though that is not on sys.path.
+
+    These are the steps of an import statement, but for the search.
+    """
     spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None and spec.loader is not None  # for type checkers
     spec.submodule_search_locations = [str(_ROOT / _ZOO)]
     module = importlib.util.module_from_spec(spec)
     sys.modules[_ZOO] = module

@@ -76,11 +76,15 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def insertion(self) -> Insertion:
-        """Returns the adversary's part in training: what it inserts, what it observes, and who joins."""
+        """Returns the adversary's part in training: what it inserts, when canaries join, what it observes."""
         adversary = self.adversary
         observe = None if adversary.observer is None else adversary.observer.observe
         return Insertion(
-            adversary.craft, observe, adversary.crafts_constant, self.join, adversary.draw
+            craft=adversary.craft,
+            observe=observe,
+            crafts_constant=adversary.crafts_constant,
+            join=self.join,
+            draw=adversary.draw,
         )
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -94,11 +98,11 @@ class Game(NamedTuple):
         return presence(runs, self.adversary.canaries, self.seed)
 
     def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what an audit needs beside them: which canaries are in, and facts on their law.
+        """Returns scores with what an audit needs beside them: which canaries are in, and two numbers.
 
-        Where scores are cosines of uniform directions (the adversary's `law_is_known`), the law of the score
-        of a canary that is out follows from the directions' dimension p. Where canaries are ranked among
-        fresh draws, it follows from the number of draws. Elsewhere both numbers are 0.
+        The numbers give the distribution of the score of a canary that is out, where that is known. For
+        cosines of uniform directions (the adversary's `law_is_known`) it is the directions' dimension p. For
+        canaries that are ranked among fresh draws it is the number of draws. Elsewhere they are 0.
 
         Args:
           first: the index of the first of n consecutive runs.
@@ -218,19 +222,23 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
       runs: the number of runs in all.
       hardware: the devices; by default this process's.
     """
-    batch_size = game.schedule.batches.shape[1]
+    batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
 
-    def memory() -> StepMemory:
-        """Computes the memory that a step takes."""
-        return game.mechanism.memory(game.init(jax.random.key(0)), game.data, batch_size)
+    def compute_memory() -> StepMemory:
+        """Returns an estimate of the memory that a single run's step takes."""
+        theta_0 = game.init(jax.random.key(0))  # only its shape matters: any key will do
+        return game.mechanism.memory(theta_0, game.data, batch_size)
 
-    # Games that share programs share this, too; with the key None it is computed each time.
+    # Games that share programs share the estimate, too; with the key None it is computed each time.
     key = None if game.program is None else (game.program, batch_size)
-    return ensemble.chunk_size(runs, _MEMORY.get(key, memory), hardware)
+    step_memory = _MEMORY.get(key, compute_memory)
+    return ensemble.chunk_size(runs, step_memory, hardware)
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     """Traces the program that `play` compiles for a chunk's first segment, for devices that need not exist.
+
+    The traced program can be compiled, so that its memory on these devices is known before anything is run.
 
     Args:
       game: the game to play.
@@ -248,7 +256,8 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     segment = ensemble.segments(game.schedule, game.segment_steps)[0]
     hyper = jax.tree.map(jnp.float32, game.hyper)
 
-    # The same with their places on the devices: shared arrays on each, arrays by run divided among them.
+    # Describe the program's arguments with their places: shared arrays are on each device, arrays by run are
+    # divided among the devices.
     shared = (hyper, game.data, segment, attack.state)
     by_run = (states, present, RunKeys(keys, own_keys))
     hyper, data, segment, state = placement.describe(shared, by_run=False)
@@ -326,13 +335,21 @@ class _ChunkPlayer:
         The programs that score and craft are compiled when they are first called.
         """
         self._game = game
-        spreads = game.mechanism.spreads  # whether several devices may share a run's step
-        self._placement = Placement.spread(chunk) if spreads else Placement.local()
+        # A chunk's runs are divided among the devices. Where the mechanism can spread a run's step over
+        # several devices, there may be more devices than runs.
+        if game.mechanism.spreads:
+            self._placement = Placement.spread(chunk)
+        else:
+            self._placement = Placement.local()
+        # A chunk is padded to this number of runs, which the devices share evenly.
         self._width = self._placement.round_up(chunk)
-        segments = ensemble.segments(game.schedule, game.segment_steps)
+
+        # Hyperparameters become traced scalars, so that other values need no other program.
         hyper = jax.tree.map(jnp.float32, game.hyper)
+        segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, _prepare_attack(game), game.data, segments)
         self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
+
         # For each argument: 0 if it has a leading axis of runs, None if all runs share it.
         self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
         self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
@@ -373,17 +390,21 @@ class _ChunkPlayer:
             crafted = self._craft(self._attack.state, states.theta, states.step, own_keys)
             return jax.tree.map(lambda part: part[:size], crafted)
 
+        # `number` counts the segments that are done, those before the checkpoint included.
         done, states = self._resume(checkpoints, name, self._first_states(runs))
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
-            states = self._compiled[steps](*self._arguments(runs, states, segment))
-            jax.block_until_ready(states)
+            train_segment = self._compiled[steps]
+            states = train_segment(*self._arguments(runs, states, segment))
+            jax.block_until_ready(states)  # JAX returns before the steps are done
             progress(size, steps)
+
             if watch is not None:
                 done_steps = int(states.step[0])  # all runs are at the same step
                 thetas = states.theta[:size]
                 crafted = partial(craft, states)
                 watch(Midway(first, done_steps, thetas, partial(score, states), crafted))
+
             # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
@@ -404,8 +425,11 @@ class _ChunkPlayer:
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
         """
         game = self._game
-        # A local of its own: a lambda with `self` in it would keep the shared arrays alive in the cache.
+        # The cache stores the lambda below. If `self` were in it, the copies of the shared arrays that `self`
+        # has on the devices would stay in memory.
         placement = self._placement
+        # All that the compiled function depends on: `begin` differs where runs draw their own theta_0. With
+        # the key None nothing is shared.
         key = None
         if game.program is not None:
             key = (name, game.program, game.unknown_initialisation, placement)
@@ -414,19 +438,22 @@ class _ChunkPlayer:
     def _compile_segments(self) -> dict[int, Compiled]:
         """Returns the compiled program of a segment, for each length in steps that a segment has."""
         game = self._game
+        # Arguments for a segment of each length. Only their shapes, dtypes and places matter, so that any
+        # runs will do.
         runs = np.arange(self._width)
         states = self._first_states(runs)
-        arguments = {}
+        arguments_by_length = {}
         for segment in self._segments:
-            arguments[len(segment.mask)] = self._arguments(runs, states, segment)
+            arguments_by_length[len(segment.mask)] = self._arguments(runs, states, segment)
 
-        program = partial(
+        # Games of an equal `program` share what is compiled; with the key None nothing is shared.
+        key = None if game.program is None else (game.program, self._placement)
+        make_program = partial(
             ensemble.compile_segment, game.mechanism, game.insertion(), self._placement
         )
-        key = None if game.program is None else (game.program, self._placement)
         compiled = {}
-        for steps, segment_arguments in arguments.items():
-            compiled[steps] = ensemble.compiled_for(segment_arguments, program, key)
+        for length, arguments in arguments_by_length.items():
+            compiled[length] = ensemble.compiled_for(arguments, make_program, key)
         return compiled
 
     def _first_states(self, runs: NDArray[np.int64]) -> State:
@@ -468,7 +495,10 @@ class _ChunkPlayer:
             return 0, states
 
         def fits(done: int, checkpoint: State) -> bool:
-            """Returns whether a checkpoint is of a chunk that has done so many segments, but not all."""
+            """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left.
+
+            No checkpoint is made after the last segment.
+            """
             steps = sum(len(segment.mask) for segment in self._segments[:done])
             return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
@@ -495,12 +525,14 @@ def _prepare_attack(game: Game) -> _Attack:
     assumed = theta_0
     if game.unknown_initialisation:
         assumed = game.init(root(game.seed, "guess"))
-    norm = jnp.float32(game.hyper.clipping_norm)
-    state = game.adversary.init(root(game.seed, "canary"), assumed, norm)
+    clipping_norm = jnp.float32(game.hyper.clipping_norm)
+    state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
+
+    # `shapes` is called for its checks of the adversary's functions. They are made once for all games of an
+    # equal `program` and equal sizes, and each time with the key None.
     key = None
     if game.program is not None:
         key = (game.program, theta_0.size, game.adversary.canaries)
-    # Called for its checks, which are remembered by program; without one they are made each time.
     _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))
     return _Attack(state, assumed, theta_0)
 
