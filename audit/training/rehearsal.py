@@ -155,9 +155,9 @@ class _Recorder:
     def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
         """Measures by which factor a step stretches distances between models close to each run's model.
 
-        Close to a model, it is at most the largest singular value of the step's Jacobian, whose maximum over
-        runs goes into `values`. A Jacobian misses jumps beside the model. So at some steps the stretch of
-        secants, segments between two models, is measured as well.
+        Close to a model, the factor is at most the largest singular value of the step's Jacobian, whose
+        maximum over runs goes into `values`. A Jacobian misses jumps beside the model. So at some steps the
+        stretch of secants, segments between two models, is measured as well.
 
         Args:
           step: The step's number from 0.
@@ -198,8 +198,8 @@ class _Recorder:
 
         A secant is a segment between two models on a line. The worst is the secant that the step stretches
         most beyond what its derivatives explain. A run has a line along each of its given directions, towards
-        the next run's model, along the clipped gradient, and in a random direction. With a single canary,
-        runs with it and runs without it take turns, so that the next run is of the other world.
+        the next run's model, along the clipped gradient, and in a random direction. With a single canary and
+        an even number of runs, the next run is of the other world: every other run has the canary.
 
         Args:
           step: The step's number from 0.
@@ -211,7 +211,8 @@ class _Recorder:
             length=float(self._lengths[step]),
             reach=self._reach,
             derivative=self.values[step],
-            most=max(self.values.values()),  # over the steps that were measured so far
+            # Over the steps that were measured so far; it limits what derivatives beside the models explain.
+            most=max(self.values.values()),
         )
         at_random = np.random.default_rng(step).normal(size=models.shape)
         # Of the run after each; after the last comes the first.
@@ -279,7 +280,8 @@ def usual_effort(parameters: int) -> Effort:
     """Returns the usual effort of measuring a model, which takes a minute or two on two cores.
 
     The number of measured steps is inversely proportional to the number of parameters, within limits. A large
-    model also has fewer runs, and fewer and shorter lines and searches.
+    model also has fewer runs, fewer and shorter lines of secants (`walked`, `reach`), and fewer and shorter
+    searches for secants (`searched`, `starts`, `rounds`). A secant is a segment between two models.
 
     Args:
       parameters: The number of the model's parameters.

@@ -225,7 +225,7 @@ def _examine(estimator: Estimator, evidence: Any, setting: KnownMechanism) -> li
 
     Epsilon is MOST, above any claim, where the test refutes the curve, and else 0.
     """
-    assert estimator.examine is not None
+    assert estimator.examine is not None  # callers pass only estimators with a test
     is_refuted = estimator.examine(evidence, CLAIMED_MU, setting.confidence)
     return [Value(estimator.name, MOST if is_refuted else 0.0)]
 

@@ -48,7 +48,7 @@ def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns CANIFE's estimate of epsilon, without the interval that comes with it."""
-        scores_in, scores_out = coins.pooled()
+        scores_in, scores_out = coins.pooled()  # of all runs, with the canary and without it
         with_interval = estimate(scores_in, scores_out, confidence, delta)
         return with_interval.estimate.epsilon
 
@@ -161,7 +161,10 @@ def steinke(best: bool) -> EpsilonFunction:
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon, the largest over the numbers of guesses that are tried."""
+        """Returns the lower bound on epsilon, the largest over the numbers of guesses that are tried.
+
+        With `best` these are 20 numbers, else a single number.
+        """
         is_right = judge_guesses(coins)
         coin_count = len(is_right)
         epsilons = []
@@ -186,7 +189,10 @@ def mahloujifar(best: bool) -> EpsilonFunction:
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute."""
+        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute.
+
+        With `best` 20 numbers of guesses are tried, else a single number.
+        """
         is_right = judge_guesses(coins)
         coin_count = len(is_right)
         mu = 0.0
@@ -298,7 +304,7 @@ def one_shot_limit(prior: float) -> EpsilonFunction:
     """
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
-        """Returns the lower limit of epsilon."""
+        """Returns the lower limit of epsilon, from a single run whose canaries are all in."""
         # [0]: the single run. The empty array: there are no cosines of canaries that are out.
         cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
         return one_shot.in_sample(cosines, delta, 1 - confidence, prior)

@@ -274,7 +274,8 @@ def _find_tilt(round_: _Round, mean: float, most: float) -> float:
     """Returns the tilt s at which the score's tilted law has the given mean.
 
     The tilted law has the density e^(s x) p(x), normalised, where p is the density of the score with its
-    noise. This s is the saddle point of the inverse transform at x = mean.
+    noise. For scores near this mean, the integrand of the inverse transform hardly oscillates at this s, the
+    saddle point (`_invert_along`).
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -286,6 +287,7 @@ def _find_tilt(round_: _Round, mean: float, most: float) -> float:
         """Returns how far the mean of the tilted law lies above the mean that is sought."""
         return _compute_tilted_mean(round_, tilt) - mean
 
+    # The excess rises with the tilt, so that it has a single root.
     return float(scipy.optimize.brentq(compute_excess, -most, most, xtol=1e-6))
 
 
