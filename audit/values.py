@@ -34,6 +34,7 @@ def require_type(name: str, value: object, kind: type) -> None:
       kind: the required type.
     """
     is_whole_float = kind is float and type(value) is int
+    # Python's bool is a subclass of int, so that `isinstance` alone would take True for an int.
     is_allowed_bool = kind is bool or type(value) is not bool
     fits = is_whole_float or (isinstance(value, kind) and is_allowed_bool)
     # Quotes tell a short text from a number, as in `k='5'`.

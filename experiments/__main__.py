@@ -24,7 +24,8 @@ _SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
 def main() -> None:
     """Runs the command that the first argument names, on the arguments after it.
 
-    Commands in _OTHERS are functions of this file. All others are modules, which `dispatch` finds and runs.
+    Commands in _OTHERS, such as `test`, are functions of this file. All others are modules, which `dispatch`
+    finds and runs.
     """
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:  # these start a process a core, so that each needs a single thread
@@ -44,7 +45,8 @@ def main() -> None:
     try:
         dispatch.run(PROGRAM)
     except ModuleNotFoundError:
-        # A missing library is reported with how to install it; the message is empty where none is missing.
+        # A missing library is reported with how to install it. The message is empty where another module is
+        # missing. ZOO: the installation with all that training this repository's models needs.
         message = installed.describe_missing_library(f"`{command}` needs", installed.ZOO)
         if not message:
             raise
@@ -109,8 +111,10 @@ def _tests(arguments: Sequence[str]) -> int:
     if slow:
         marks = ""  # selects every test
     pytest_arguments = [argument for argument in arguments if argument != "--slow"]
-    spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder", "--durations=30")
-    return _run_module("pytest", *spread, "-m", marks, *pytest_arguments)
+    # A worker process for each core; a file's tests stay on a worker, and files start in their usual order.
+    spread = ("-n", "auto", "--dist=loadfile", "--no-loadscope-reorder")
+    # The 30 slowest tests are listed at the end.
+    return _run_module("pytest", *spread, "--durations=30", "-m", marks, *pytest_arguments)
 
 
 def _linters(arguments: Sequence[str]) -> int:

@@ -127,10 +127,11 @@ class _Recorder:
         """Makes a recorder that has measured nothing.
 
         Args:
-          game: The game that is rehearsed.
+          game: The game that is rehearsed, of T steps.
           clipped_sum: The game's clipping strategy.
-          distances: (T,) the lengths of secants on lines (as in `search_secants`). The unit is the learning
-            rate times the clipping norm over the batch size.
+          distances: (T,) how far apart the two models are, before each step, that the hidden-state bound
+            couples. The lengths of secants follow from it. The unit is the learning rate times the clipping
+            norm over the batch size.
           effort: How much to measure.
           progress: Called with 1.0 after each measured step.
         """
@@ -141,42 +142,48 @@ class _Recorder:
         self._reach = effort.reach
         self._with_lines = _choose_steps_with_lines(distances, effort)
         self._progress = progress
-        # Of this many measured steps in a row, the models of the middle step are kept as moments.
+        # The models before the middle one of each `_search_interval` measured steps are stored in `moments`.
+        # That gives about `effort.searched` steps at which `search_secants` can search later.
         count = count_measured(len(game.schedule.mask), effort)
         self._search_interval = max(count // effort.searched, 1)
-        # By the run's place in the chunk: the direction that its last measured step stretched most.
+        # By the run's place in the chunk: the direction (p,) that its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
         self.values: dict[int, float] = {}
         self.secants: list[Secant] = []
         self.moments: list[Moment] = []
 
     def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures how much a step stretches distances near each run's model; at some steps, secants too.
+        """Measures by which factor a step stretches distances between models close to each run's model.
 
-        The stretch is the largest singular value of the step's Jacobian. Where it takes Lanczos iterations,
-        these start from the direction that the run's last measured step stretched most, which is close.
+        Close to a model, the factor is at most the largest singular value of the step's Jacobian, whose
+        maximum over runs goes into `values`. A Jacobian misses jumps beside the model. So at some steps the
+        stretch of secants, segments between two models, is measured as well.
 
         Args:
           step: The step's number from 0.
           thetas: The models (R, p) before it.
-          inserted: (R, p) what a canary adds to the step of each run.
+          inserted: (R, p) what a canary adds to the step of each run, along which secants are measured.
         """
         batch = _take_batch(self._game, step)
-        number = len(self.values)
-        # Of every `_search_interval` measured steps, the middle step's models are kept as moments.
-        is_kept = number % self._search_interval == self._search_interval // 2
-        measurements = []
+        number = len(self.values)  # of steps that were measured before
+        # Of every `_search_interval` measured steps, the middle step's models are stored.
+        is_stored = number % self._search_interval == self._search_interval // 2
+        expansions = []
         models = np.asarray(thetas)
         for run, theta in enumerate(models):
+            # The direction of the largest stretch is searched from that at the last measured step, which is
+            # close to it; None at the first step.
             start = self._directions.get(run)
-            measured = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
-            self._directions[run] = measured.direction
-            measurements.append(measured)
-            if is_kept:
-                self.moments.append(Moment(step, theta, measured))
-        self.values[step] = max(measured.constant for measured in measurements)
+            largest = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
+            self._directions[run] = largest.direction
+            expansions.append(largest)
+            if is_stored:
+                self.moments.append(Moment(step, theta, largest))
+        self.values[step] = max(largest.constant for largest in expansions)
+
         if step in self._with_lines:
-            directions = np.stack([measured.direction for measured in measurements])
+            directions = np.stack([largest.direction for largest in expansions])  # (R, p)
+            # Of each run, (2, p): the direction that is stretched most, and what a canary adds.
             self._walk(step, batch, models, np.stack([directions, inserted], axis=1))
         self._progress(1.0)
 
@@ -187,11 +194,12 @@ class _Recorder:
         models: NDArray[np.float32],
         given_directions: NDArray[np.float64],
     ) -> None:
-        """Finds the worst secant of a step on lines through each run's model, and keeps it in `secants`.
+        """Measures secants on lines through each run's model, and appends each run's worst to `secants`.
 
-        Each line goes along a given direction, towards the next run's model, along the clipped gradient, or
-        in a random direction. The next run is of the other world, with the canary instead of without it, or
-        the reverse.
+        A secant is a segment between two models on a line. The worst is the secant that the step stretches
+        most beyond what its derivatives explain. A run has a line along each of its given directions, towards
+        the next run's model, along the clipped gradient, and in a random direction. With a single canary and
+        an even number of runs, the next run is of the other world: every other run has the canary.
 
         Args:
           step: The step's number from 0.
@@ -203,14 +211,18 @@ class _Recorder:
             length=float(self._lengths[step]),
             reach=self._reach,
             derivative=self.values[step],
-            most=max(self.values.values()),  # over the steps that were measured so far
+            # Over the steps that were measured so far; it limits what derivatives beside the models explain.
+            most=max(self.values.values()),
         )
         at_random = np.random.default_rng(step).normal(size=models.shape)
-        next_models = np.roll(models, -1, axis=0)  # each run's is that of the run after it
+        # Of the run after each; after the last comes the first.
+        next_models = np.roll(models, -1, axis=0)
         for run, theta in enumerate(models):
             model = jnp.asarray(theta)
+            # The mean clipped gradient, plus the weight decay's term.
             descent = np.asarray(self._step.descend(model, batch))
             to_next = next_models[run] - theta
+            # (n + 3, p), a line along each.
             directions = np.stack([*given_directions[run], to_next, descent, at_random[run]])
             stretch = expansion.worst_on_lines(self._step, model, batch, directions, line)
             self.secants.append(Secant(step, stretch))
@@ -223,10 +235,14 @@ class _Recorder:
 
 
 def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
-    """Returns the function that computes what a single canary adds to a step of each run, (R, p).
+    """Returns a function that computes what a single canary adds to a step of each run, (R, p).
 
-    It takes the canaries that the step may insert, with a leading axis (R,), the models (R, p) before it and
-    the step's number from 0. Of K canaries, step t takes canary t modulo K.
+    Of the K canaries of a run it takes canary t modulo K for step t, so that each has its turn. The canary is
+    clipped.
+
+    Returns:
+      (canaries that the step may insert, with a leading axis (R,); models (R, p) before it; its number t from
+      0) -> (R, p).
     """
     canaries = game.adversary.canaries
     norm = jnp.float32(game.hyper.clipping_norm)
@@ -236,9 +252,10 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
 
         Of K canaries, step t takes canary t modulo K.
         """
-        # (K,) 1 for the step's canary, else 0.
+        # (K,) 1 for the step's canary, else 0: the sum over canaries is then of this canary alone.
         chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
 
+        # `sum_canaries` calls a function to craft the canaries; here they are crafted already.
         def get_crafted(step: Array, theta: Array) -> Tree:
             """Returns the canaries that are crafted already, whatever the step and the model."""
             return crafted
@@ -247,6 +264,7 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
         mask = jnp.float32(1)  # the step inserts
         return base.sum_canaries(inserted, step, theta, norm, mask, clipped_sum)
 
+    # Canaries and models differ by run; the step does not.
     mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
     return mapped
 
@@ -262,7 +280,8 @@ def usual_effort(parameters: int) -> Effort:
     """Returns the usual effort of measuring a model, which takes a minute or two on two cores.
 
     The number of measured steps is inversely proportional to the number of parameters, within limits. A large
-    model also has fewer runs, and fewer and shorter lines and searches.
+    model also has fewer runs, fewer and shorter lines of secants (`walked`, `reach`), and fewer and shorter
+    searches for secants (`searched`, `starts`, `rounds`). A secant is a segment between two models.
 
     Args:
       parameters: The number of the model's parameters.
@@ -290,33 +309,39 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress = lambda steps: None,
 ) -> Rehearsal:
-    """Trains runs of a game that no audit uses, and measures how much their steps stretch distances.
+    """Trains a few runs that no audit uses, and measures how much their steps stretch distances.
 
     Args:
-      game: The audited game, which trains by plain SGD.
+      game: The audited game, which trains by plain SGD, of T steps.
       clipped_sum: The game's clipping strategy.
-      effort: How much to measure; at least 2 runs, of which every other run has the canary.
-      distances: (T,) the lengths of secants on lines (as in `search_secants`). The unit is the learning rate
+      effort: How much to measure; at least 2 runs. With a single canary, every other run has it.
+      distances: (T,) how far apart the two models are, before each step, that the hidden-state bound couples
+        (`lipschitz.coupling_distances`). The lengths of secants follow from it. The unit is the learning rate
         times the clipping norm over the batch size.
       progress: Called with 1.0 after each measured step.
 
     Returns:
-      The largest stretch at each step, the secants along lines, and the moments at which secants can be
-      searched.
+      For each step the largest factor by which it stretches small distances; the worst secants, which are
+      segments between two models, on lines through models; and models at which to search for worse secants.
     """
     runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
+    # The recorder is called after each segment: a segment ends where a step is to be measured.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    first = MOST_RUNS + MOST_RUNS % 2  # an even run, beyond those of any audit
+    # A run's index decides its randomness, so that these runs are no audit's. An even index: with a single
+    # canary, even runs are without it and odd runs with it.
+    first = MOST_RUNS + MOST_RUNS % 2
     recorder = _Recorder(game, clipped_sum, distances, effort, progress)
 
     thetas = games.initial_models(game, np.arange(first, first + runs))
     # Zeros: no line goes along a canary at the first step, since what it inserts matters only to later steps.
     recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
+    # All runs are a single chunk. `play` is a generator, which trains only as its scores are taken.
     for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
         pass  # the recorder watches the segments; the scores are not used
 
+    # From the measured steps to all T steps.
     measured = np.array(sorted(recorder.values))
     values = np.array([recorder.values[step] for step in measured])
     constants = _spread(measured, values, steps)
@@ -326,7 +351,13 @@ def rehearse(
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
     """Returns the measured steps at whose models secants are measured along lines, at most `effort.walked`.
 
-    They are taken evenly from the measured steps at which the coupled processes are apart, if there are any.
+    They are taken evenly from the measured steps at which the two models that the hidden-state bound couples
+    are apart, since only there it matters how a step stretches their distance. If they are never apart, all
+    measured steps are candidates.
+
+    Args:
+      distances: (T,) the distance of the coupled models before each step.
+      effort: How much is measured.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -337,13 +368,16 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns the lengths of secants at each step, (T,), from the distances (T,) of two coupled processes.
+    """Returns the length of secants at each step, (T,), a Euclidean distance between parameter vectors.
 
-    The unit of distances is the learning rate times the clipping norm over the batch size. The lengths that
-    are returned are Euclidean distances between parameter vectors.
+    It is the distance of the two models that the hidden-state bound couples, which is what a step stretches.
+    Where these are together, it is the largest distance of any step: a shorter secant would show only
+    rounding.
 
-    Where the coupled processes are together, the largest distance is taken: a secant as short as their
-    distance would show only rounding.
+    Args:
+      game: The game that is rehearsed.
+      distances: (T,) the distance of the coupled models before each step. The unit is the learning rate times
+        the clipping norm over the batch size.
     """
     batch_size = game.schedule.batches.shape[1]
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
@@ -382,20 +416,24 @@ def search_secants(
     distances: NDArray[np.float64],
     effort: Effort,
 ) -> list[Secant]:
-    """Searches for the displacement that a step stretches most, at each moment of a rehearsal.
+    """Searches, at each model that a rehearsal stored, for the displacement that a step stretches most.
+
+    The displacement u leads from the model x to x + u; the two ends make a secant. The search is over the
+    directions of u, whose length is given. The step is the next that the model takes.
 
     Args:
       game: The game that was rehearsed.
       clipped_sum: The game's clipping strategy.
-      rehearsal: The rehearsal of the game.
-      distances: (T,) the distance, before each step, of the two processes that the bound on the last model
-        couples (`audit.conclusions.lipschitz`). The unit is the learning rate times the clipping norm over
-        the batch size. The displacements are as long as the distance, or as the largest distance where the
-        processes are together.
+      rehearsal: The rehearsal of the game, with the stored models in `moments`.
+      distances: (T,) how far apart the two models are, before each step, that the hidden-state bound couples
+        (`lipschitz.coupling_distances`). The unit is the learning rate times the clipping norm over the batch
+        size. The displacements are as long as the distance, or as the largest distance where the two are
+        together.
       effort: How much to search.
 
     Returns:
-      For each moment, the worst secant on the line through its model along the most stretched displacement.
+      For each stored model x the worse of two secants, from x to x + u and to x - u, for the most stretched u
+      of the search. The worse is stretched further beyond what derivatives explain.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
     lengths = _choose_lengths(game, distances)
@@ -409,11 +447,12 @@ def search_secants(
         # The search starts, among others, from the direction that the derivative stretches most.
         most_stretched = moment.expansion.direction[None]  # (1, p): a list of a single direction
         largest = expansion.largest_secant(step_map, theta, batch, search, most_stretched)
-        # `largest_secant` does not say how much derivatives explain: `worst_on_lines` does.
+        # `largest_secant` does not say how much of the stretch derivatives explain: `worst_on_lines` does.
+        # Reach 1: a secant to either side of the model.
         line = expansion.Line(
             length=length, reach=1, derivative=constants[moment.step], most=constants.max()
         )
-        along = largest.direction[None]
+        along = largest.direction[None]  # (1, p): a single line
         stretch = expansion.worst_on_lines(step_map, theta, batch, along, line)
         secants.append(Secant(moment.step, stretch))
     return secants

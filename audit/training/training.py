@@ -64,8 +64,9 @@ def train(
       InputError: memory runs out with a single run at a time, or a run diverged.
     """
     if not store.missing(runs):
-        return Trained(store.load(runs))
-    # With the claim, `missing` sets damaged files aside; without it, they stay where they are.
+        return Trained(store.load(runs))  # nothing to train
+
+    # Called for its effect: under the claim, `missing` sets damaged files aside; without, it leaves them.
     with store.claim():
         store.missing(runs)
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
@@ -73,7 +74,10 @@ def train(
     steps = len(played.schedule.mask)
 
     def advance(finished_runs: int, finished_steps: int) -> None:
-        """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction."""
+        """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction.
+
+        It is first called with (0, 0), once all is compiled.
+        """
         model_steps = finished_runs * finished_steps
         clock.advance(model_steps)
         progress(model_steps / steps)
@@ -83,6 +87,8 @@ def train(
 
         After it ran out, the chunks that are stored stay, and the others are still missing.
         """
+        # `shares.chunks` leases a chunk to this process; closing it gives the lease back. It also reports the
+        # runs that other processes stored, to `progress`.
         with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
             try:
                 for scores in game.play(played, chunks, size, advance, checkpoints, watch):
@@ -156,7 +162,8 @@ class ChunkTrainer:
         self._requested.append(chunk)
         try:
             if self._scores is None:
-                # `play` pops one range at each `next`: that of the chunk that was just appended.
+                # An iterator that calls `pop` for each item, and would end at None, which is never appended.
+                # `play` takes an item at each `next`: the chunk that was just appended.
                 ranges = iter(self._requested.pop, None)
                 self._scores = game.play(self._game, ranges, self._size)
             return next(self._scores)

@@ -217,7 +217,7 @@ def list_cells(
 
 
 def measure_cell(cell: AuditedCell) -> MeasuredCell:
-    """Runs a cell's audits, and returns their summary."""
+    """Runs a cell's audits of a mechanism of known epsilon, and returns their summary."""
     estimator = registry.ESTIMATORS[cell.estimator]
     setting = make_setting(cell)
     [row] = calibrate(setting)  # a row for each method that audits: the estimator alone
@@ -259,14 +259,19 @@ def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMecha
     """Returns how much the first audit's epsilon depends on the order of its runs and canaries.
 
     It is the standard deviation of epsilon over several random orders, and 0 for an estimator that does not
-    depend on the order.
+    depend on the order. Some estimators do: they split the scores, or break ties, by position.
+
+    Args:
+      cell: The cell, whose seed decides the random orders.
+      estimator: The cell's estimator.
+      setting: The cell's mechanism, as it is audited.
     """
-    evidence = draw(setting, 0)
+    evidence = draw(setting, 0)  # of the first audit
     rng = np.random.default_rng(cell.seed)
     orders = _SLOW_ORDERS if estimator.cost > 1 else _ORDERS
     epsilons = []
     for _ in range(orders):
-        [value] = estimator.audit(shuffle(evidence, rng), setting)
+        [value] = estimator.audit(shuffle(evidence, rng), setting)  # a list of this single value
         epsilons.append(value.epsilon)
     return float(np.std(epsilons))
 

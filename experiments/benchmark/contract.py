@@ -147,6 +147,8 @@ class BenchmarkedMechanism(NamedTuple):
 def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
     """Returns a mechanism to audit, with the runs and canaries that a design has at size n.
 
+    It stands for a single audit with seed 0; callers replace the number of audits and the seed.
+
     Args:
       law: The law of the evidence.
       design: One of DESIGNS.
@@ -154,15 +156,19 @@ def shape(law: Law, design: str, n: int, mu: float) -> KnownMechanism:
         canaries of the single run for the other designs.
       mu: The law's parameter.
     """
-    # With a single canary a run, n runs in each of two worlds; ONE_RUN and DIRECTIONS have a single run.
-    single_run = (1, n)
-    runs, canaries = {ONE_CANARY: (2 * n, 1), SEVERAL: (n, CANARIES)}.get(design, single_run)
+    if design == ONE_CANARY:
+        runs, canaries = 2 * n, 1  # n runs with the canary, n without it
+    elif design == SEVERAL:
+        runs, canaries = n, CANARIES
+    else:
+        runs, canaries = 1, n
+    # Only canaries that are directions have a dimension.
     dimension = _DIMENSION if design == DIRECTIONS else 0
     return KnownMechanism(
         law,
         mu,
         runs,
-        audits=1,  # callers replace this and the seed
+        audits=1,
         delta=DELTA,
         confidence=CONFIDENCE,
         seed=0,
@@ -178,9 +184,9 @@ def shuffle(evidence: Any, rng: np.random.Generator) -> Any:
       evidence: `Coins` or `Fresh`, whose first two fields are scores (R, K) and presence (R, K).
       rng: The randomness of the order.
     """
-    scores, presence, *facts = evidence
+    scores, presence, *facts = evidence  # the other fields depend on no order
     runs, canaries = scores.shape
     run_order = rng.permutation(runs)
     canary_order = rng.permutation(canaries)
-    places = np.ix_(run_order, canary_order)
+    places = np.ix_(run_order, canary_order)  # rows and columns in these orders
     return type(evidence)(scores[places], presence[places], *facts)

@@ -70,17 +70,16 @@ class ClaimCell(NamedTuple):
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the fewest and the most runs to try; both are 1 for an estimator that audits a single run.
-
-        Estimators with `examine` are those of fresh directions, which may audit several runs. At most 100 are
-        tried: these estimators decide after a few, and a run takes as long to draw as a thousand runs with a
-        single canary each.
-        """
+        """Returns the fewest and the most runs to try; both are 1 for estimators that audit a single run."""
         estimator = registry.ESTIMATORS[self.estimator]
         if estimator.design in (ONE_CANARY, SEVERAL):
             return RunLimits(_LEAST_RUNS, self.most_runs)
+        # Our own estimators of directions have a test of the claimed curve, `examine`, which takes any number
+        # of runs. It decides after a few of them. More would be slow: a run of a thousand directions takes as
+        # long to draw as a thousand runs with a single canary each.
         if estimator.examine is not None:
             return RunLimits(1, min(self.most_runs, _MOST_RUNS_OF_DIRECTIONS))
+        # All other estimators of a single run's coins or directions take that run alone.
         return RunLimits(1, 1)
 
     def measure(self) -> "MeasuredClaim":
@@ -122,9 +121,9 @@ class ClaimCell(NamedTuple):
         return row.exceeding
 
     def make_setting(self, runs: int, noise: float) -> KnownMechanism:
-        """Returns the mechanism to audit, with the claimed epsilon in place of its true epsilon.
+        """Returns the Gaussian mechanism to audit, with the claimed epsilon in place of its true epsilon.
 
-        An audit that refutes the claim thereby counts as an audit above the truth.
+        An audit above "the truth", which `calibrate` counts, is then an audit that refutes the claim.
 
         Args:
           runs: The number of runs of an audit.
@@ -132,12 +131,15 @@ class ClaimCell(NamedTuple):
         """
         estimator = registry.ESTIMATORS[self.estimator]
         design = estimator.design
+        # An estimator refutes by a test of the claimed curve if it has such a test, else by its epsilon.
         audit = estimator.audit if estimator.examine is None else partial(_examine, estimator)
         law = _LAWS[design]._replace(truth=_get_claim, audit=audit)
-        # With less noise than stated the real mu is larger than the claimed mu, in proportion.
-        # The size counts a run's canaries for ONE_RUN and DIRECTIONS. For other designs it counts runs, which
-        # are replaced below.
-        shaped = shape(law, design, _count_canaries(design), CLAIMED_MU / noise)
+        # With less noise than stated, the real mu is larger than the claimed mu in proportion.
+        real_mu = CLAIMED_MU / noise
+        # The size sets the canaries of the single run in ONE_RUN and DIRECTIONS. In other designs it sets
+        # only the number of runs. That number is replaced below, in all designs.
+        shaped = shape(law, design, _count_canaries(design), real_mu)
+        # `stream`: audits of different numbers of runs draw different evidence.
         return shaped._replace(runs=runs, audits=self.audits, seed=self.seed, stream=(runs,))
 
     def _find_least_runs(self, limits: RunLimits) -> int | None:
@@ -223,7 +225,7 @@ def _examine(estimator: Estimator, evidence: Any, setting: KnownMechanism) -> li
 
     Epsilon is MOST, above any claim, where the test refutes the curve, and else 0.
     """
-    assert estimator.examine is not None
+    assert estimator.examine is not None  # callers pass only estimators with a test
     is_refuted = estimator.examine(evidence, CLAIMED_MU, setting.confidence)
     return [Value(estimator.name, MOST if is_refuted else 0.0)]
 

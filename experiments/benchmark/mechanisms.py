@@ -55,13 +55,14 @@ _CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has anothe
 
 
 def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws the scores of n runs in a single world, half of which leak strongly and half weakly.
+    """Draws the scores of n runs in a single world, each of which leaks strongly or weakly by a fair coin.
 
-    A run's score is N(mu, 1) with the canary and N(0, 1) without it. It is a `ScoreFamily.sample`.
+    A run's score is N(mu, 1) with the canary and N(0, 1) without it. The function has the arguments of every
+    `Sampler`.
 
     Args:
       rng: The randomness.
-      strong: mu of a random half of the runs; the others have _WEAK_MU.
+      strong: mu of the runs that leak strongly; the others have _WEAK_MU.
       inserted: Whether the canary is in.
       n: The number of scores.
     """
@@ -162,29 +163,33 @@ def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
     score, the release's inner product with the canary, is (own part + shared part) / sqrt(2), where the parts
     are the release's coordinates along both directions.
     """
-    presence = _toss(rng, setting)
+    presence = _toss(rng, setting)  # (R, K)
     signal = setting.mu * presence
     own_noise = rng.standard_normal(presence.shape)
-    shared_noise = rng.standard_normal((len(presence), 1))
+    shared_noise = rng.standard_normal((len(presence), 1))  # a run's canaries share a direction
+    # Each canary that is in adds mu / sqrt(2) to the coordinate along either of its directions.
+    own = np.sqrt(0.5) * signal + own_noise
     shared = np.sqrt(0.5) * signal.sum(1, keepdims=True) + shared_noise
-    scores = np.sqrt(0.5) * (np.sqrt(0.5) * signal + own_noise + shared)
+    scores = np.sqrt(0.5) * (own + shared)
     return Coins(scores, presence)
 
 
 def _draw_opened(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws a single run's scores: pure noise, but with a small probability many coins are revealed at once.
 
-    Each coin is revealed with probability _OPEN_DELTA in all. The mechanism is a trap for bounds that take
-    coins for independent.
+    A revealed coin's score is far from the noise, and its sign tells whether the canary is in. The mechanism
+    is a trap for bounds that take coins for independent: a coin is rarely revealed, but never alone.
     """
     n = setting.canaries
-    presence = _toss(rng, setting)
-    # Revealing so many coins puts the number of right guesses three standard deviations above chance.
-    opened_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
+    presence = _toss(rng, setting)  # (1, n)
+    # Revealing so many coins puts the number of right guesses three standard deviations above chance. A small
+    # run has fewer than that, and reveals all of them.
+    revealed_at_once = min(round(_OPENED_ROOTS * np.sqrt(n)), n)
     scores = rng.standard_normal((1, n))
-    # With this probability coins are revealed at all, so that each is revealed with probability _OPEN_DELTA.
-    if rng.random() < _OPEN_DELTA * n / opened_at_once:
-        places = rng.permutation(n)[:opened_at_once]
+    # With this probability the run reveals coins, and a coin is among them with probability
+    # revealed_at_once / n. So each coin is revealed with probability _OPEN_DELTA in all.
+    if rng.random() < _OPEN_DELTA * n / revealed_at_once:
+        places = rng.permutation(n)[:revealed_at_once]
         scores[0, places] = np.where(presence[0, places], _OPEN_SCORE, -_OPEN_SCORE)
     return Coins(scores, presence)
 
@@ -215,13 +220,14 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
     """Returns the law of independent canaries whose scores are from a family of distributions.
 
     Args:
-      draw: `_draw_worlds` or `_draw_coins`.
-      family: The scores' distributions with and without the canary.
-      *breaks: The assumptions of estimators that do not hold for the law.
-      **changes: Further keyword arguments of `draw`.
+      draw: `_draw_worlds`, for a single canary a run, or `_draw_coins`, for many canaries.
+      family: The scores' distributions with and without the canary, which depend on a parameter.
+      *breaks: The assumptions that some estimators make and that do not hold for the law, such as
+        GAUSSIAN_CURVE.
+      **changes: Keyword arguments of `draw` that differ from their defaults, such as `share_in`.
     """
     truth = partial(laws.score_truth, family)
-    draw_family = partial(draw, family.sample, **changes)
+    draw_family = partial(draw, family.sample, **changes)  # (generator, setting) -> Coins
     return Law(family.name, draw_family, truth, breaks=frozenset(breaks))
 
 
@@ -232,14 +238,20 @@ def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
     own.
     """
     make = partial(BenchmarkedMechanism, ONE_CANARY)
+
+    # Laws whose trade-off curve is Gaussian.
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
-    laplace, response, subsampled, mixture, heavy = (
-        _make_law(_draw_worlds, family, GAUSSIAN_CURVE)
-        for family in (_LAPLACE, _RESPONSE, _SUBSAMPLED, _MIXTURE, _HEAVY)
-    )
-    # It reveals a run's bit with a small probability, and nothing else.
+
+    # Laws that break the assumption of a Gaussian curve. The last reveals with a small probability whether
+    # the canary is in, and nothing else.
+    laplace = _make_law(_draw_worlds, _LAPLACE, GAUSSIAN_CURVE)
+    response = _make_law(_draw_worlds, _RESPONSE, GAUSSIAN_CURVE)
+    subsampled = _make_law(_draw_worlds, _SUBSAMPLED, GAUSSIAN_CURVE)
+    mixture = _make_law(_draw_worlds, _MIXTURE, GAUSSIAN_CURVE)
+    heavy = _make_law(_draw_worlds, _HEAVY, GAUSSIAN_CURVE)
     opened = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
+
     mechanisms = []
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
         description = f"N({mu:g}, 1) against N(0, 1)"
@@ -278,20 +290,21 @@ def _make_coin_mechanisms(
     Args:
       design: SEVERAL, several canaries in each of several runs, or ONE_RUN, all canaries in a single run.
       prefix: The first words of the mechanisms' names.
-      sizes: The sizes n in a full run, the usual size first.
+      sizes: The sizes n in a full run of the benchmark, the usual size first.
     """
+    usual_size = sizes[:1]
 
     def make(
-        name: str, law: Law, mu: float, description: str, sizes: tuple[int, ...] = sizes[:1]
+        name: str, law: Law, mu: float, description: str, audited: tuple[int, ...] = usual_size
     ) -> BenchmarkedMechanism:
-        """Returns the record of a mechanism; by default it is audited at the usual size alone."""
-        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, sizes)
+        """Returns the record of a mechanism that is audited at these sizes, by default at the usual size."""
+        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, audited)
 
-    # Vectors in Gaussian noise.
+    # Vectors in Gaussian noise. `breaks`: the assumptions of some estimators that do not hold for a law.
     orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
     tied = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
     failing = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
-    unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
+
     mechanisms = []
     for mu in (0.0, 1.0, 2.0, 4.0):
         description = f"orthogonal canaries, each of mu {mu:g}"
@@ -303,7 +316,7 @@ def _make_coin_mechanisms(
     description = "in half of the runs, which is released, nothing is inserted; else mu 2"
     mechanisms.append(make("failing runs", failing, 2.0, description))
 
-    # Scores that are drawn independently: name, family of laws, and its parameter.
+    # Scores that are drawn independently, with a curve that is not Gaussian: name, family of laws, parameter.
     curved = (
         ("Laplace 1", _LAPLACE, 1.0),
         ("randomised response 1", _RESPONSE, 1.0),
@@ -312,6 +325,8 @@ def _make_coin_mechanisms(
     for name, family, parameter in curved:
         law = _make_law(_draw_coins, family, GAUSSIAN_CURVE)
         mechanisms.append(make(name, law, parameter, f"independent canaries, each by {name}"))
+    # The same with a Gaussian curve, but with unfair coins.
+    unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
     description = "mu 1, coins that are in with probability 0.9"
     return [*mechanisms, make("nine tenths in", unfair, 1.0, description)]
 

@@ -80,15 +80,23 @@ def from_directions(
 ) -> float:
     """Returns a method's lower bound on epsilon from fresh directions.
 
-    `plain` says that no cosine uses the other canaries' directions, `given` that the cosines are not from
-    this library's own training runs.
+    Args:
+      method: The method.
+      directions: The cosines of canaries whose directions each run drew afresh.
+      delta: The delta of epsilon.
+      confidence: The confidence of the bound.
     """
-    plain = directions._replace(plain=True, given=True)
-    return method.compute(plain, delta, confidence).epsilon
+    # `plain`: a canary's cosine depends on no other canary's direction. `given`: the cosines are a caller's,
+    # not from this library's own training runs.
+    marked = directions._replace(plain=True, given=True)
+    return method.compute(marked, delta, confidence).epsilon
 
 
 def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
     """Returns whether a betting test refutes the claim of mu-GDP, Gaussian differential privacy.
+
+    The test compares the share of canaries whose cosine exceeds a threshold with the largest share that the
+    claim allows (`claimed_curve.examine_claim`).
 
     Args:
       directions: The cosines of the canaries' directions.
@@ -96,9 +104,8 @@ def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
       confidence: 1 minus the probability with which the test may refute a true claim.
     """
     counted = exact_null.count_exceedances(directions)
-    return claimed_curve.examine_claim(
-        counted, claimed_curve.gaussian_power(mu), confidence
-    ).refuted
+    allowed_power = claimed_curve.gaussian_power(mu)  # by false-positive rate
+    return claimed_curve.examine_claim(counted, allowed_power, confidence).refuted
 
 
 def _make_estimator(
@@ -106,15 +113,19 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method of `audit.methods`.
 
+    What the method assumes goes into the record in words, and as constants. On mechanisms that break one of
+    these, the benchmark does not hold the method to its level.
+
     Args:
       name: The method's name.
-      design: One of `contract.DESIGNS`.
+      design: The audits that the method takes, one of `contract.DESIGNS`.
       documented: What the method's own record says that it assumes.
       epsilon: (evidence, delta, confidence) -> the method's lower bound on epsilon.
     """
     assumes = set()
-    if design in (SEVERAL, ONE_RUN):
+    if design in (SEVERAL, ONE_RUN):  # where each canary is in or out by a coin
         assumes.add(FAIR)
+    # Estimates in _BY_MU compute epsilon by a Gaussian curve, though their records do not say `gaussian`.
     if documented.gaussian or name in _BY_MU:
         assumes.add(GAUSSIAN_CURVE)
     if "many runs" in documented.text:  # the record says so in words alone
@@ -127,7 +138,7 @@ def _make_estimator(
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
         assumes=frozenset(assumes),
-        claims_level=documented.word != NO_BOUND,
+        claims_level=documented.word != NO_BOUND,  # an estimate claims no confidence
         cost=_COSTS.get(name, 1),
     )
 
@@ -135,7 +146,8 @@ def _make_estimator(
 def _make_estimators() -> list[Estimator]:
     """Returns the records of all our estimators, one design after the other.
 
-    The designs are: one canary a run, several canaries a run, the coins of one run, and fresh directions.
+    The designs are: one canary a run, several canaries a run, the coins of one run, and fresh directions. A
+    method of `audit.methods` is bound to the function that calls it on the benchmark's evidence.
     """
     estimators = []
     for name, score_method in estimate.METHODS.items():
@@ -146,6 +158,7 @@ def _make_estimators() -> list[Estimator]:
         estimators.append(_make_estimator(name, SEVERAL, canary_method.assumes, epsilon))
     for name, compute in one_run_bounds.OF_COINS.items():
         epsilon = partial(from_coins, compute)
+        # These methods are plain functions, without a record of what they assume.
         assumed = _COINS_ASSUMED.get(name, one_run_bounds.FAIR_COINS)
         estimators.append(_make_estimator(name, ONE_RUN, assumed, epsilon))
     for name, directions_method in exact_null.METHODS.items():

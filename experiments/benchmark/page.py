@@ -141,6 +141,7 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
     axis.set_yticklabels(["0", "1%", "5%", "20%", "50%", "100%"])
     axis.set_xlabel("mean share of the truth that it proves")
     axis.set_ylabel("claims too much, in its worst cell")
+    # Below the axis's label: transAxes counts in heights of the panel.
     axis.text(0.0, -0.2, "\n".join(names), va="top", fontsize=7, transform=axis.transAxes)
 
 
@@ -157,28 +158,31 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
     least cost is taken. The cost is the number of rectangles that the label overlaps, plus the number of
     other labels' points that are nearer to it than its own point.
     """
-    # The numbers in each label, by the point at which the label is placed.
+    # The numbers in each label, by the point at which the label is placed. Points are taken from left to
+    # right, so that a label is placed at the leftmost of its points.
     labels: dict[Point, list[int]] = {}
     numbered = enumerate(points, start=1)
-    # From left to right, so that a label is placed at the leftmost of its points.
     for number, point in sorted(numbered, key=lambda pair: pair[1]):
-        at = point
-        for labelled in labels:
-            if _are_near(labelled, point, width=0.04):
-                at = labelled
+        labelled_point = point
+        for earlier in labels:
+            if _are_near(earlier, point, width=0.04):
+                labelled_point = earlier
                 break
-        labels.setdefault(at, []).append(number)
+        labels.setdefault(labelled_point, []).append(number)
 
-    # What labels must not cover: the points, the line at the level, and the axis with its ticks.
+    # What labels must not cover: the points, the line at the level, and the horizontal axis with its tick
+    # labels below it. From here on lengths are in points of typography, from the panel's lower left corner.
+    panel_width = _PANEL[0]
+    level_height = _to_points((0, LEVEL))[1]
     covered = [_Box(*_to_points(point), _MARKER, _MARKER) for point in points]
-    covered.append(_Box(_PANEL[0] / 2, _to_points((0, LEVEL))[1], _PANEL[0], 1))
-    covered.append(_Box(_PANEL[0] / 2, -8, 2 * _PANEL[0], 16))
-    all_places = [_to_points(at) for at in labels]
+    covered.append(_Box(panel_width / 2, level_height, panel_width, 1))
+    covered.append(_Box(panel_width / 2, -8, 2 * panel_width, 16))
+    all_places = [_to_points(labelled_point) for labelled_point in labels]
 
     # Each label in turn takes its place, which later labels must not cover.
-    for at, numbers in labels.items():
+    for labelled_point, numbers in labels.items():
         text = ", ".join(map(str, numbers))
-        x, y = _to_points(at)
+        x, y = _to_points(labelled_point)
         offsets = _list_offsets(len(text))
         boxes = [_Box(x + dx, y + dy, *_measure(text)) for dx, dy in offsets]
         costs = []
@@ -190,7 +194,7 @@ def _number_points(axis: Axes, points: Sequence[Point]) -> None:
         covered.append(boxes[best])
         axis.annotate(
             text,
-            at,
+            labelled_point,
             offsets[best],
             textcoords="offset points",
             ha="center",

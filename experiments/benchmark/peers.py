@@ -54,6 +54,7 @@ def jax_bound(method: str, strategy: str, coins: Coins, delta: float, confidence
       confidence: The confidence of the bound.
     """
     bound = getattr(_make_jax_auditor(coins), method)
+    # jax-privacy takes the significance, 1 - confidence.
     return float(bound(1 - confidence, delta, threshold_strategy=_make_jax_strategy(strategy)))
 
 

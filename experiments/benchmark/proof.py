@@ -192,11 +192,13 @@ class Proofs(NamedTuple):
 def measured(how: How) -> Proofs:
     """Times the engines, trains by each of our ways of auditing, and computes all curves of proven epsilon.
 
-    Each way trains in a process of its own. Its name is printed on stderr before.
+    An engine is a library that trains by DP-SGD: ours, or a peer's. A way is a kind of canary, and how many
+    of them a run has. Each way trains in a process of its own, after its name is printed on stderr.
 
     Raises:
       InputError: The data can't be loaded, or an engine fails.
     """
+    # Speeds of our engine and of the chosen peers' engines, as far as these are installed.
     kinds = []
     for kind in TIMED[how.model].work.kinds:
         if kind.name in ("ours", *how.peers) and kind.is_installed():
@@ -204,6 +206,7 @@ def measured(how: How) -> Proofs:
     engines = measure(how.model, kinds, how.rounds, how.seconds, how.sources)
     rate = _find_our_rate(engines)  # model-steps a second
 
+    # Scores of each way's runs, and when they were there.
     clocked = {}
     for way in (FRESH, SINGLE, MANY, ONCE):
         print(f"{way.name} ...", file=sys.stderr)
@@ -211,6 +214,7 @@ def measured(how: How) -> Proofs:
             partial(_train_on_clock, how, way, rate, time.monotonic())
         )
 
+    # What these scores prove, by our methods and by published estimators.
     curves: list[Curve] = []
     for way in (FRESH, SINGLE, MANY):
         curves.extend(make_our_curves(how, way, clocked[way]))
@@ -228,18 +232,21 @@ def _find_our_rate(engines: Sequence[Measurement]) -> float:
 
 
 def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedScores:
-    """Trains by one of our ways until the time is up, in stages of about _STAGE_SECONDS seconds.
+    """Trains runs by one of our ways of auditing until the time is up, and reads the clock after each stage.
 
-    The clock is read after each stage. A way that audits a single run (`shown` is empty) trains that run
-    alone.
+    A stage is a number of runs that takes about _STAGE_SECONDS seconds. A way that audits a single run (its
+    `shown` is empty) trains that run alone.
 
     Args:
-      how: The user's choices.
+      how: The user's choices, with the time limit in seconds.
       way: The way of auditing.
       rate: Our engine's speed in model-steps a second, from which the size of stages is computed.
       start: The value of time.monotonic() when this process was started.
+
+    Returns:
+      The scores of all runs, and the times by which they were there.
     """
-    prepare_jax()
+    prepare_jax()  # before JAX touches a device; the imports below load JAX
     from audit.settings import build
     from experiments.cells.audits import recipe
     from experiments.cells.work import LocalTrainer, RunsRequest
@@ -248,11 +255,12 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
     dataset = task(how.model).data.load(how.sources)
     # The number of runs is not known yet, and is only checked here: MOST_RUNS passes the check.
     trainer = LocalTrainer(recipe(setting, MOST_RUNS, dataset), dataset)
-    stage_size = 1
+    stage_size = 1  # runs
     if way.shown:
         runs = int(_STAGE_SECONDS * rate / setting.schedule.steps)
         # A multiple of the number of cores, so that no core waits for the others.
         whole_rounds = runs // cores() * cores()
+        # As many of these as fit into memory at once.
         stage_size = trainer.stage(max(whole_rounds, cores()))
     parameters = build.trainee(how.model, dataset).model.n_parameters
     ready = time.monotonic() - start
@@ -261,9 +269,10 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
     stages = []
     with tempfile.TemporaryDirectory() as folder, tqdm(unit=" runs", leave=False) as bar:
         store = stored.open_store(Path(folder), setting, dataset)
+        # At least one stage; for a single run no other.
         while not clock or (way.shown and clock[-1].seconds < how.limit):
+            # The number of runs that the store is to have, of which only this stage's are missing.
             runs = stage_size * (len(clock) + 1)
-            # Of the runs that the store is to have, only this stage's are missing.
             request = RunsRequest(
                 store, runs, most_trained=stage_size, chunk=stage_size, progress=lambda runs: None
             )
@@ -296,18 +305,18 @@ def _choose_readings(clock: Sequence[Reading]) -> list[Reading]:
 
 
 def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curve]:
-    """Yields a curve for each of the methods that a way shows; nothing where there are too few runs for any.
+    """Yields a curve of proven epsilon over time for each method that a way shows.
 
-    A point of a curve is the bound that the first runs prove, as many as there were at a reading of the
-    clock.
+    A point of a curve belongs to a reading of the clock, and is the bound that the runs prove that were
+    trained by then. Where all runs are too few for the methods, no curve is yielded.
 
     Args:
       how: The user's choices.
       way: The way of auditing.
-      clocked: The scores of its runs.
+      clocked: The scores of its runs, and the readings of the clock.
     """
     setting = how.setting(way)
-    conclusions = {}
+    conclusions = {}  # by reading; a conclusion has the bounds of all methods
     for reading in _choose_readings(clocked.clock):
         first = clocked.scores.of_first(reading.runs)
         try:
@@ -321,6 +330,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
     for method in way.shown:
         bounds = [conclusion.bound(method) for conclusion in conclusions.values()]
+        # From all runs: it shows best whether the scores refute what the method assumes.
         last = bounds[-1]
         yield Curve(
             way=way.name,
@@ -340,13 +350,15 @@ def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
       how: The user's choices.
       clocked: The scores of a single run with many canaries.
     """
-    # False: a cosine's law without its canary is fitted to the canaries that are out, so that all bounds
-    # are of the coins alone.
+    # False: the exact law of a cosine without its canary is not used. All bounds then come from the coins.
     (conclusion,) = conclude_each_run(
-        clocked.scores, clocked.parameters, False, Level(how.delta, how.confidence)
+        clocked.scores,
+        clocked.parameters,  # the dimension of the canaries' directions
+        law_holds=False,
+        level=Level(how.delta, how.confidence),
     )
+    seconds = clocked.clock[0].seconds  # the single reading
     for bound in conclusion.bounds:
-        seconds = clocked.clock[0].seconds
         yield Curve(
             ONCE.name, "ours", bound.method, bound.assumes.word, (seconds,), (1,), (bound.epsilon,)
         )
@@ -357,22 +369,23 @@ def make_peer_curves(
 ) -> Iterator[Curve]:
     """Yields a curve for each published estimator, for users who train with a peer's engine.
 
-    The scores are ours; only the speed is the engine's. It trains batches of models at once, and all models
-    of a batch end together, so that runs come in multiples of a batch.
+    The scores are ours; only the speed is the engine's. The engine trains several models at once, here called
+    a batch. All models of a batch end together, so that runs come in multiples of a batch.
 
     Args:
       how: The user's choices.
-      engine: The measurement of the engine's speed.
+      engine: The measurement of the engine's speed, in model-steps a second.
       single: The scores of runs with a single canary each.
       once: The scores of a single run with many canaries.
     """
-    # The readings of a clock at which the engine's user would have had whole batches of runs, as far as time
-    # and our scores go.
     models_at_once = engine.about.models * engine.processes
     steps = how.setting(SINGLE).schedule.steps
     batch_seconds = models_at_once * steps / engine.rate()
+
+    # Readings of a clock at the end of each batch, as far as the time limit and the runs that we trained go.
     batches_in_time = int(how.limit // batch_seconds)
-    most_runs = min(batches_in_time * models_at_once, len(single.scores.scores))
+    trained_runs = len(single.scores.scores)
+    most_runs = min(batches_in_time * models_at_once, trained_runs)
     batch_ends = []
     for batch in range(1, most_runs // models_at_once + 1):
         batch_ends.append(Reading(batch_seconds * batch, models_at_once * batch))
@@ -420,7 +433,7 @@ def _make_peer_curve(
     seconds = []
     epsilons = []
     for runs in run_counts:
-        batches = -(-runs // models_at_once)  # rounded up
+        batches = -(-runs // models_at_once)  # rounded up: a lone run takes as long as a batch
         seconds.append(batches * batch_seconds)
         first = scores.of_first(runs)
         coins = Coins(first.scores, first.presence)
@@ -439,17 +452,20 @@ def _make_peer_curve(
 
 
 def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
-    """Returns a table with the last point of each curve, and below it what fresh directions spent time on.
+    """Returns a table with the last point of each curve, and below it where fresh directions' time went.
 
-    A column whose first value is None is in the text alone, a column without a heading in the CSV and JSON.
+    A column has a key (its name in CSV and JSON), a value, a heading, a format and a width. Columns without a
+    key are in the text alone, columns without a heading in CSV and JSON alone.
     """
     columns = (
+        # For people.
         Column(None, attrgetter("way"), "canaries", width=17, left=True),
         Column(None, _shorten_method, "estimator", width=27, left=True),
         Column(None, _last_trainings, "runs", number(","), 5),
         Column(None, lambda curve: _last_seconds(curve) / 60, "minutes", number(".2f"), 7),
         Column(None, lambda curve: at_least(_last_epsilon(curve)), "epsilon", width=7),
         Column(None, attrgetter("assumes"), "assumes", left=True),
+        # For files.
         Column("engine", attrgetter("engine")),
         Column("way", attrgetter("way")),
         Column("method", attrgetter("method")),
@@ -504,7 +520,7 @@ def _split_time(proofs: Proofs) -> dict[str, float]:
     """Returns the parts of the time that the audit by fresh directions took, in seconds, by name.
 
     They add up to the total. The time of DP-SGD's own steps is an estimate: the number of model-steps over
-    the measured speed of our engine.
+    the measured speed of our engine. The rest of the training time goes to directions and scores.
     """
     fresh = proofs.fresh
     total = fresh.clock[-1].seconds
@@ -605,6 +621,7 @@ def _draw_curve(axis: Axes, curve: Curve) -> None:
     is_lone_run = curve.way == ONCE.name
     method = _shorten_method(curve)
     label = f"{curve.way}: {method} (assumes {curve.assumes})"
+    # Our curves differ in colour by method, those at a peer's speed by engine. Others have no line ("").
     if is_ours:
         color, line = _LINES.get(curve.method, (ORANGE, ""))
     else:
@@ -614,7 +631,7 @@ def _draw_curve(axis: Axes, curve: Curve) -> None:
         color = FADED
 
     marker = "o"
-    if is_lone_run:
+    if is_lone_run:  # a single point, which needs no line
         line = ""
         marker = "s" if is_ours else "D"
     is_hollow = curve.assumes not in ("nothing", "fair coins")
@@ -624,7 +641,7 @@ def _draw_curve(axis: Axes, curve: Curve) -> None:
         color=color,
         ls=line,
         marker=marker,
-        mfc="white" if is_hollow else None,
+        mfc="white" if is_hollow else None,  # the marker's face
         ms=4,
         label=label,
     )

@@ -47,23 +47,25 @@ def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the estimate of epsilon."""
-        scores_in, scores_out = coins.pooled()
-        return estimate(scores_in, scores_out, confidence, delta).estimate.epsilon
+        """Returns CANIFE's estimate of epsilon, without the interval that comes with it."""
+        scores_in, scores_out = coins.pooled()  # of all runs, with the canary and without it
+        with_interval = estimate(scores_in, scores_out, confidence, delta)
+        return with_interval.estimate.epsilon
 
     return epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns dpsgd-auditbench's bootstrap confidence limit of epsilon.
+    """Returns dpsgd-auditbench's lower confidence limit of epsilon, by a bootstrap.
 
-    Two Gaussians with the scores' means and their pooled standard deviation have some epsilon. The limit is
-    the (1 - confidence)-quantile of that epsilon over 2,000 bootstrap samples of the scores. Epsilon
-    increases with the distance of the means in standard deviations, so that the quantile of the distance is
-    taken, and converted to epsilon once.
+    Two Gaussians are fitted to the scores with and without the canary: with the scores' means, and a pooled
+    standard deviation. The limit is the (1 - confidence)-quantile of their epsilon over 2,000 bootstrap
+    samples of the scores. Epsilon increases with the distance of the means in standard deviations, which is
+    the mu of the Gaussians' trade-off curve. So the quantile of the distance is taken, and converted once.
     """
     rng = np.random.default_rng(0)
     scores_in, scores_out = coins.pooled()
+    # An entry for each bootstrap sample.
     mean_in, variance_in = _bootstrap_moments(rng, scores_in)
     mean_out, variance_out = _bootstrap_moments(rng, scores_out)
 
@@ -81,39 +83,46 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 
 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as its public code has it.
+    """Returns LiDP's lower bound on epsilon by fourth-order Wilson intervals, as its public code computes it.
 
-    The code has an error in the variance (Errata L1; see `fourth_order_limit`), which is kept.
+    The code has an error in a variance (Errata L1; see `fourth_order_limit`), which this function has too.
     """
-    # A threshold is chosen on a part of the runs, and errors are counted on the rest.
+    # A threshold is chosen on a part of the runs. On the rest, each canary whose score is above it is guessed
+    # to be in, and each run's wrong guesses are counted.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
+    canaries = rest.canaries_in  # K: each canary of a run may be in, or out, by its coin
+
     # Each of the two error rates gets half of the probability with which the bound may fail.
     error = (1 - confidence) / 2
     # The limits are of the probability that a canary is out (or in) and misjudged. It is out (or in) with
     # probability 1/2, so that the error rate is twice that.
-    false_alarms = 2 * fourth_order_limit(rest.alarms, rest.canaries_in, error)
-    misses = 2 * fourth_order_limit(rest.misses, rest.canaries_in, error)
+    false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, error)
+    misses = 2 * fourth_order_limit(rest.misses, canaries, error)
+    # Twice a limit may exceed 1, which no rate does.
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
     return max(float(epsilon), 0.0)
 
 
 def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
-    """Returns LiDP's fourth-order upper confidence limit of mu_1, as its public code computes it.
+    """Returns an upper confidence limit of the share of canaries that are counted, by LiDP's public code.
 
-    mu_l is the probability that l given canaries of a run are all counted (`lifted.moments`). The limit of
-    mu_1 needs one of mu_2, for the variance; that one needs limits of mu_3 and mu_4. In the variance of the
-    estimate of mu_2 the public code has h(0) (mu_4 - mu_3^2) in place of h(0) (mu_4 - mu_2^2) (Errata L1).
-    Where the quadratic equation for the limit of mu_2 has no root, the limit is 1.
+    The share is the first of the moments mu_l, the probability that l random canaries of a run are all
+    counted (`lifted.moments`). Runs are independent, but the canaries of a run are not. So the width of a
+    limit depends on higher moments: the variance of the estimate of mu_1 on mu_2, and that of the estimate of
+    mu_2 on mu_3 and mu_4. Limits are computed from the last moment to the first, each in place of its moment.
+
+    In the variance of the estimate of mu_2 the code has h(0) (mu_4 - mu_3^2) in place of h(0) (mu_4 - mu_2^2)
+    (Errata L1). Where the quadratic equation for the limit of mu_2 has no root, the limit is 1.
 
     Args:
-      sums: (n,) the number of canaries of each run that were counted.
+      sums: (n,) the number of canaries of each run that are counted, such as false alarms.
       canaries: K, the number of canaries in a run.
       error: The probability with which the limit may fail; each of the four moments gets a fourth of it.
     """
     means = moments(sums, canaries, 4)  # estimates of mu_0 to mu_4
-    n = len(sums)
-    level = error / 4
+    n = len(sums)  # runs
+    level = error / 4  # the probability with which each of the four limits may fail
     mu_3 = wilson(means[3], n, level)[1]  # [1]: the upper of both limits
     mu_4 = wilson(means[4], n, level)[1]
 
@@ -123,8 +132,9 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     h_1 = 4 * (canaries - 2) / pairs
     h_2 = 2 / pairs
 
-    # The limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x), where variance(x) is
-    # h_2 x + constant - (1 - h_0) x^2. As a x^2 - 2 b x + (mean^2 - cut * constant) = 0, its terms are:
+    # Wilson's upper limit of mu_2 is the larger root x of (x - mean)^2 = cut * variance(x). Here cut is
+    # z^2 / n with the normal quantile z, and variance(x) = h_2 x + constant - (1 - h_0) x^2. The equation
+    # is solved as a x^2 - 2 b x + (mean^2 - cut * constant) = 0.
     cut = special.ndtri(1 - level) ** 2 / n
     # The public code has mu_3^2 where mu_2^2 belongs (Errata L1).
     constant = h_1 * mu_3 + h_0 * (mu_4 - mu_3**2)
@@ -135,6 +145,7 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     if discriminant >= 0:
         mu_2 = min((b + np.sqrt(discriminant)) / a, 1.0)
 
+    # The variance of a run's share of counted canaries is at most x / K + (1 - 1 / K) mu_2 - x^2, x = mu_1.
     variance = lifted.VarianceBound(1 / canaries, (1 - 1 / canaries) * mu_2)
     return wilson(means[1], n, level, variance)[1]
 
@@ -150,7 +161,10 @@ def steinke(best: bool) -> EpsilonFunction:
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon."""
+        """Returns the lower bound on epsilon, the largest over the numbers of guesses that are tried.
+
+        With `best` these are 20 numbers, else a single number.
+        """
         is_right = judge_guesses(coins)
         coin_count = len(is_right)
         epsilons = []
@@ -175,7 +189,10 @@ def mahloujifar(best: bool) -> EpsilonFunction:
     """
 
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute."""
+        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute.
+
+        With `best` 20 numbers of guesses are tried, else a single number.
+        """
         is_right = judge_guesses(coins)
         coin_count = len(is_right)
         mu = 0.0
@@ -267,18 +284,19 @@ def one_shot_fit(name: str) -> EpsilonFunction:
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
         """Returns the estimate of epsilon; `confidence` is not used, since an estimate has none."""
-        # [0]: the single run.
+        # The fit is to the single run's cosines ([0]), in units of 1/sqrt(d) for d dimensions. In these units
+        # a cosine with a random direction that is not inserted has approximately the law N(0, 1).
         fitted = one_shot.fit(directions.cosines[0], directions.dimension)
-        # In units of 1/sqrt(d), which are those of the fit, a cosine without its canary has the law N(0, 1).
-        return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
+        unobserved = Gaussian(0.0, 1.0)
+        return float(one_shot.FITTED[name](unobserved, fitted, delta))
 
     return epsilon
 
 
 def one_shot_limit(prior: float) -> EpsilonFunction:
-    """Returns the estimator eps_lo of One-shot (2024), the largest epsilon over thresholds.
+    """Returns the estimator eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
-    `one_shot.in_sample` computes it.
+    At a threshold, epsilon follows from confidence limits of the error rates (`one_shot.in_sample`).
 
     Args:
       prior: The parameter of the beta law of an error rate's limit: 1/2 for Jeffreys' limits, 1 for those of
@@ -286,7 +304,7 @@ def one_shot_limit(prior: float) -> EpsilonFunction:
     """
 
     def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
-        """Returns the lower limit of epsilon."""
+        """Returns the lower limit of epsilon, from a single run whose canaries are all in."""
         # [0]: the single run. The empty array: there are no cosines of canaries that are out.
         cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
         return one_shot.in_sample(cosines, delta, 1 - confidence, prior)

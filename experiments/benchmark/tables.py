@@ -168,6 +168,7 @@ def make_summary_table(
 
 def _make_claim_columns() -> list[Column]:
     """Returns the columns about the false claim that estimators are to refute; they are in files alone."""
+    # The column's name in files: the field of `MeasuredClaim` that it shows.
     names = {
         "runs_until_refuted": "runs",
         "most_runs": "most_runs",
@@ -243,5 +244,12 @@ def _make_shown_column(
     show: Callable[[Any], str] = str,
     left: bool = False,
 ) -> Column:
-    """Returns a column for people alone, which no file has."""
+    """Returns a column for people alone, which no file has.
+
+    Args:
+      head: The column's heading.
+      value: (cell) -> its value in the column.
+      show: (value) -> the text that people see.
+      left: Whether the text is aligned to the left.
+    """
     return Column(None, value, head, show, left=left)

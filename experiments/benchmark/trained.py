@@ -34,7 +34,10 @@ def _train_pool(canaries: int, runs: int) -> Coins:
 
 
 def _train(canaries: int, runs: int) -> Coins:
-    """Trains `runs` runs with `canaries` canaries each in this process, and returns their scores."""
+    """Trains `runs` runs with `canaries` canaries each in this process, and returns their scores.
+
+    The model is the FCNN on Housing. The adversary "gc_r" inserts canaries along random coordinates.
+    """
     from audit.runtime.machine import prepare_jax
     from audit.settings import build, stored
     from audit.settings.make import setting_of
@@ -43,7 +46,8 @@ def _train(canaries: int, runs: int) -> Coins:
     from models.catalogue import task
 
     prepare_jax()
-    # A canary in each of T steps with the noise multiplier sigma leaks mu = sqrt(T) / sigma: here mu = _MU.
+    # A canary in each of T steps with the noise multiplier sigma leaks at most mu = sqrt(T) / sigma, in terms
+    # of Gaussian differential privacy: here mu = _MU.
     setting = setting_of(
         "fcnn",
         adversary="gc_r",

@@ -209,6 +209,7 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
     require_fields(setting)
     # Beside each field's own limits, those that the data set.
     limits = {
+        # Mock rounds draw their cohort from the population.
         "cohort": FieldLimits(2, min(population, train_clients)),
         "population": FieldLimits(2, train_clients),
         "pool": FieldLimits(1, mock_clients),

@@ -18,22 +18,25 @@ _STEP_SECONDS = 0.006  # seconds of a step of a canary's design on two cores, co
 
 
 def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
-    """Returns the cell of work that measures rounds of a training run under attack.
+    """Returns the cell, a piece of a sweep's work, that measures rounds of a training run under attack.
 
     Args:
-      setting: The setting, with its numbers of clients.
+      setting: The setting of the attacked training run, with its numbers of clients.
       numbers: Numbers of the rounds to measure; the cell counts each as a run.
       name: A name for people.
     """
+    # The functions of a cell have the parameters that every kind of cell has. They import what starts JAX
+    # when they are called, so that listing cells does not start it.
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether all rounds are measured already."""
+        """Returns whether all rounds are measured already, by what the folder of stores holds (`held`)."""
         return len(measured.read(held, setting, numbers)) == len(numbers)
 
     def open_cell(out: Path, data: DataSets) -> Store:
-        """Opens the store of the measured rounds."""
+        """Opens the store of the measured rounds, in the folder `out`."""
         from experiments.canife import populations
 
+        # The data are a part of the store's identity.
         checksum = populations.split_clients(setting, data).checksum
         return measured.open_store(setting, checksum, out)
 
@@ -45,6 +48,7 @@ def attacked_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
         for _ in training.measure_missing(setting, split, store, numbers):
             progress(1)
 
+    # Most of a round's time goes to the design of its canary.
     runs = len(numbers)
     return Cell(
         name=name,

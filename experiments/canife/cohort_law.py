@@ -83,20 +83,20 @@ class _Round(NamedTuple):
 def score_law(
     dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
 ) -> ScoreLaw:
-    """Returns the law of a round's score without the canary, on an evenly spaced grid.
+    """Returns the density of a round's score without the canary, at the points of an evenly spaced grid.
 
-    The score is the sum of a random cohort's dot products, plus Gaussian noise. The log of the
-    density p(x) is computed by an inverse transform with a free parameter, the tilt s (`_invert_along`). It
-    is precise near the mean of the tilted law, whose density is proportional to e^(s x) p(x). So each point
-    takes the tilt with the nearest mean.
+    The score is the sum of a random cohort's dot products, plus Gaussian noise. Its log density log p(x) is
+    computed by an inverse transform with a free parameter, the tilt s (`_invert_along`). The tilted law, with
+    the density e^(s x) p(x), normalised, has its mean where the inverse transform is most precise. So several
+    tilts are taken, and each point of the grid uses the tilt whose mean is nearest.
 
-    The grid begins at mean - 9 deviations + reach[0] and ends at mean + 9 deviations + reach[1].
+    The grid covers 9 standard deviations of the score on either side of its mean, and `reach` beyond them.
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
       cohort: How a round draws clients.
       sigma: The noise multiplier, above 0.
-      reach: The least and the greatest shift of the score that the grid must also cover.
+      reach: (at most 0, at least 0), how far the grid reaches beyond these 9 deviations, down and up.
 
     Raises:
       InputError: Values out of range, or a law whose computation would take hours.
@@ -125,8 +125,8 @@ def score_law(
             log_densities[rank, takes_tilt] = _invert_along(round_, tilt, points[takes_tilt])
     log_density, by_second_tilt = log_densities
 
-    # The error is the largest disagreement of both tilts, or how far the total mass is from 1. Points with
-    # less than e^(-2 _CUT) of the largest density are not compared.
+    # The error is the largest disagreement of both tilts, or how far the total mass is from 1, whichever is
+    # larger. Points with less than e^(-2 _CUT) of the largest density are not compared.
     mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
     visible = log_density > np.max(log_density) - 2 * _CUT
     disagreement = np.max(np.abs(log_density - by_second_tilt), where=visible, initial=0.0)
@@ -144,8 +144,9 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
     """
-    # For a canary above 0, the grid reaches up to the density with it, which is the same law further up. At a
-    # point x that density is read from the law at x - canary, so that the grid reaches further down as well.
+    # For a canary above 0. With it the score has the same law, shifted up by `canary`: the grid reaches up as
+    # far. The density with the canary at x is read from that without it at x - canary: the grid reaches down
+    # as far, too.
     reach = (min(-canary, 0.0), max(canary, 0.0))
     law = score_law(dots, cohort, sigma, reach)
     return _make_pair(law, law, canary)
@@ -167,8 +168,9 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
     require(several, "a canary replaces one of several in a cohort of fixed size")
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
-    # The canary moves the score's mean by `shift`, since it takes the place of a client. The law of the other
-    # clients is moved by `canary` itself. The grid must be wide enough for both.
+    # The canary takes the place of a client, so that it moves the score's mean by `shift`. The density with
+    # the canary at x is that of the other clients' score at x - canary. The grid must be wide enough for
+    # both.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -246,10 +248,11 @@ def _compute_moments(round_: _Round) -> tuple[float, float]:
 
 
 def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float]:
-    """Returns tilts s whose tilted laws have evenly spaced means over the whole grid.
+    """Returns the tilts at which the score's density is computed, so that some tilt suits each grid point.
 
-    Where p is the score's density, the tilted law has the density e^(s x) p(x), normalised. The means are at
-    most _TILT_DISTANCE standard deviations of the score apart.
+    The tilt s turns the density p(x) of the score into the tilted law e^(s x) p(x), normalised; it suits the
+    points near the mean of that law. The means are spread evenly over the whole grid, at most _TILT_DISTANCE
+    standard deviations of the score apart.
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -258,7 +261,8 @@ def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float
     """
     width = points[-1] - points[0]
     count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    # The noise alone moves the mean by sigma^2 per unit of tilt, so that tilts in [-most, most] are enough.
+    # A unit of tilt moves the mean by at least sigma^2, by the noise alone. So tilts in [-most, most] move it
+    # over the width of the whole grid.
     most = width / round_.sigma**2
     tilts = []
     for mean in np.linspace(points[0], points[-1], count + 1):
@@ -270,7 +274,8 @@ def _find_tilt(round_: _Round, mean: float, most: float) -> float:
     """Returns the tilt s at which the score's tilted law has the given mean.
 
     The tilted law has the density e^(s x) p(x), normalised, where p is the density of the score with its
-    noise. This s is the saddle point of the inverse transform at x = mean.
+    noise. For scores near this mean, the integrand of the inverse transform hardly oscillates at this s, the
+    saddle point (`_invert_along`).
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -282,15 +287,17 @@ def _find_tilt(round_: _Round, mean: float, most: float) -> float:
         """Returns how far the mean of the tilted law lies above the mean that is sought."""
         return _compute_tilted_mean(round_, tilt) - mean
 
+    # The excess rises with the tilt, so that it has a single root.
     return float(scipy.optimize.brentq(compute_excess, -most, most, xtol=1e-6))
 
 
 def _find_log_odds(round_: _Round, tilt: float) -> float:
-    """Returns the part of the log odds of joining that all clients share under a tilt s.
+    """Returns c, the part that all clients share of their log odds of joining the cohort, under a tilt s.
 
-    Under the tilt, a client with the dot product a_i joins with odds e^(log odds + s a_i). With Poisson
-    sampling the shared part is the untilted log odds. For a cohort of fixed size, it is chosen so that the
-    tilted clients who join are `size` on average.
+    The tilt multiplies the probability of a cohort by e^(s times its sum of dot products), up to a factor. A
+    client with the dot product a_i then joins independently with the log odds c + s a_i. With Poisson
+    sampling c is what it is without a tilt. A cohort of fixed size is computed as independent clients, given
+    that `size` of them join; there c is chosen so that `size` clients join on average.
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -300,7 +307,8 @@ def _find_log_odds(round_: _Round, tilt: float) -> float:
     untilted = float(special.logit(size / len(round_.dots)))
     if round_.cohort.poisson:
         return untilted
-    # The tilt moves no client's log odds by as much, so that the root is less than `reach` away.
+    # No s a_i is as large as `reach`. At c = untilted - reach every client joins with less than the untilted
+    # probability, which is too few on average; at untilted + reach, too many.
     reach = abs(tilt) * float(np.max(np.abs(round_.dots))) + 1
 
     def compute_excess(log_odds: float) -> float:
@@ -318,47 +326,56 @@ def _compute_tilted_mean(round_: _Round, tilt: float) -> float:
 
 
 def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
-    r"""Returns the log density of the score at points (n,), by an inverse transform along the line of a tilt.
+    r"""Returns the log density of the score at points (n,), by inverting its moment generating function.
 
-    The density is p(x) = e^(-s x) M(s) / (2 pi) \int M(s + i t) / M(s) e^(-i t x) dt, where M is the score's
-    moment generating function and s the tilt. The integral is computed by trapezoids, and cut off where the
-    integrand is below exp(-_CUT). Where it is below _VALLEY times the integral of the integrand's absolute
-    value, it is raised to that.
+    With the score's moment generating function M, the density at x is, for any real tilt s,
+
+        p(x) = e^(-s x) M(s) / (2 pi) \int M(s + i t) / M(s) e^(-i t x) dt,
+
+    over the times t of the real line. The integral is computed by trapezoids, up to the time at which the
+    integrand is below exp(-_CUT). It can't be told from 0, for rounding, where it is below _VALLEY times the
+    integral of the integrand's absolute value: there it is raised to that.
 
     Args:
       round_: The round's clients, cohort and noise.
       tilt: The tilt s, at which the integrand hardly oscillates for these points.
       points: The scores at which the density is computed.
     """
+    # Under the tilt, clients join the cohort with these probabilities (M,).
     log_odds = _find_log_odds(round_, tilt)
-    joins: Array = special.expit(log_odds + tilt * round_.dots)  # tilted probabilities of joining
+    joins: Array = special.expit(log_odds + tilt * round_.dots)
 
-    # The step of the trapezoids sets the period with which the computed density repeats: many deviations. The
-    # noise's factor exp(-(sigma t)^2 / 2) is below exp(-_CUT) at the last time.
+    # The times of the trapezoids. Their step sets the period with which the computed density repeats: many
+    # deviations of the tilted law. At the last time, the noise's factor exp(-(sigma t)^2 / 2) is below
+    # exp(-_CUT).
     variance = float(np.sum(joins * (1 - joins) * round_.dots**2)) + round_.sigma**2
     step = 2 * np.pi / (_PERIOD * float(np.sqrt(variance)))
     count = int(np.ceil(np.sqrt(2 * _CUT) / round_.sigma / step)) + 1
     times: Array = np.linspace(0.0, step * (count - 1), count)
 
-    # M(s + i t) / M(s): the clients' part, times that of the noise.
+    # M(s + i t) / M(s): the clients' part, times that of the noise. For noise, M(z) = exp((sigma z)^2 / 2).
     ratio = _compute_ratios(round_, times, joins) * np.exp(-((round_.sigma * times) ** 2) / 2)
     ratio *= np.exp(1j * times * round_.sigma**2 * tilt)
 
-    # Trapezoids over t >= 0, which is half the line: the other half is its conjugate.
+    # The integral over 2 pi. The integrand at -t is the conjugate of that at t, so that it is twice the real
+    # part of the sum over t >= 0, where t = 0 counts half.
     weights = np.where(times == 0, 0.5, 1.0) * ratio
     integral = 2 * np.real(np.exp(-1j * np.outer(points, times)) @ weights) * step / (2 * np.pi)
     least = _VALLEY * step / np.pi * float(np.sum(np.abs(weights)))
     log_integral = np.log(np.maximum(integral, least))
+
     # log M(s): that of the clients' sum, and (sigma s)^2 / 2 for the noise.
     log_mass = _compute_log_mass(round_, log_odds, tilt)
     return np.asarray(log_integral - tilt * points) + log_mass + (round_.sigma * tilt) ** 2 / 2
 
 
 def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
-    """Returns log M(s), M the moment generating function of a cohort's sum of dot products, without noise.
+    """Returns log M(s), with M the moment generating function of a cohort's sum, without noise.
 
-    For a cohort of fixed size, M(s) lacks a factor: the probability that the tilted clients who join are
-    `size`. `_compute_ratios` has that factor.
+    M(s) is the mean over cohorts of e^(s S), where S is the sum of the cohort's dot products. With Poisson
+    sampling it is exact. For a cohort of fixed size it lacks a factor: the probability that exactly `size`
+    clients join, when client i joins independently with the log odds log_odds + s a_i. The result of
+    `_compute_ratios` has that factor, so that the product of both is right.
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -367,10 +384,13 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
     """
     clients = len(round_.dots)
     size = round_.cohort.size
+    # The log of the product over clients of 1 + (the odds of joining).
     log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * round_.dots)))
     if round_.cohort.poisson:
+        # Divided by the same product without a tilt, which turns odds into probabilities.
         return log_product - clients * float(np.logaddexp(0.0, log_odds))
-    # The log of the number of cohorts, a binomial coefficient: all are equally likely.
+    # The log of the number of cohorts, a binomial coefficient: all are equally likely. Each cohort has `size`
+    # clients, whose shared log odds are taken out again.
     log_cohorts = (
         special.gammaln(clients + 1)
         - special.gammaln(size + 1)
@@ -382,14 +402,15 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
 def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     """Returns M(s + i t) / M(s) at times t (T,), M the moment generating function of a cohort's sum.
 
-    With Poisson sampling it is a product over clients. For a cohort of fixed size it is the part of that
-    product with `size` clients, a Fourier coefficient over angles. Dot products are centred before, so that
-    the product varies slowly along t. Angles at which the product is negligible are left out.
+    With Poisson sampling clients join independently, so that it is a product over clients. For a cohort of
+    fixed size it is the part of that product from exactly `size` clients. This is a Fourier coefficient: each
+    client who joins turns the product by an angle, and an average over angles picks out the turns of `size`
+    clients. M(s) is that of `_compute_log_mass`, which leaves out the probability that `size` clients join.
 
     Args:
       round_: The round's clients, cohort and noise.
       times: (T,) the times t.
-      joins: (M,) the clients' probabilities of joining under the tilt s.
+      joins: (M,) the clients' probabilities of joining, when they join independently under the tilt s.
     """
     if round_.cohort.poisson:
         no_angle = np.zeros(1)  # any number of clients may join
@@ -398,17 +419,22 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     variances = joins * (1 - joins)
     # The standard deviation of the number of clients who join.
     spread = float(np.sqrt(variances.sum()))
-    # The mean dot product, weighted by variances; where all of these are 0, no division by 0.
+    # Dot products are centred, so that the product varies slowly along t: by their mean, weighted by
+    # variances. Where all variances are 0, 1e-300 avoids a division by 0.
     centre = float(variances @ round_.dots) / max(spread**2, 1e-300)
+
     # A discrete transform adds up the coefficients of numbers of clients that are a period apart. With nine
     # deviations on either side of the mean, and 8 more for few clients, all but one of them are negligible.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
-    # At larger angles a Gaussian product is below exp(-_CUT); 30% more, since it is not quite Gaussian. Where
-    # the number of clients hardly varies, all angles are kept.
-    is_near = np.abs(turns) * 2 * np.pi / period <= 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
-    angles = 2 * np.pi / period * turns[is_near]
+    # Beyond the largest angle a Gaussian product is below exp(-_CUT); 30% more, since the product is not
+    # quite Gaussian. Where the number of clients hardly varies, no angle is left out.
+    largest_angle = 1.3 * np.sqrt(2 * _CUT) / max(spread, 1e-9)
+    is_within = np.abs(turns) * 2 * np.pi / period <= largest_angle
+    angles = 2 * np.pi / period * turns[is_within]
+
     products = _multiply_clients(round_.dots - centre, joins, times, angles)
+    # The average over angles: those left out count as 0.
     coefficient: Complex = products @ np.exp(-1j * size * angles) / period
     # Undoes the centring: `size` clients shift the sum by size * centre.
     return np.asarray(coefficient * np.exp(1j * times * size * centre))
@@ -417,8 +443,9 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
 def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) -> Complex:
     """Returns prod_j (1 - r_j + r_j exp(i (angle + t a_j))) over clients j, (T, A).
 
-    It is the joint characteristic function of the tilted sum, at the time t, and of the number of clients who
-    join, at the angle. Clients are multiplied block by block, so that memory holds about _BLOCK factors.
+    Here client j joins a cohort independently with probability r_j. The product is the characteristic
+    function of two sums over the clients who join: of their dot products a_j, at the time t, and of their
+    number, at the angle. Clients are multiplied block by block, so that memory holds about _BLOCK factors.
 
     Args:
       dots: (M,) a_j, the clients' dot products.
