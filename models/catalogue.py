@@ -88,14 +88,15 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _find_row(model: str, rows: dict[str, Row]) -> Row:
-    """Returns the row of a model.
+    """Returns a model's task, of one kind: of training on examples, or of training on clients.
 
     Args:
       model: the model's name.
-      rows: tasks by the name of their model.
+      rows: all tasks of that kind, by the name of their model.
 
     Raises:
-      InputError: there is no such row; the message says whether the model is unknown or of another kind.
+      InputError: there is no such task. The message says whether the model is unknown or has a task of the
+        other kind alone.
     """
     if model in rows:
         return rows[model]
@@ -106,9 +107,13 @@ def _find_row(model: str, rows: dict[str, Row]) -> Row:
 
 
 def _make_loader(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
-    """Makes a task's loader of a data set, from a function (file, tfds_dir) -> data set.
+    """Makes the function by which a task loads its data set from a user's sources.
 
-    The loader raises InputError where `weights` or `input_size` is set, which are for frozen bodies alone.
+    It raises InputError where the sources have `weights` or `input_size`, which are for frozen bodies alone.
+
+    Args:
+      load: a function of `file`, the user's data file, and `tfds_dir`, a folder that TensorFlow Datasets
+        prepared, to the data set. Both are None for the data set as published.
     """
 
     def load_from(sources: Sources) -> Dataset:
@@ -121,7 +126,12 @@ def _make_loader(load: Callable[..., Dataset]) -> Callable[[Sources], Dataset]:
 
 
 def _make_image_loader(load: LoadImages) -> Callable[[Sources], Dataset]:
-    """Makes a task's loader of the training images of a data set."""
+    """Makes the function by which a task loads the training images of a data set.
+
+    Args:
+      load: a function of `file`, the user's data file, and `tfds_dir`, a folder that TensorFlow Datasets
+        prepared, to training and test images. Both are None for the data set as published.
+    """
 
     def load_training_images(file: str | None, tfds_dir: str | None) -> Dataset:
         """Loads all images and returns the training images."""
@@ -146,6 +156,7 @@ def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], 
 
     def load_features(sources: Sources) -> Dataset:
         """Loads CIFAR-10's images and the body's weights from the sources; returns the images' features."""
+        # Imported only here, since it starts JAX, which listing the models does not need.
         from models.pretrained.features import frozen_features
 
         def load_images() -> ImageDataset:
@@ -163,16 +174,21 @@ def make_feature_loader(make_body: "Callable[[], Body]") -> Callable[[Sources], 
 
 
 def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
-    """Makes a federated task's loader of a data set of images.
+    """Makes the function by which a federated task loads images and deals them to clients.
 
-    The loader deals the training images to clients, and takes the test images for the test.
+    The training images are dealt; the test images serve as the federation's test.
+
+    Args:
+      load: a function of `file`, the user's data file, and `tfds_dir`, a folder that TensorFlow Datasets
+        prepared, to training and test images. Both are None for the data set as published.
     """
 
     def load_and_deal(setting: Dealing, sources: Sources) -> Federation:
         """Loads the images, and deals the training images unevenly to `setting.clients` clients.
 
-        The smaller `setting.alpha`, the fewer clients get most of a class. The test images are dealt to no
-        client and serve as the federation's test.
+        A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`,
+        the fewer clients get most of a class. The test images are dealt to no client and serve as the
+        federation's test.
         """
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
@@ -216,10 +232,10 @@ def _load_stackoverflow_users(setting: Dealing, sources: Sources) -> Federation:
 
 
 def _select_largest(clients: Clients, number: int) -> Clients:
-    """Selects the `number` clients with the most examples; 0 selects all."""
+    """Selects the `number` clients with the most examples; selects all for 0, or if there are no more."""
     if not 0 < number < clients.number:
         return clients
-    by_size = np.argsort(-clients.counts, kind="stable")
+    by_size = np.argsort(-clients.counts, kind="stable")  # equal ones stay in order
     return select(clients, by_size[:number])
 
 
@@ -228,7 +244,8 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
     Args:
       name: "module:function" within `models`.
-      sized: whether the function takes the number of features, `n_features`.
+      sized: whether the function takes the number of an example's features, `n_features`. If so, an example
+        is a vector.
       fixed: the function's other arguments.
 
     Returns:
@@ -238,7 +255,10 @@ def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
 
     @cache
     def make(shape: tuple[int, ...]) -> "Model":
-        """Imports the model's module and makes the model for examples of this shape."""
+        """Imports the model's module and makes the model for examples of this shape.
+
+        A function that takes the number of features gets it as `n_features`, from the shape (n_features,).
+        """
         module = importlib.import_module(f"models.{module_name}")
         function = getattr(module, function_name)
         arguments = dict(fixed)
@@ -256,12 +276,14 @@ def _make_data(
     load: Callable[[Sources], Dataset],
     examples: DataShape,
 ) -> Data:
-    """Returns the row of a data set that has the recipe's name and checksum.
+    """Returns what tasks know of a data set that is used as a recipe fetches it.
+
+    Such a data set has the recipe's name and checksum, and a user's file may replace it by that name.
 
     Args:
       recipe: the recipe that fetches the data set.
       label: the data set's name for people.
-      load: the task's loader of it.
+      load: a function from a user's sources to the data set.
       examples: the number, shape and type of its examples.
     """
     return Data(
@@ -352,7 +374,9 @@ def _make_image_row(
     federated_description: str,
     **more: Any,
 ) -> ZooModel:
-    """Returns the row of an over-parameterised model of images in ten classes.
+    """Returns the catalogue's row of an over-parameterised model that sorts images into ten classes.
+
+    It can be trained on examples, and on clients to which the training images are dealt.
 
     Args:
       name: the model's name.
@@ -395,7 +419,7 @@ def _make_central_row(row: Task, why_not: str = _NO_IMAGES) -> ZooModel:
 
 
 def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
-    """Returns the row of a network that classifies the blocks of California Housing.
+    """Returns the catalogue's row of a network that classifies the blocks of California Housing.
 
     The two classes are prices above the median price and all others. A function of `models.dense` makes the
     network.
@@ -411,7 +435,7 @@ def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
         classes=2,
         learning_rate=0.1,
         batch_size=400,
-        clipping=("book_keeping", "unfolded", "per_example"),
+        clipping=("book_keeping", "unfolded", "per_example"),  # all strategies, the fastest first
         over_parameterised=False,
         **more,
     )
@@ -446,11 +470,12 @@ _ALEXNET = _FrozenBody("alexnet", "ALEXNET", "AlexNet", 4096, StepSeconds(6e-5, 
 
 
 def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
-    """Returns the row of a last layer that is trained on a frozen body's features of CIFAR-10.
+    """Returns the catalogue's row of a last layer that is trained on a frozen body's features of CIFAR-10.
 
     Args:
       body: the frozen body.
-      proven: whether the layer is `softmax_head`, whose loss has proven bounds on its curvature; else `head`.
+      proven: whether the layer is `dense.softmax_head`, which shortens long features, so that its loss has
+        proven limits on its curvature; else it is `dense.head`, without such limits.
     """
 
     def import_body() -> "Body":
@@ -462,7 +487,7 @@ def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
     features = Data(
         name=f"{body.module}_features",
         label="CIFAR-10",
-        checksum=None,
+        checksum=None,  # computed features differ in their last bits between machines
         load=make_feature_loader(import_body),
         file=CIFAR10.name,
         examples=DataShape(_CIFAR10_SHAPE.number, (body.width,), "f4"),

@@ -45,7 +45,7 @@ class ConvNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
-        x = channels_first(pixels)  # as `Convolution` takes images
+        x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
             x = Convolution(features, window=5)(x)
             x = self.pool(x)
@@ -85,17 +85,19 @@ class LeNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 28, 28) of uint8."""
         pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
+        # All images go through the convolutions together, as a batch on the last axis: that is how
+        # `PooledConvolution`, which includes pooling and ReLU, takes them.
         batch = pixels.reshape(1, -1, *image.shape[-2:])  # (1 channel, batch, height, width)
         x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
         for i, features in enumerate((6, 16)):
             # Flax draws initial weights by the layer's name: another name would draw others.
             x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
-        x = x.reshape(-1, x.shape[-1]).T  # (batch, features)
+        x = x.reshape(-1, x.shape[-1]).T  # (batch, channels x height x width)
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = nn.relu(x)
         logits = nn.Dense(self.classes)(x)
-        return logits.reshape(*image.shape[:-2], self.classes)
+        return logits.reshape(*image.shape[:-2], self.classes)  # the images' own leading axes again
 
 
 def lenet(classes: int = 10) -> Model:
@@ -115,12 +117,12 @@ class EmnistCNN(nn.Module):
     @nn.compact
     def __call__(self, image: Array) -> Array:
         """Returns the logits (..., classes) of images (..., 28, 28) of float32."""
-        x = image[..., None, :, :]  # with an axis for the single channel
+        x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = Convolution(features, window=3)(x)
             x = nn.relu(x)
         x = max_pool(x)
-        x = x.reshape(*x.shape[:-3], -1)
+        x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         x = nn.Dense(128)(x)
         x = nn.relu(x)
         return nn.Dense(self.classes)(x)
@@ -152,7 +154,8 @@ class Block(nn.Module):
     def __call__(self, x: Array) -> Array:
         """Returns ReLU(shortcut(x) + residual(x)) of x (..., H, W, C).
 
-        The residual is the two convolutions; the shortcut is x itself where the shape stays.
+        The residual is two 3x3 convolutions, each with a norm. The shortcut is x itself where the shape
+        stays, else a 1x1 convolution with a norm.
         """
         strides = (self.stride, self.stride)
         y = _make_convolution(self.features, 3, strides)(x)
@@ -189,6 +192,7 @@ class ResNet(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (classes,) of an image (height, width, 3) of uint8."""
         x = normalised(image, self.mean, self.deviation)
+        # The stem; that for large images halves them twice.
         if self.large_stem:
             x = _make_convolution(self.widths[0], 7, (2, 2))(x)
         else:
@@ -196,13 +200,14 @@ class ResNet(nn.Module):
         x = _make_norm(self.widths[0])(x)
         x = nn.relu(x)
         if self.large_stem:
-            x = nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+            x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
 
+        # Each stage has two blocks, and from the second stage on the first of them halves the image.
         for stage, features in enumerate(self.widths):
             stride = 1 if stage == 0 else 2
             x = Block(features, stride)(x)
             x = Block(features, stride=1)(x)
-        x = jnp.mean(x, axis=(-3, -2))
+        x = jnp.mean(x, axis=(-3, -2))  # over height and width
         return nn.Dense(self.classes)(x)
 
 
@@ -268,11 +273,13 @@ class FaceCNN(nn.Module):
         # All four convolutions share the norm, which normalises each of the 32 channels by itself.
         shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
         for _ in range(4):
+            # Padded by 2 pixels on all sides, so that the image grows by 2. It shrinks by pooling from 34 to
+            # 17, 19 to 9, 11 to 5, and 7 to 3 pixels a side.
             x = nn.Conv(32, (3, 3), padding=2)(x)
             x = shared_norm(x)
             x = nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
-        x = x.reshape(*x.shape[:-3], -1)
+        x = x.reshape(*x.shape[:-3], -1)  # (..., 3 x 3 pixels x 32 channels)
         return nn.Dense(CELEBA_CLASSES)(x)
 
 

@@ -64,46 +64,53 @@ class Lifted(NamedTuple):
 
 
 def compare_with_single(label: str, single: Scores, several: Scores, levels: Level) -> Gain:
-    """Compares runs with several canaries to runs with a single canary, for an entry of Table 1.
+    """Computes how many times fewer runs several canaries need than one, for an entry of Table 1.
 
-    Each method's epsilon is computed at several numbers of runs. An entry has the largest of them with a
-    single canary (order 1) and with several (orders 2 and 4). It also says how many times fewer runs the
-    several canaries need to prove the same epsilon.
+    Lower bounds on epsilon come from Wilson's intervals of an order: the highest moment of detections that
+    they use. Runs with a single canary have order 1. Runs with several have orders 2 and 4; order 4 needs
+    four canaries.
 
     Args:
       label: The entry's name.
       single: Scores of runs with a single canary.
       several: Scores of runs with several canaries.
       levels: Delta and confidence of the bounds.
+
+    Returns:
+      The entry: the largest epsilon over numbers of runs, with a single canary and with several by order,
+        and each order's ratio of runs.
     """
     # Both curves have the same numbers of runs, since the sweep audits both with equally many.
     runs = choose_numbers_of_runs(len(single.scores))
     single_curve = compute_curve(SINGLE, single, runs, levels)
     highest = {}
     gains = {}
-    for order in _list_usable_methods(several.scores.shape[1]):
-        if order in _LEAST_CANARIES:  # the table has orders 2 and 4 alone
-            epsilons = compute_curve(order, several, runs, levels)
-            highest[order] = max(epsilons)
-            gains[order] = compute_gain(runs, single_curve, epsilons)
+    canaries = several.scores.shape[1]
+    for method in _list_usable_methods(canaries):
+        if method in (ORDER_2, ORDER_4):  # the table shows no other methods with several canaries
+            epsilons = compute_curve(method, several, runs, levels)
+            highest[method] = max(epsilons)
+            gains[method] = compute_gain(runs, single_curve, epsilons)
     return Gain(label, max(single_curve), highest, gains)
 
 
 def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Level) -> Lifted:
-    """Computes an attack's bounds over the number of canaries and over the runs.
+    """Computes an attack's lower bounds on epsilon, for both panels of Figure 5.
 
-    Over the number of runs, bounds are computed with a single canary and with a single larger number of
-    canaries: of the numbers above 1, the nearest to the square root of the number of all runs.
+    The panel over the number of canaries K has bounds from all runs. The panel over the number of runs n has
+    bounds with a single canary, and with several: of the audited K above 1, that nearest to the square root
+    of the number of all runs. (Figure 3, of the Gaussian mechanism, has K = sqrt(n).)
 
     Args:
-      attack: The attack.
-      by_canaries: Scores by the number of canaries in each run.
+      attack: The attack's name.
+      by_canaries: Scores by the number of canaries in each run, for at least one number.
       levels: Delta and confidence of the bounds.
     """
     # All audits of an attack have the same number of runs.
     all_runs = len(next(iter(by_canaries.values())).scores)
     runs = choose_numbers_of_runs(all_runs)
 
+    # The panel over K.
     over_canaries: dict[int, dict[str, float]] = {}
     for canaries, scores in sorted(by_canaries.items()):
         over_canaries[canaries] = {}
@@ -111,13 +118,14 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
             (epsilon,) = compute_curve(method, scores, [all_runs], levels)
             over_canaries[canaries][method] = epsilon
 
+    # The panel over n. Some audits may not be stored yet: their curves are then left out.
     single = None
     if 1 in by_canaries:
         single = compute_curve(SINGLE, by_canaries[1], runs, levels)
 
     more_than_one = [canaries for canaries in by_canaries if canaries > 1]
     if not more_than_one:
-        return Lifted(attack, over_canaries, runs, single, None, {})
+        return Lifted(attack, over_canaries, runs, single, canaries=None, several={})
     nearest = min(more_than_one, key=lambda canaries: abs(canaries - all_runs**0.5))
     several = {}
     for method in _list_usable_methods(nearest):
@@ -134,10 +142,11 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
     Args:
       runs: The number of all runs.
     """
-    most = max(runs // 2, 2)
-    # The numbers are even, since half of the runs with a single canary insert it. Where several of them round
-    # to the same number, the set keeps it once.
-    halves = np.geomspace(min(LEAST_RUNS, most), most, _CURVE_POINTS) / 2
+    most = max(runs // 2, 2)  # of very few runs, still one run in each world
+    least = min(LEAST_RUNS, most)
+    # The numbers are even, since half of the runs with a single canary insert it: half of each number is
+    # rounded, then doubled. The set drops numbers that come twice.
+    halves = np.geomspace(least, most, _CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
 
@@ -168,9 +177,9 @@ def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Leve
 def compute_gain(
     runs: Sequence[int], single: Sequence[float], several: Sequence[float]
 ) -> float | None:
-    """Returns how many times fewer runs several canaries need than one, to prove the same epsilon.
+    """Returns how many times fewer runs several canaries need than a single canary, for the same epsilon.
 
-    The epsilon is the largest that both curves reach.
+    That epsilon is the largest that both curves reach.
 
     Args:
       runs: The numbers of runs at which both curves are computed.
@@ -178,7 +187,7 @@ def compute_gain(
       several: Epsilon with several canaries, at each number of runs.
 
     Returns:
-      The ratio of runs, above 1 where several canaries need fewer; None where a curve is 0.
+      The ratio of runs, above 1 where several canaries need fewer; None where a curve is 0 throughout.
     """
     level = min(max(single), max(several))
     if level <= 0:
@@ -233,8 +242,9 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: float) -> float:
     """Returns the fewest runs at which a curve of epsilons reaches a level.
 
-    The curve is made monotone by its running maximum. Between its points, epsilon is taken to be linear in
-    the logarithm of the number of runs. The result may be a fraction.
+    More runs should prove no less, but chance may lower a point of the curve below an earlier point. So each
+    epsilon is replaced by the largest epsilon up to it. Between points, epsilon is taken to be linear in the
+    logarithm of the number of runs. The result may be a fraction.
 
     Args:
       runs: The numbers of runs, rising.
@@ -246,5 +256,6 @@ def _interpolate_runs(runs: Sequence[int], epsilons: Sequence[float], level: flo
     if reached == 0:  # no point before it to interpolate from
         return runs[0]
     before = reached - 1
+    # The share of the way from one point to the next at which the level is reached.
     share = (level - highest[before]) / (highest[reached] - highest[before])
     return math.exp((1 - share) * math.log(runs[before]) + share * math.log(runs[reached]))

@@ -69,7 +69,11 @@ class OrderFindings(NamedTuple):
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    A score is the inner product of a canary with its run's release. Fresh canaries are not in the release.
+    A run releases the sum of its canaries plus noise. A score is the inner product of a canary with the
+    release. Fresh canaries are drawn like the others, but are not in the release.
+
+    The two worlds are neighbours: of K canaries, one is taken out. So a fresh canary is scored on a release
+    of K - 1 other canaries.
 
     Args:
       setting: The number of runs n and of canaries K, the dimension d, and the noise.
@@ -85,6 +89,7 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     canaries = setting.canaries
     dimension = setting.dimension
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
+    # In fewer dimensions the draws would need chi-squared laws with less than one degree of freedom.
     require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
     # Each run of inserted canaries draws a K x K matrix: blocks of runs bound the memory of all matrices.
@@ -97,10 +102,11 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
 
 
 def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """Returns, for each order, the threshold with the largest epsilon on the given runs.
+    """Returns the threshold with the largest epsilon on the given runs, by the order of Wilson's intervals.
 
-    Orders are 1, 2 and 4, up to the number of canaries in a run. Thresholds are tried between the least 10%
-    quantile and the largest 90% quantile of the scores of both worlds.
+    An order is the highest moment of a run's detections that the intervals use: 1, 2 or 4, but at most the
+    number of canaries in a run. Thresholds are tried between the lower of both worlds' 10% quantiles and the
+    higher of their 90% quantiles, as in the paper's code (Errata L2).
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries, from runs that serve for this choice alone.
@@ -108,7 +114,7 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
       confidence: The confidence of epsilon.
     """
     canaries = design.inserted.shape[1]
-    worlds = design.pooled()
+    worlds = design.pooled()  # the scores of all inserted and of all fresh canaries, flat
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
     high = max(np.quantile(world, 1 - _QUANTILE) for world in worlds)
     grid = np.linspace(low, high, _THRESHOLDS)
@@ -123,19 +129,24 @@ def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int
 def examine_order(
     design: Sets, threshold: float, order: int, delta: float, confidence: float
 ) -> OrderFindings:
-    """Computes an order's epsilon at a threshold, and how correlated the canaries' detections are.
+    """Computes epsilon from Wilson's intervals at a threshold, and how correlated canaries' detections are.
 
     A canary is detected if its score is at least the threshold. mu_j is the probability that j distinct
-    inserted canaries of a run are all detected. |mu_2 - mu_1^2| and |mu_4 - mu_2^2| measure the correlation
-    of detections: the smaller they are, the narrower are the intervals of orders 2 and 4 (Pillutla et al.,
-    2023, Section 4).
+    inserted canaries of a run are all detected. The order of Wilson's intervals is the highest j whose mu_j
+    they use.
+
+    If detections were independent, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| would be 0. The smaller they are, the
+    narrower are the intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.
       threshold: The score from which on a canary counts as detected.
-      order: The highest moment mu_j that Wilson's intervals use: 1, 2 or 4.
+      order: The order of Wilson's intervals: 1, 2 or 4.
       delta: The delta of epsilon.
       confidence: The confidence of epsilon.
+
+    Returns:
+      Epsilon, |mu_2 - mu_1^2| and |mu_4 - mu_2^2|; a difference is None where a run has too few canaries.
     """
     canaries = design.inserted.shape[1]
     detected = _count_detected(design.inserted, threshold)
@@ -151,28 +162,34 @@ def examine_order(
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the largest epsilon that thresholds in the paper's window show with one canary and many runs.
+    """Returns the epsilon that the paper's audit with a single canary approaches with ever more runs.
 
-    The window ends at the 10% and 90% quantiles of scores. With a single canary, scores are normal with
-    standard deviation sigma; their mean is 1 where the canary is inserted, else 0. A threshold proves
-    log((p_1 - delta) / p_0), where p_1 and p_0 are the shares of scores above it with and without the canary.
-    The limit is this epsilon at the upper end, the 90% quantile with the canary, where p_1 is 10%.
+    Scores are normal with standard deviation sigma. Their mean is 1 where the canary is inserted, else 0. A
+    threshold proves epsilon = log((p_1 - delta) / p_0), where p_1 and p_0 are the shares of scores above it
+    with and without the canary.
+
+    With a small delta, the higher the threshold, the larger is this epsilon. But the paper tries no threshold
+    above the 90% quantile of the scores with the canary, where p_1 is 10%. Epsilon there is the limit
+    (Errata L2).
 
     Args:
       sigma: The standard deviation of the noise.
       delta: The delta of epsilon.
     """
-    end = 1 + sigma * special.ndtri(1 - _QUANTILE)
-    return float(np.log((_QUANTILE - delta) / special.ndtr(-end / sigma)))
+    highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
+    p_0 = special.ndtr(-highest_threshold / sigma)
+    return float(np.log((_QUANTILE - delta) / p_0))
 
 
 def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
-    """Draws scores (n, K) of canaries on releases that hold these canaries.
+    """Draws scores (n, K) of K canaries on the releases of n runs that hold these canaries.
 
-    A score is the inner product of a canary with its run's release. Only the span of the K canaries matters
-    to it. In rotated coordinates, the K uniform directions are the rows of a lower-triangular K x K matrix.
-    Its entries below the diagonal are standard normal, those on the diagonal chi-distributed with d, d - 1,
-    ... degrees of freedom, and each row is then normalised (Bartlett's decomposition).
+    A score is the inner product of a canary, a uniform direction in R^d, with its run's release. Only the
+    span of the K canaries matters to it, so that K coordinates are drawn instead of d.
+
+    In an orthonormal basis of the span (Gram and Schmidt's), the canaries are the rows of a lower-triangular
+    K x K matrix, normalised. Its entries below the diagonal are standard normal. Those on the diagonal are
+    chi-distributed with d, d - 1, ... degrees of freedom (Bartlett's decomposition).
     """
     runs, canaries, dimension, sigma = setting
     rows = np.tril(rng.standard_normal((runs, canaries, canaries)), -1)
@@ -189,7 +206,8 @@ def _draw_inserted_scores(rng: np.random.Generator, setting: GaussianMechanism) 
 def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> Array:
     """Draws scores (n, K) of fresh canaries on releases that hold K - 1 other canaries.
 
-    A fresh canary has a uniform direction, so that only the release's length matters:
+    A score is the inner product of a canary with its run's release. A fresh canary has a uniform direction,
+    independent of the release. So only the release's length matters, which is drawn in three steps:
 
     1. Add K - 1 unit vectors, one after the other. A unit vector whose angle to the sum has the cosine c
        turns the sum's length r into sqrt(r^2 + 1 + 2 r c).
@@ -197,17 +215,19 @@ def _draw_fresh_scores(rng: np.random.Generator, setting: GaussianMechanism) -> 
     3. Add the noise across the sum, in d - 1 dimensions. Its squared length is sigma^2 times a chi-squared
        draw with d - 1 degrees of freedom.
 
-    A score is the release's length times the cosine of the angle between release and canary.
+    A score is that length times the cosine of the angle between release and canary.
     """
     runs, canaries, dimension, sigma = setting
+    # Step 1.
     length = np.zeros(runs)
     for _ in range(canaries - 1):
         squared = length**2 + 1 + 2 * length * _draw_cosines(rng, (runs,), dimension)
         length = np.sqrt(np.maximum(squared, 0.0))  # rounding may give a square below 0
-    along = length + sigma * rng.standard_normal(runs)
-    released = np.sqrt(along**2 + sigma**2 * rng.chisquare(dimension - 1, runs))
+    along = length + sigma * rng.standard_normal(runs)  # step 2
+    across_squared = sigma**2 * rng.chisquare(dimension - 1, runs)  # step 3
+    released_length = np.sqrt(along**2 + across_squared)
     # A run's K fresh canaries share its release.
-    return released[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
+    return released_length[:, None] * _draw_cosines(rng, (runs, canaries), dimension)
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
@@ -223,10 +243,10 @@ def _count_detected(scores: Array, threshold: float) -> Array:
 
 
 def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns the epsilon log((p_1 - delta) / p_0) from Wilson's limits of an order; 0 where p_1 <= delta.
+    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 where p_1 <= delta.
 
     p_1 is a lower confidence limit of the rate at which inserted canaries are detected. p_0 is an upper
-    confidence limit of the rate at which fresh canaries are detected.
+    confidence limit of the rate at which fresh canaries are detected. Both are Wilson's limits.
 
     Args:
       design: Scores (n, K) of inserted and of fresh canaries.

@@ -214,7 +214,7 @@ CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
-    """Returns the sweeps of Figures 3, 4 and 5 and of Table 1 at a scale, by name."""
+    """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at a scale, by name."""
     size = SIZES[scale]
     places = mechanism_places(GRIDS[scale])
     over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
@@ -299,12 +299,12 @@ def _make_audit(
     with_one_canary, with_several_canaries = ATTACKS[attack]
     adversary = with_several_canaries if canaries > 1 else with_one_canary
     if adversary == _POISONED:
-        # Its canaries lie along principal directions of the data, whose number depends on the data set.
+        # Poisoned canaries lie along principal directions of the data, whose number depends on the data set.
         adversary = _POISONED_OF_MODEL.get(training.model, _POISONED)
     setting = setting_of(
         training.model,
         adversary=adversary.name,
-        **adversary.deciding(),
+        **adversary.deciding(),  # the adversary's own fields, without those at their defaults
         canaries=canaries,
         steps=training.steps,
         sampling_rate=training.sampling_rate,

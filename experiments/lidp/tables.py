@@ -71,7 +71,8 @@ class MechanismPoint(NamedTuple):
         """
         sigma = self.audit.mechanism().sigma
         delta = self.audit.delta
-        # A canary is a unit vector, so that the mechanism has mu = 1 / sigma.
+        # Adding or removing a canary, a unit vector, moves the sum by 1. So with noise of deviation sigma the
+        # mechanism is Gaussian-DP with mu = 1 / sigma.
         exact = conversions.epsilon_from_mu(1 / sigma, delta)
         return exact, gaussian_mechanism.window_limit(sigma, delta)
 
@@ -91,17 +92,19 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
     columns = []
     for method, head in _HEADS.items():
         value = methodcaller("epsilons", method)
-        columns.append(Column(None, value, head, format_epsilons, 14))
-    after = [_RULE, _NOTES]
-    return _make_points_table(figure, "audits of the Gaussian mechanism", columns, points, after)
+        # The CSV has columns of its own (`_make_points_csv`): these have no name in it.
+        columns.append(Column(None, value, head, format_epsilons, width=14))
+    lines_below = [_RULE, _NOTES]
+    title = "audits of the Gaussian mechanism"
+    return _make_points_table(figure, title, columns, points, lines_below)
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4: what orders 2 and 4 gain over order 1, and how dependent detections are.
+    """Makes the table of Figure 4: how much larger epsilon is at orders 2 and 4, and how detections depend.
 
     The order of Wilson's intervals is the highest moment mu_j that they use; mu_j is the probability that j
-    canaries of a run are all detected. If detections were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would
-    be 0.
+    canaries of a run are all detected. A gain is the mean epsilon at an order less that at order 1. If
+    detections were independent, mu_2 - mu_1^2 and mu_4 - mu_2^2 would be 0.
 
     Args:
       figure: The sweep's name.
@@ -109,14 +112,17 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
     """
     gain = number(".3f")
     moment = number(".2e")
+    # The CSV has columns of its own (`_make_points_csv`): these have no name in it.
     columns = [
-        Column(None, lambda point: point.gain("wilson_2"), "gain, order 2", gain, 14),
-        Column(None, lambda point: point.gain("wilson_4"), "gain, order 4", gain, 14),
-        Column(None, lambda point: point.findings.second, "|mu_2-mu_1^2|", moment, 14),
-        Column(None, lambda point: point.findings.fourth, "|mu_4-mu_2^2|", moment, 14),
+        Column(None, lambda point: point.gain("wilson_2"), "gain, order 2", gain, width=14),
+        Column(None, lambda point: point.gain("wilson_4"), "gain, order 4", gain, width=14),
+        Column(None, lambda point: point.findings.second, "|mu_2-mu_1^2|", moment, width=14),
+        Column(None, lambda point: point.findings.fourth, "|mu_4-mu_2^2|", moment, width=14),
     ]
-    after = [_RULE, *_quote_claim(figure, "gains")]
-    return _make_points_table(figure, "bias, variance and correlation", columns, points, after)
+    # What the paper says of gains is about no single panel: it stands below all of them.
+    lines_below = [_RULE, *_quote_claim(figure, "gains")]
+    title = "bias, variance and correlation"
+    return _make_points_table(figure, title, columns, points, lines_below)
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
@@ -160,6 +166,7 @@ def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTa
         Column("canaries", itemgetter("canaries")),
     ]
     for method, head in METHODS.items():
+        # A row is a dict, without the methods that need more canaries than its runs have: None for these.
         columns.append(_number_column(method, head, methodcaller("get", method)))
     rows = []
     for attack in attacks:
@@ -182,12 +189,16 @@ def _make_points_table(
       figure: The sweep's name.
       title: The title above the table.
       columns: The table's columns after n, K and d.
-      points: The rows; each panel is a section.
+      points: The rows; each panel is a section, with the paper's words on it below.
       after: Lines below the table.
     """
 
     def heading(point: MechanismPoint) -> str:
-        """Returns the heading of a panel's section, from any of its points."""
+        """Returns the heading of a panel's section, from any of its points.
+
+        It has the paper's epsilon (an upper bound by Renyi DP), the exact epsilon, and the largest epsilon
+        that the paper's window of thresholds lets an audit with a single canary show.
+        """
         exact, window = point.limits()
         by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
         return f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window"
@@ -221,6 +232,8 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
                 "method": method,
                 "mean": np.mean(epsilons),
                 "deviation": np.std(epsilons),
+                # |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, for moments mu_j of detections: the same in all rows
+                # of an audit.
                 "second": point.findings.second,
                 "fourth": point.findings.fourth,
             }
@@ -238,8 +251,8 @@ def _make_table(
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns a list of one line, with what the paper says of a figure's panel; [] where it says nothing."""
-    claim = CLAIMS.get((figure, panel, None))
+    """Returns what the paper says of a figure's panel, as a list of one line; [] where it says nothing."""
+    claim = CLAIMS.get((figure, panel, None))  # None: the words hold at every x of the panel
     if claim is None:
         return []
     return [f"  the paper (Section {claim.section}): {claim.says}"]

@@ -76,7 +76,10 @@ def simulate_cells(
     seed: int,
     progress: Callable[[int], object] = lambda simulations: None,
 ) -> list[TableCell]:
-    """Simulates the cells of Table 1 at a single dimension, one for each sigma.
+    """Simulates the cells of the paper's Table 1 at a single dimension, a cell for each sigma.
+
+    A simulation draws canaries (unit vectors), their sum plus noise, which is released, and each canary's
+    cosine with the release. Estimates of epsilon follow from the mean and deviation of the cosines.
 
     The i-th simulation draws its canaries once for all sigmas, from the seed, the dimension and i alone.
 
@@ -87,14 +90,17 @@ def simulate_cells(
       delta: The delta of every epsilon.
       seed: The seed of all draws.
       progress: A function that is called with 1 after each simulation.
+
+    Returns:
+      The cells, each with its exact epsilon and, by estimate, the epsilons (simulations,).
     """
     require(simulations >= 2, f"`simulations={simulations}`: give at least 2")
     canaries = int(np.sqrt(dimension))
     drawn = []
     for number in range(simulations):
         rng = np.random.default_rng([seed, dimension, number])
-        # The canaries are uniform directions, rotated into their own span to need little memory; then come
-        # their cosines with one noisy release for each sigma.
+        # The canaries are uniform directions, in coordinates of their own span to need little memory. Then
+        # come their cosines with a noisy release for each sigma.
         rows = cosine_law.draw_canaries(rng, canaries, dimension)
         drawn.append([cosine_law.draw_cosines(rng, rows, dimension, sigma) for sigma in sigmas])
         progress(1)
@@ -102,10 +108,13 @@ def simulate_cells(
 
     cells = []
     for place, sigma in enumerate(sigmas):
+        # Each simulation's normal law of the cosines. It is compared to their law where nothing leaks, which
+        # is about N(0, 1) in the same units, 1/sqrt(d).
         observed = one_shot.fit(cosines[:, place], dimension)
         epsilons = {}
         for name, estimate in FITTED.items():
             epsilons[name] = estimate(_FINAL_MODEL_NULL, observed, delta)
+        # A canary has length 1: the mechanism is Gaussian-DP with mu = 1 / sigma.
         exact = conversions.epsilon_from_mu(1 / sigma, delta)
         cells.append(TableCell(sigma, dimension, canaries, epsilons, exact))
     return cells
@@ -233,10 +242,11 @@ def read_runs(
 
 
 def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[SplitQuantiles]:
-    """Yields the quantiles of estimates over experiments (Figure 4), by noise multiplier and observation.
+    """Yields the quantiles over experiments of estimates of epsilon, for each panel of Figure 4.
 
-    An observation is that of all iterates or of the final model. It is left out unless the store holds the
-    scores both of the experiments in a single run and of those in several runs.
+    A panel has a noise multiplier and what the observer sees: all iterates, or the final model alone. It is
+    left out if the store lacks scores, either of the experiments with all canaries in a single run or of
+    those with the canaries spread over several runs.
 
     Args:
       held: The store's holdings.
@@ -265,6 +275,9 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Split
 def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level) -> Observation:
     """Computes the estimates, the paper's lower value and the test of normality from a setting's first run.
 
+    The test, Anderson and Darling's, is of the cosines of canaries that are in: the estimates take them to be
+    normal.
+
     Args:
       scores: The cosines, and which canaries were in.
       dimension: d, the number of trainable parameters.
@@ -273,7 +286,7 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
       levels: The delta of the estimates, and the confidence of the paper's lower value (`in_sample`).
     """
     values = scores.scores[0]  # (canaries,), of the first run
-    presence = scores.presence[0]
+    presence = scores.presence[0]  # (canaries,), whether each is in
     unobserved = None if null_is_known else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)

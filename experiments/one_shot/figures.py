@@ -55,16 +55,17 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a federated sweep's figure and makes its table, if the store holds any of it.
+    """Draws a federated sweep's figure and makes its table, from those of its runs that are stored.
 
     Args:
       sweep: Training runs at some noise multipliers, or experiments of a single run against several.
       evidence: The store's holdings, and the delta and confidence of estimates.
 
     Returns:
-      The figure and table, if any, and how many of the sweep's cells are not done.
+      The figure and the table, unless no run is stored, and how many of the sweep's cells are not done.
     """
-    any_data = DataSets({})  # the published data sets, since a figure reads no files of the user's
+    # `is_done` takes the user's data sets. A federated cell does not look at them, so that any will do.
+    any_data = DataSets({})
     missing = sum(not cell.is_done(evidence.held, any_data) for cell in sweep.cells)
     if isinstance(sweep, SplitSweep):
         drawing = _draw_splits(sweep, evidence)
@@ -122,13 +123,14 @@ def _draw_splits(sweep: SplitSweep, evidence: Evidence) -> tuple[Figure, OwnTabl
 
 
 def simulated_figure(panels: Sequence[Panel]) -> Figure:
-    """Draws a panel for each simulated mechanism: its cosines, their law without a leak, and a normal fit."""
+    """Draws a panel for each simulated mechanism: its cosines, a normal fit, and their law without leaks."""
     with plt.rc_context(style.STYLE):
         size = (3.3 * len(panels), 3.2)
         figure, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False)
         for axis, panel in zip(axes[0], panels, strict=True):
             _draw_simulated(axis, panel)
         axes[0][0].set_ylabel("density")
+        # All panels have the same labels: the first panel's are the legend.
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
@@ -293,7 +295,7 @@ def _draw_histogram(axis: Axes, observation: Observation) -> None:
 def _draw_densities(axis: Axes, runs: Sequence[FederatedRun]) -> None:
     """Draws a kernel estimate of the density of the final model's cosines, for each of at most five runs.
 
-    The density where nothing leaks is drawn too.
+    The density where nothing leaks is drawn too. There are five colors: further runs are left out.
     """
     dimension = runs[0].final_model.cosines.dimension
     root = np.sqrt(dimension)

@@ -58,20 +58,23 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        The setting has a single canary, because run 0 of such a setting leaves its single canary out.
+        It is the setting with a single canary. Where there is a single canary, it is in if the run's number
+        is odd: run 0, the only run of this setting, leaves it out.
 
-        The server divides a round's sum of updates by the number of clients that it expects:
+        The server divides a round's sum of updates by the mean number of participants in a round:
 
             cohort + canaries / (2 rounds).
 
         The second term counts canaries: each is in with probability 1/2, and then takes part in one round.
-        With a single canary the expected number is smaller. The learning rate is reduced in proportion, so
-        that clients and noise move the model as far as in the run with canaries.
+        With a single canary the divisor is smaller, and steps would be longer. So the learning rate is
+        reduced in proportion: clients and noise move the model as far as in the run with canaries.
         """
         setting = self.with_noise(noise)
-        clients_with_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
-        clients_without = setting.cohort + 0.5 * 1 / setting.rounds
-        learning_rate = round(setting.learning_rate * clients_without / clients_with_canaries, 6)
+        with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
+        with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
+        # The store looks a run up by the numbers of its setting: six decimals keep this number short.
+        learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
+        # Of this run only the final model's accuracy is wanted.
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
         )

@@ -285,12 +285,17 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
             f"{row.lower_final:g}",
         )
         lines.append(_Line(cells, f"the paper, {counterpart}:"))
+    # The accuracy of training with canaries and without.
+    last_heading = f"{'accuracy':>16}"
     heads = ("noise", "analytical", *_HEADS, "with", "without")
-    return _make_runs_table(name, planned, delta, f"{'accuracy':>16}", heads, lines)
+    return _make_runs_table(name, planned, delta, last_heading, heads, lines)
 
 
 def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
     """Makes a table with a row for each noise multiplier and number of repetitions (Figures 2 and 3).
+
+    A repetition is a round in which a canary takes part. The upper bound on epsilon is that of all of a
+    canary's repetitions.
 
     Args:
       name: The sweep's name.
@@ -302,7 +307,8 @@ def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> Own
         lines.append(_make_run_line(run, f"{run.accounted:.4g}", f"{run.repetitions}"))
     lines.append(_make_floor_line(planned.runs[0]))
     heads = ("noise", "accounted", *_HEADS, "times")
-    return _make_runs_table(name, planned, delta, "", heads, lines)
+    last_heading = ""  # above "times", the number of repetitions
+    return _make_runs_table(name, planned, delta, last_heading, heads, lines)
 
 
 def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
@@ -399,7 +405,7 @@ def _make_runs_table(
       name: The sweep's name.
       planned: The clients and their stored runs, at least one.
       delta: The delta of every epsilon.
-      last_heading: The heading above the last columns, those after the estimates.
+      last_heading: A heading above the names of the last columns, those after the estimates; may be empty.
       heads: The columns' names.
       lines: The table's rows.
     """

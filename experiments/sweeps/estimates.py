@@ -53,7 +53,10 @@ class MarkLook(NamedTuple):
 
 
 def looks() -> dict[str, MarkLook]:
-    """Returns the looks of the methods that have a mark, by the methods' names, from left to right."""
+    """Returns how each method's epsilons are drawn, by the method's name.
+
+    Methods without a mark are left out. The order is that of the marks at a place, from left to right.
+    """
     marks = []
     for name, method in estimate.METHODS.items():
         if method.mark:
@@ -71,10 +74,10 @@ def looks() -> dict[str, MarkLook]:
             "ms": mark.size,
         }
         if not mark.filled:
-            look["mfc"] = "white"
+            look["mfc"] = "white"  # the colour of the marker's face
         if mark.outline:
-            look["mec"] = mark.outline
-        look["elinewidth"] = mark.line
+            look["mec"] = mark.outline  # the colour of its edge
+        look["elinewidth"] = mark.line  # the width of the error bar
         by_method[name] = MarkLook((i - middle) * distance, look)
     return by_method
 
@@ -99,8 +102,9 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
     Args:
       title: The figure's title.
-      x: The horizontal axis; None where x means nothing.
-      points: The points of all panels.
+      x: The name and symbol of the horizontal axis; None where x means nothing.
+      points: The points of all panels, of which at least one has a conclusion. Others are not drawn, but
+        counted as missing in the heading.
       delta: The delta at which epsilon is drawn.
     """
     drawn = _with_conclusions(points)
@@ -116,6 +120,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
     if len(panels) * across > _MOST_ACROSS:
         n_rows = len(panels)
         n_columns = 1
+    # In inches: 0.9 for each place, 2.9 for each row of panels, and room for labels and legend.
     width = max(5.8, 0.9 * across * n_columns + 1.2)
     size = (width, 2.9 * n_rows + 1.5)
 
@@ -138,10 +143,15 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
 
 
 def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
-    """Draws, for each conclusion, the empirical trade-off curve in its band beside Gaussian curves.
+    """Draws each conclusion's empirical trade-off curve in its band, beside up to three Gaussian curves.
 
-    Each conclusion of each point has a row: at the left the axes are error rates, at the right their normal
-    deviates (hidden-state paper, Figure 6a).
+    The Gaussian curves are at the lower bound on mu, the predicted mu and the upper bound on mu, as far as
+    these are known. Each conclusion of each point has a row. At the left the axes are error rates, at the
+    right their normal deviates, on which Gaussian curves are lines (hidden-state paper, Figure 6a).
+
+    Args:
+      title: The figure's title.
+      points: The points, of which at least one has a conclusion.
     """
     rows = []
     for point in points:
@@ -160,14 +170,21 @@ def trade_off_figure(title: str, points: Sequence[Point]) -> Figure:
 
 
 def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
-    """Draws delta as a function of epsilon for the first four points (hidden-state paper, Figure 11).
+    """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
 
-    There is a profile at the mean mu of `if_gaussian`, one at the predicted mu, and one for the upper bound.
-    Four points are drawn, since there are four colors; further points are left out.
+    A profile is that of Gaussian DP with parameter mu. Each point has a profile at the mean of its lower
+    bounds on mu (`if_gaussian`), and at the predicted mu, if there is a prediction. A further profile is at
+    the accountant's mu, the upper bound: the largest of all points. Four points are drawn, since there are
+    four colors; further points are left out.
+
+    Args:
+      title: The figure's title.
+      points: The points, of which at least one has a conclusion.
+      delta: The usual delta, at which a horizontal line is drawn.
     """
     drawn = _with_conclusions(points)
-    # All seeds share the accountant's mu: the first conclusion's is taken. 0.05 replaces an unknown mu and
-    # 0, which would leave an empty axis.
+    # All seeds of a point share the accountant's mu: the first conclusion's is taken. 0.05 replaces an
+    # unknown mu and 0, which would leave an empty axis.
     largest_mu = max(point.conclusions[0].mu_upper_bound or 0.05 for point in drawn)
     lowest_delta = 1e-8  # at the axis's lower end
     epsilons = np.linspace(0, conversions.epsilon_from_mu(largest_mu, lowest_delta), 400)
@@ -224,6 +241,7 @@ def _draw_profile(
         label = f"{point.series}: predicted, mu = {predicted:.2f}"
         profile = conversions.delta_from_mu(predicted, epsilons)
         axis.semilogy(epsilons, profile, color=color, lw=5, alpha=0.3, label=label)
+    # The series' name is written onto the predicted profile, or else onto that at the mean mu.
     label_epsilon = conversions.epsilon_from_mu(predicted or mu, _LABEL_DELTA)
     axis.text(
         label_epsilon, _LABEL_DELTA, point.series, ha="center", va="center", fontsize=8, bbox=_BOX
@@ -245,7 +263,14 @@ def _place_points(points: Sequence[Point]) -> list[Place]:
 
 
 def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: float) -> None:
-    """Draws all points of a panel, and labels them."""
+    """Draws all points of a panel, each labelled with its series, and labels groups of the same x.
+
+    Args:
+      axis: The panel.
+      places: The points from left to right, with their positions.
+      x: The name and symbol of the horizontal axis; None where x means nothing, and groups have no labels.
+      delta: The delta at which epsilon is drawn.
+    """
     for place in places:
         _draw_point(axis, place, delta)
     _draw_lines(axis, places)
@@ -253,7 +278,7 @@ def _draw_panel(axis: Axes, places: Sequence[Place], x: Axis | None, delta: floa
     labels = []
     for place in places:
         positions.append(place.at)
-        labels.append(_wrap(place.point.series, 11))
+        labels.append(_wrap(place.point.series, 11))  # letters a line: labels stay apart
     axis.set_xticks(positions, labels, fontsize=8)
     axis.tick_params(axis="x", length=0)
     axis.set_xlim(-0.65, places[-1].at + 0.65)
@@ -329,7 +354,7 @@ def _label_groups(axis: Axes, places: Sequence[Place], symbol: str) -> None:
 
 
 def _highest_epsilon(points: Sequence[Point], delta: float) -> float:
-    """Returns the highest finite epsilon that is drawn, but at least 0.1."""
+    """Returns the highest finite epsilon that is drawn, but at least 0.1, so that the axis has a height."""
     epsilons = [0.1]
     for point in points:
         for method in looks():
@@ -344,9 +369,10 @@ def _finish(figure: Figure, axis: Axes, title: str, points: Sequence[Point]) -> 
 
     Args:
       figure: The figure.
-      axis: The axis whose labels are the legend; where it has none, the methods' marks are explained.
+      axis: The panel whose labelled lines are the legend. A panel of epsilons has none: the legend then
+        explains the marks of all methods.
       title: The heading's first part; the second says which data the figure shows.
-      points: The figure's points.
+      points: The figure's points, with those that are not drawn for want of conclusions.
     """
     letters = int(figure.get_figwidth() * _LETTERS_PER_INCH)
     heading = f"{_wrap(title, letters)}\n{_wrap(_describe_data(points), letters)}"
@@ -385,9 +411,14 @@ def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
 def _method_legend(method: str, drawn: Sequence[Point]) -> str:
     """Returns a method's text in the legend.
 
-    Where all points' runs have many canaries, it is the text of the method's counterpart for many; where only
-    some have, it is both.
+    Where runs have many canaries, a counterpart may take the method's place (`lifted.counterpart`), with a
+    text of its own. That text is returned where all points have such runs, and both texts where only some do.
+
+    Args:
+      method: The name of a method for a single canary in each run.
+      drawn: The points in the figure.
     """
+    # The audits of a point differ by seed alone: the first tells the number of canaries.
     canaries = [point.cells[0].setting.canaries for point in drawn]
     legend = estimate.METHODS[method].legend
     counterpart = lifted.counterpart(method)
@@ -419,6 +450,8 @@ def _describe_data(points: Sequence[Point]) -> str:
         description += f" to {max(all_runs):,}"
     description += " runs each"
     if canaries > 1:
+        # Some adversaries of the figure may still have a single canary, such as L, which inserts the gradient
+        # of an example.
         description += f", {canaries} canaries each if crafted"
     if missing:
         description += f"; {counted(missing, 'cell')} missing"

@@ -102,8 +102,12 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
 
 
 def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
-    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon."""
-    names = list(results[0].values)
+    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon.
+
+    The table is shown as text and as CSV. Some columns are in one of the two alone: a first argument of None
+    leaves a column out of CSV, and no third argument, the heading, leaves it out of text.
+    """
+    names = list(results[0].values)  # all audits of a grid vary the same fields
     columns = [Column(name, partial(_find_value, name), name, show_value) for name in names]
     columns += [
         Column("runs", lambda result: result.conclusion.count_runs(), "runs"),
@@ -115,7 +119,7 @@ def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
         Column("setting", lambda result: hash_of(result.folder), "setting", lambda name: name[:8]),
         Column("folder", lambda result: str(result.folder)),
     ]
-    level = results[0].conclusion
+    level = results[0].conclusion  # all audits have the same delta and confidence
     title = f"epsilon at delta {level.delta:g}, confidence {level.confidence:g}"
     return Table(columns, results, before=[title])
 

@@ -20,12 +20,15 @@ Array = NDArray[np.float64]
 
 
 def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) -> Interval:
-    """Returns the exact interval for mu, the distance of the means in standard deviations.
+    """Returns the interval for mu, the distance of both worlds' mean scores in standard deviations.
 
-    Its ends are at least 0. With n_in and n_out scores, n in all, the pooled t statistic follows the
-    noncentral t distribution with n - 2 degrees of freedom and noncentrality mu / sqrt(1 / n_in + 1 / n_out).
-    The interval is [0, inf) where there is one score in each world, or where the scores of each world are all
-    equal.
+    It is exact where scores are normal with the same standard deviation in both worlds. Then, with n_in and
+    n_out scores, n in all, the pooled t statistic follows the noncentral t distribution with n - 2 degrees of
+    freedom and noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval has each mu with which the
+    observed statistic is in neither tail of probability (1 - confidence) / 2. Ends below 0 are set to 0.
+
+    The interval is [0, inf) where there is a single score in each world, or where the scores of each world
+    are all equal.
 
     Args:
       scores_in: (n_in,) scores of runs with the canary.
@@ -38,13 +41,17 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
     conversions.require_confidence(confidence)
     s_in, s_out = estimate.check_finite_scores(scores_in, scores_out)
     freedom = len(s_in) + len(s_out) - 2
+    # The sum of squared deviations from each world's mean.
     squares = len(s_in) * np.var(s_in) + len(s_out) * np.var(s_out)
     if freedom == 0 or squares == 0:
         return Interval(np.array(0.0), np.array(np.inf))
+    # mu is the noncentrality times this scale.
     scale = np.sqrt(1 / len(s_in) + 1 / len(s_out))
-    statistic = (s_in.mean() - s_out.mean()) / np.sqrt(squares / freedom) / scale
+    pooled_deviation = np.sqrt(squares / freedom)
+    statistic = (s_in.mean() - s_out.mean()) / pooled_deviation / scale
     error = (1 - confidence) / 2  # at each end
-    # The larger the noncentrality, the smaller the distribution function: its high value gives the low end.
+    # The larger the noncentrality, the less probable is a value up to the statistic. So the high level gives
+    # the low end.
     low = _find_noncentrality(statistic, freedom, 1 - error)
     high = _find_noncentrality(statistic, freedom, error)
     return Interval(np.maximum(low * scale, 0.0), np.maximum(high * scale, 0.0))
@@ -53,30 +60,36 @@ def mu_interval(scores_in: ArrayLike, scores_out: ArrayLike, confidence: float) 
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns an interval for mu from runs with several canaries each; its ends are at least 0.
 
-    mu is the distance of the means in standard deviations, where scores are normal with the same standard
-    deviation in both worlds. The interval for that distance holds for many runs, and for any shape of scores.
-    The canaries of a run need not be independent: the variance is the jackknife's, which leaves out one run
-    at a time, in each set of runs. Student's quantile has the degrees of freedom of the smaller set, its
-    number of runs minus 1. Where a set has fewer than two runs, or the distance is undefined, the interval is
-    [0, inf).
+    The interval is for the distance of both worlds' mean scores in pooled standard deviations. It holds for
+    many runs, and for scores of any shape. The distance is mu where scores are normal with the same standard
+    deviation in both worlds.
+
+    The interval is the distance, plus or minus its standard error times a quantile of Student's t. The
+    canaries of a run need not be independent: the standard error is the jackknife's, which leaves out whole
+    runs, each in turn. Where there are two sets of runs, with and without canaries, it does so in each, and
+    Student's t has the degrees of freedom of the smaller set, its number of runs minus 1.
+
+    Where a set has fewer than two runs, or the distance is undefined, the interval is [0, inf).
 
     Args:
       design: The scores and which canaries are in; one or two sets of runs.
       confidence: The confidence of the interval.
     """
     conversions.require_confidence(confidence)
-    groups = design.by_run()
-    runs = min(len(group.scores) for group in groups)
+    sets_of_runs = design.by_run()
+    fewest_runs = min(len(runs.scores) for runs in sets_of_runs)
     # Scores are centred, so that sums of squares lose no digits; that changes no distance.
     centre = np.concatenate(design.pooled()).mean()
-    sums = [_sum_by_run(group.scores - centre, group.presence) for group in groups]
-    total = np.sum([group.sum(0) for group in sums], axis=0)
+    all_sums = [_sum_by_run(runs.scores - centre, runs.presence) for runs in sets_of_runs]
+    total = np.sum([sums.sum(0) for sums in all_sums], axis=0)  # (6,), over all runs of all sets
     distance = float(_compute_distance(total))
-    if runs < 2 or not np.isfinite(distance):
+    if fewest_runs < 2 or not np.isfinite(distance):
         return Interval(np.array(0.0), np.array(np.inf))
-    # `total - group` holds, in each row, the sums over all runs but one of the group's.
-    variance = sum(_compute_jackknife_variance(total - group) for group in sums)
-    reach = special.stdtrit(runs - 1, (1 + confidence) / 2) * np.sqrt(variance)
+    # Each row of `total - sums` has the sums over all runs but a single run of the set. Sets are independent,
+    # so that their variances add up.
+    variance = sum(_compute_jackknife_variance(total - sums) for sums in all_sums)
+    quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
+    reach = quantile * np.sqrt(variance)
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
 
 
@@ -95,12 +108,16 @@ def _sum_by_run(scores: Array, presence: NDArray[np.bool_]) -> Array:
 
 
 def _compute_distance(sums: Array) -> Array:
-    """Returns the distance (...) of the means in pooled standard deviations, from sums (..., 6).
+    """Returns the distances of both worlds' mean scores in pooled standard deviations, from sums of scores.
 
-    The six sums are those of `_sum_by_run`. Where the distance is undefined, it is not finite.
+    Args:
+      sums: (..., 6) the six sums of `_sum_by_run`, over some runs.
+
+    Returns:
+      (...) the distances; not finite where undefined.
     """
     n_in, sum_in, squares_in, n_out, sum_out, squares_out = np.moveaxis(sums, -1, 0)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # divisions by 0: no scores in a world, or all equal
         squares = squares_in - sum_in**2 / n_in + squares_out - sum_out**2 / n_out
         deviation = np.sqrt(squares / (n_in + n_out - 2))
         distance: Array = (sum_in / n_in - sum_out / n_out) / deviation
@@ -121,21 +138,24 @@ def _compute_jackknife_variance(sums_without: Array) -> float:
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
-    """Finds the noncentrality at which noncentral t has the distribution function `level` at the statistic.
+    """Finds the noncentrality with which a noncentral t is at most `statistic` with probability `level`.
 
     Args:
-      statistic: The t statistic.
+      statistic: The observed t statistic.
       freedom: The degrees of freedom.
-      level: The value of the distribution function.
+      level: The probability.
     """
 
     def compute_excess(noncentrality: float) -> float:
-        """Returns the distribution function at the statistic minus the level; decreases in noncentrality."""
+        """Returns P(t <= statistic) minus the level, for a noncentral t; decreases in the noncentrality."""
         probability = special.nctdtr(freedom, noncentrality, statistic)
-        if np.isnan(probability):  # SciPy's value far out in a tail, where the true one is 0 or 1
+        # Far out in a tail SciPy returns NaN, and the true probability is 1 or 0: nearly all values of t are
+        # below a statistic far above the noncentrality, and hardly any below a statistic far under it.
+        if np.isnan(probability):
             probability = float(noncentrality < statistic)
         return float(probability - level)
 
-    # The search extends about ten standard deviations of the statistic, or more, to either side of it.
+    # The standard deviation of a noncentral t around the statistic is about
+    # sqrt(1 + statistic^2 / (2 freedom)). The search extends at least ten of these to either side.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

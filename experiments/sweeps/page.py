@@ -20,7 +20,8 @@ def sweep_page(
       sweep: The sweep.
       scale: The sweep's scale.
       held: What the store holds.
-      requested: The requested levels of the bounds; a level that is None is the usual one.
+      requested: The requested delta and confidence of the bounds. Where either is None, a section has
+        that of its audit's last conclusion, if there is any, and figures have the usual value.
 
     Returns:
       (the page, messages that say why damaged cells are left out)
@@ -30,7 +31,7 @@ def sweep_page(
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
-    about: list[Subject] = []
+    sections: list[Subject] = []
     finished: list[Audited] = []
     messages: list[str] = []
     for audited in cells:
@@ -43,24 +44,26 @@ def sweep_page(
             messages.append(str(error))
             continue
         # The scale "smoke" has too few runs to prove anything.
-        about.append(subject._replace(title=_title(sweep, audited), proves=scale != "smoke"))
+        sections.append(subject._replace(title=_title(sweep, audited), proves=scale != "smoke"))
         finished.append(audited)
-    nothing = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
+    # Without a section, a damaged cell's message says best what to do.
+    problem = f"--out={held.root} holds no finished cell of {sweep.name} at scale {scale}"
     hint = f"run ./run.sh sweep --name={sweep.name} --scale={scale}"
     if messages:
         hint = messages[0]
-    require(about, f"{nothing}: {hint}")
+    require(sections, f"{problem}: {hint}")
 
+    # The sweep's figures, from the audits that have a section.
     usual = Level()
     levels = Level(requested.delta or usual.delta, requested.confidence or usual.confidence)
     drawn = registry.draw(sweep, points.evidence(held, finished, levels))
-    alternative = f"{sweep.title}. The numbers are in the table of audits."
+    alternative_text = f"{sweep.title}. The numbers are in the table of audits."
     figures = []
     for _, figure in drawn.figures:
-        figures.append(page.figure(style.svg(figure), alternative, sweep.title, "wide"))
-    share = f"{len(about)} of the sweep's {len(cells)} cells at scale {scale} are done."
+        figures.append(page.figure(style.svg(figure), alternative_text, sweep.title, "wide"))
+    share = f"{len(sections)} of the sweep's {len(cells)} cells at scale {scale} are done."
     content = audit_page.report(
-        f"{sweep.name}: {sweep.title}", about, page.element("p", share), *figures
+        f"{sweep.name}: {sweep.title}", sections, page.element("p", share), *figures
     )
     return content, messages
 

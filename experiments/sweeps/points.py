@@ -133,12 +133,12 @@ class Point(NamedTuple):
 
 
 def _method_for(conclusion: Conclusion, method: str) -> str:
-    """Returns the name of the method that takes a method's place in an audit.
+    """Returns the name of the method to show for an audit in place of a method for a single canary a run.
 
-    With a single canary a run, that is the method itself. With several, "lifted" takes the place of
-    "assumption_free", and "lifted_gaussian" that of "if_gaussian". Where the law of the scores is known,
-    since each run draws fresh directions, "exact_null" takes the place of "assumption_free", and no other
-    method has a counterpart.
+    - An audit with a single canary a run: the method itself.
+    - With fresh directions, drawn by each run, so that the law of scores without the canary is known:
+      "exact_null" for "assumption_free", and nothing for other methods.
+    - With several canaries a run: the counterpart, such as "lifted" for "assumption_free", if there is any.
 
     Args:
       conclusion: The audit's conclusion.
@@ -170,6 +170,7 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
       levels: The delta and the confidence of the bounds.
     """
     conclusions: Audits = {}
+    # Cells of several figures may share an audit, which is concluded once.
     distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
     for setting, runs in distinct:
         try:
@@ -186,7 +187,8 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 
     Args:
       cells: The audits.
-      by_setting: The conclusions; a point without any is returned too.
+      by_setting: The conclusions, by setting and number of runs. Audits without a conclusion count as
+        missing; a point of such audits alone is returned too.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
@@ -207,8 +209,9 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
 def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
     """Returns an audit's two-sided interval (low, high) for epsilon, valid where scores are normal.
 
-    The ends are NaN for fresh directions. Otherwise the interval is that for mu, converted to
-    epsilon: by `normal_scores.mu_interval` with a single canary a run, by `mu_interval_of_runs` with several.
+    It is the interval for mu, converted to epsilon: that of `normal_scores.mu_interval` with a single canary
+    a run, of `mu_interval_of_runs` with several. Fresh directions get no such interval, and NaN for its ends:
+    the law of their scores without the canary is known exactly, and not taken to be normal.
     """
     delta = conclusion.delta
     confidence = conclusion.confidence
@@ -219,6 +222,7 @@ def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
             conclusion.scores_in, conclusion.scores_out, confidence
         )
     else:
+        # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
         design = cast(Design, conclusion.evidence)
         low, high = normal_scores.mu_interval_of_runs(design, confidence)
     epsilon_low = conversions.epsilon_from_mu(float(low), delta)

@@ -64,7 +64,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
-    return [all_sweeps[name] for name in dict.fromkeys(names)]
+    return [all_sweeps[name] for name in dict.fromkeys(names)]  # a repeated name counts once
 
 
 def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
@@ -76,13 +76,14 @@ def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
       finished: (cell) -> whether it is finished.
       names: The names of the sweeps whose cells are looked at, or ["all"].
     """
-    smaller: set[tuple[str, int]] = set()
+    of_smaller_scales: set[tuple[str, int]] = set()
     largest_scale = "laptop"
-    for scale in SCALES:
+    for scale in SCALES:  # the smallest first
+        # A cell is the same at two scales if it has the same setting and number of runs.
         cells: dict[tuple[str, int], Cell] = {}
         for sweep in chosen(scale, names):
             cells |= {(cell.identity, cell.runs): cell for cell in sweep.cells}
-        if any(finished(cells[key]) for key in cells.keys() - smaller):
+        if any(finished(cells[key]) for key in cells.keys() - of_smaller_scales):
             largest_scale = scale
-        smaller |= cells.keys()
+        of_smaller_scales |= cells.keys()
     return largest_scale

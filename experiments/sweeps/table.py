@@ -191,7 +191,8 @@ def _panel_lines(panel_rows: list[Row], axis: Axis | None) -> list[str]:
     for row in panel_rows:
         label = row.series
         if axis:
-            series = row.series.split(",")[0]  # without GC-S's variant, for which there is no room
+            # "GC-S, noisy per step" becomes "GC-S": the line has no room for the variant.
+            series = row.series.split(",")[0]
             label = f"{series}, {axis.symbol} = {row.x:g}"
         paper_says = ""
         if row.claim:
@@ -201,12 +202,15 @@ def _panel_lines(panel_rows: list[Row], axis: Axis | None) -> list[str]:
 
 
 def _numbers(row: Row) -> tuple[str, str, str, str]:
-    """Returns the texts of a row's (bound, range, interval, prediction), by the method `if_gaussian`.
+    """Returns a row's numbers of epsilon, as texts for the table's columns (bound, range, interval, pred.).
 
-    The range is from the smallest to the largest bound over the seeds. A row of a single seed has none: the
-    text is then "K = ..." if runs have several canaries, else "one seed". The interval is the two-sided
-    confidence interval of a single seed. A row without an interval says instead how many of its seeds are
-    stored, if some are missing, else "". The prediction is "" where there is none.
+    Returns:
+      bound: The mean over seeds of the lower bound by the method `if_gaussian`.
+      range: The smallest and the largest of these bounds. For a single stored seed, "K = ..." if its runs
+        have several canaries, else "one seed".
+      interval: The two-sided confidence interval, if the row has only a single seed. Otherwise how many of
+        its seeds are stored, if some are missing, else "".
+      prediction: The predicted epsilon; "" where there is none.
     """
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds
