@@ -112,7 +112,7 @@ def load_stackoverflow(
     require(sentences >= 1, f"`sentences={sentences}`: give at least 1")
     require(clients is None or clients >= 1, f"`clients={clients}`: give at least 1")
     numbers: dict[str, int] = {}
-    if file is not None:
+    if file is not None:  # without a file, `_load_clients` raises the error that says which to name
         numbers = _read_word_numbers(Path(str(file)).expanduser().with_name(COUNTS))
     parse = partial(_parse_sentence, numbers)
     return _load_clients(file, "train", parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
@@ -210,8 +210,8 @@ def _read_clients(
 ) -> dict[str, list[Example]]:
     """Returns the examples of a split's clients, by the client's name.
 
-    Reads client by client, since Stack Overflow's file is too large for memory. Raises ValueError where there
-    is no such split.
+    Queries client by client, so that of a file larger than memory, such as Stack Overflow's, only the
+    examples within the limits are read. Raises ValueError where there is no such split.
 
     Args:
       database: a database in TensorFlow Federated's form, with the tables client_metadata and examples.
@@ -239,7 +239,8 @@ def _read_clients(
     for name in names:
         by_client[name] = []
         for (message,) in database.execute(query, (split, name, most_examples)):
-            by_client[name].append(parse(parse_example(message)))
+            features = parse_example(message)
+            by_client[name].append(parse(features))
     return by_client
 
 
