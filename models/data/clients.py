@@ -159,8 +159,8 @@ def _draw_owners(
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # The shuffled rows are cut into a piece for each client. A row's client is the number of cuts at or
-        # before the row's place. The last client gets all rows after the last cut but one.
+        # The shuffled rows are cut into a piece for each client: a row's client is the number of cuts at or
+        # before the row's place. The last cut is dropped, so that the last client gets all that remain.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
         places = np.arange(len(rows))
         owners[rows] = np.searchsorted(cuts[:-1], places, side="right")

@@ -115,9 +115,8 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
         f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
     )
     require(name.endswith((".tar", ".gz", ".xz", ".bz2")), message)
-    members = read_tar_members(
-        content, [f"./{path}" for path in names]
-    )  # paths in it begin with ./
+    # Paths in it begin with ./
+    members = read_tar_members(content, [f"./{path}" for path in names])
     return {path: members[f"./{path}"] for path in names}
 
 
