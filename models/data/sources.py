@@ -377,6 +377,7 @@ def _find_reason(stderr: bytes) -> str:
 
     It is the last line with an npm error code, else the last line that is no warning; at most 200 characters.
     """
+    # What warnings of pip, npm and apt begin with, in lower case.
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
     for line in stderr.decode(errors="replace").splitlines():

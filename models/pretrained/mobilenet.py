@@ -88,8 +88,9 @@ def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[
       features: the number of channels of the block's output.
     """
     # A layer has torchvision's names of its convolution and of its batch norm. Where an activation follows,
-    # these are 0 and 1 within a module of their own, such as "0.0" and "0.1". No activation follows the projection,
-    # which is a module of the block itself, as its norm is: "1" and "2", or after an expansion "2" and "3".
+    # these are 0 and 1 within a module of their own, such as "0.0" and "0.1". No activation follows the
+    # projection; it and its norm are modules of the block itself, "1" and "2", or after an expansion "2"
+    # and "3".
     name = f"features.{index}.conv"
     layers = []
     if hidden > channels:

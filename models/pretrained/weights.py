@@ -58,7 +58,7 @@ def read_weights(content: bytes) -> Arrays:
     """Reads the tensors of a safetensors file, or of a state dict that torch before 1.6 saved, by name.
 
     Raises:
-      InputError: the content is in neither format, is torn, or holds something that is no named tensor.
+      InputError: the content is in neither format, is torn, or holds something other than tensors by name.
     """
     if content.startswith(_LEGACY_START):
         return _read_as(_read_legacy, content, "a torch state dict in the older format")
@@ -135,7 +135,8 @@ def _read_legacy(content: bytes) -> Arrays:
     storage.
 
     Raises:
-      InputError: the file is of another version, big-endian, torn, or holds something that is no named tensor.
+      InputError: the file is of another version or big-endian, a storage has a wrong size, or an entry of the
+        state dict is no tensor. A torn file may raise any other exception.
     """
     file = io.BytesIO(content)
     magic = _Unpickler(file).load()
