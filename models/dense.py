@@ -41,8 +41,8 @@ class FCNN(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Returns the logits (outputs,) of features (n,)."""
-        # Flax numbers layers in the order in which they are made, and draws their weights by number. The
-        # output layer is made first, as it was when scores were recorded (tests/system/golden).
+        # The order in which the two layers are made matters: Flax numbers them by it, and draws their initial
+        # weights by number. The scores in tests/system/golden belong to this order.
         output_layer = nn.Dense(self.outputs)
         hidden_layer = nn.Dense(self.hidden)
         x = hidden_layer(x)
@@ -64,13 +64,16 @@ def _two_logit_forward(logits: Array, label: Array) -> tuple[Array, tuple[Array,
 
 
 def _two_logit_backward(saved: tuple[Array, Array], cotangent: Array) -> tuple[Array, None]:
-    """Returns the gradient at the logits in closed form; the label has none.
+    """Returns the gradient of `two_logit_cross_entropy` at the logits in closed form; the label has none.
 
-    It is (-r, r) times the cotangent, with the residual r = sigmoid(margin) - label.
+    With margin = logits[1] - logits[0] and residual r = sigmoid(margin) - label, the gradient is (-r, r).
 
     Args:
-      saved: (logits (2,), label).
-      cotangent: the gradient at the loss, ().
+      saved: (logits (2,), label), from the forward pass.
+      cotangent: (), the gradient of the final result at this loss, which multiplies that of this loss.
+
+    Returns:
+      The gradient at the logits (2,), and None for the label.
     """
     logits, label = saved
     margin = logits[1] - logits[0]
@@ -83,20 +86,20 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 def fcnn(n_features: int = 8) -> Model:
     """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    features = jnp.zeros(n_features)
-    return flat_model(FCNN(), features, two_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(FCNN(), example, two_logit_cross_entropy)
 
 
 def tanh_fcnn(n_features: int = 8) -> Model:
     """Makes the smooth twin of `fcnn`, with tanh in place of ReLU."""
-    features = jnp.zeros(n_features)
-    return flat_model(FCNN(activation=nn.tanh), features, two_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(FCNN(activation=nn.tanh), example, two_logit_cross_entropy)
 
 
 def gelu_fcnn(n_features: int = 8) -> Model:
     """Makes another smooth twin of `fcnn`, with GELU in place of ReLU."""
-    features = jnp.zeros(n_features)
-    return flat_model(FCNN(activation=nn.gelu), features, two_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(FCNN(activation=nn.gelu), example, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
@@ -122,10 +125,11 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) of features (n,)."""
+        """Returns the logit (1,) of features (n,), of which those longer than 1 are first shortened to 1."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
-        # The fixed second layer: weights 1 / sqrt(width) for the first half of the units, else the negative.
+        # The second layer is fixed: weights 1 / sqrt(width) for the first half of the units, and
+        # -1 / sqrt(width) for the other half.
         signs = jnp.where(jnp.arange(self.width) < self.width // 2, 1.0, -1.0)
         return jnp.sum(signs * hidden, keepdims=True) / math.sqrt(self.width)
 
@@ -135,8 +139,8 @@ def two_layer_tanh(n_features: int) -> Model:
 
     It has 64 n_features parameters, those of the first layer. Features longer than 1 are shortened to 1.
     """
-    features = jnp.zeros(n_features)
-    return flat_model(TwoLayer(), features, _one_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(TwoLayer(), example, _one_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
@@ -157,12 +161,13 @@ class WideFCNN(nn.Module):
 
 
 def wide_fcnn(n_features: int = 8) -> Model:
-    """Makes a wider network for California Housing, with the logistic loss.
+    """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
-    It is 8 -> 64 -> 32 -> 1 with ReLU: 2,689 parameters.
+    It has hidden layers of 64 and 32 units with ReLU, and a single logit. With the data set's 8 features it
+    has 2,689 parameters.
     """
-    features = jnp.zeros(n_features)
-    return flat_model(WideFCNN(), features, _one_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(WideFCNN(), example, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
@@ -177,8 +182,8 @@ def logistic(n_features: int) -> Model:
     derivative in w'x is at most 1/4.
     """
     module = nn.Dense(1, use_bias=False)
-    features = jnp.zeros(n_features)
-    return flat_model(module, features, _one_logit_cross_entropy)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(module, example, _one_logit_cross_entropy)
 
 
 def least_squares(n_features: int) -> Model:
@@ -188,17 +193,17 @@ def least_squares(n_features: int) -> Model:
     1. With weight decay it is a ridge regression.
     """
     module = nn.Dense(1, use_bias=False)
-    features = jnp.zeros(n_features)
-    return flat_model(module, features, _half_square)
+    example = jnp.zeros(n_features)  # only its shape and type matter
+    return flat_model(module, example, _half_square)
 
 
 def head(n_features: int, classes: int = 10) -> Model:
-    """Makes the last layer of a pretrained network, to be trained alone on the features below it.
+    """Makes a new last layer for a pretrained network, to be trained alone on the network's features.
 
     It is a dense layer of n_features x classes + classes parameters, with softmax cross entropy.
     """
-    features = jnp.zeros(n_features, jnp.float32)
-    return flat_model(nn.Dense(classes), features, cross_entropy)
+    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
+    return flat_model(nn.Dense(classes), example, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
@@ -222,11 +227,12 @@ class SoftmaxHead(nn.Module):
 def softmax_head(n_features: int, classes: int = 10) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
 
-    Features longer than `SOFTMAX_NORM` are shortened to it, so that no gradient is longer than 1. The layer
-    has n_features x classes parameters.
+    Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. So no example's gradient is longer
+    than 1: it is the outer product of the features and (probabilities - one-hot label), and the norm of the
+    latter is at most sqrt(2). The layer has n_features x classes parameters.
     """
-    features = jnp.zeros(n_features, jnp.float32)
-    return flat_model(SoftmaxHead(classes), features, cross_entropy)
+    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
+    return flat_model(SoftmaxHead(classes), example, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
@@ -266,15 +272,17 @@ class MLP(nn.Module):
 def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: int = 10) -> Model:
     """Makes the multi-layer perceptron with ReLU and softmax cross entropy.
 
-    On Fashion-MNIST it has 269,322 parameters by default.
+    It takes features that are floats (n,), or images (28, 28) of uint8, which are normalised and flattened
+    first. On Fashion-MNIST it has 269,322 parameters by default.
 
     Args:
-      n_features: the number of features of an example, n.
+      n_features: n, the number of features of an example.
       widths: the widths of the hidden layers.
       classes: the number of classes.
     """
-    features = jnp.zeros(n_features, jnp.float32)
-    return flat_model(MLP(widths, classes), features, cross_entropy, _flatten_pixels)
+    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
+    # `_flatten_pixels` tells adversaries that craft examples which floats the first layer sees.
+    return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
 
 
 def linear(n_features: int = 784, classes: int = 10) -> Model:

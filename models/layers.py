@@ -38,31 +38,34 @@ class Convolution(nn.Module):
         channels = x.shape[-3]
         kernel, bias = _declare_parameters(self, channels)
         matrix = kernel.reshape(-1, self.features)  # (w w C, features)
-        product = matrix.T @ self.unfold(x) + bias[:, None]
+        product = matrix.T @ self.unfold(x) + bias[:, None]  # (..., features, pixels)
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
 
     def unfold(self, x: Array) -> Array:
-        """Cuts images (..., C, H, W) into patches (..., K, L), as im2col does.
+        """Lists the patches of images: (..., C, H, W) -> (..., K, L), as im2col does.
 
-        A patch has K = w w C pixels. There is a patch at each of the L pixels of the output.
-
-        Cuts first by columns, then by rows, which are whole pieces of memory: half the time of cutting one
-        patch after the other. The barrier makes XLA store what is cut by columns instead of cutting it again.
+        A patch is the w x w pixels, in all channels, on which a pixel of the output depends. It has K = w w C
+        values, and there is a patch for each of the L pixels of the output.
         """
         leading_axes = x.shape[:-3]
         input_height = x.shape[-2]
         _, height, width = self.output_shape(x)
 
+        # The image is shifted by 0 to w - 1 columns, and the shifted images, cut to the output's width, are
+        # joined: (..., w C, H * width). The barrier makes XLA store them instead of making them for each row.
         columns = [x[..., j : j + width] for j in range(self.window)]
         joined = jnp.concatenate(columns, axis=-3)
         flat = joined.reshape(*leading_axes, -1, input_height * width)
         flat = jax.lax.optimization_barrier(flat)
 
+        # A shift by i rows is now a slice of consecutive memory: half the time of cutting patch after patch.
         rows = [flat[..., i * width : (i + height) * width] for i in range(self.window)]
         return jnp.concatenate(rows, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
+
+        A CPU computes it in another way than other devices, with the same result up to rounding.
 
         Args:
           kernel: (K, O), the kernel as a matrix.
@@ -78,9 +81,10 @@ class Convolution(nn.Module):
         return folded
 
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Computes `fold` by way of the gradients at all patches, which the transpose of `unfold` adds up.
+        """Computes `fold` by way of the gradients at all patches.
 
-        For devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
+        The transpose of `unfold` adds up, for each pixel, the gradients at all patches that hold it. This is
+        for devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
         times the bytes.
 
         Args:
@@ -88,7 +92,9 @@ class Convolution(nn.Module):
           gradient: (..., O, L), the gradient of the loss at kernel.T @ unfold(x).
           x: (..., C, H, W), the images.
         """
-        patch_gradients = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape)) @ gradient
+        # The kernel is repeated for each image, so that each has a product of its own in a batch.
+        kernels = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape))
+        patch_gradients = kernels @ gradient  # (..., K, L)
         _, transpose_unfold = jax.vjp(self.unfold, x)
         folded: Array = transpose_unfold(patch_gradients)[0]
         return folded
@@ -110,22 +116,26 @@ class Convolution(nn.Module):
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1
 
-        # For row i of the window, the output's gradient is moved down by i rows, between zeros.
+        # A pixel of the output depends, by row i of the window, on the image's row that is i rows further
+        # down. So there is a copy of the output's gradient for each i, moved down by i rows and filled up
+        # with zeros to the image's H rows. Pixels are flat: a row is `output_width` of them.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
         padded = jnp.concatenate([zeros, gradient, zeros], axis=-1)
-        starts = range(margin, -1, -output_width)
+        starts = range(margin, -1, -output_width)  # for i = 0 to w - 1
         shifted = [padded[..., start : start + height * output_width] for start in starts]
         gradients = jnp.concatenate(shifted, axis=-2)  # (..., w O, H (W - w + 1))
 
+        # The product sums over the window's rows i and the O channels of the output. The kernel is repeated
+        # for each image: a product in batches, which transposes nothing.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
         kernels = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape))
         parts = kernels @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
-        # The part of column j of the window is moved right by j pixels.
-        no_padding = ((0, 0),) * (len(leading_axes) + 2)
+        # The part of the window's column j is moved right by j pixels and filled up to the image's width W.
+        no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):
             padding = (*no_padding, (j, window - 1 - j))
@@ -169,12 +179,13 @@ class PooledConvolution(nn.Module):
         """
         channels = len(x)
         kernel, bias = _declare_parameters(self, channels)
-        # The four pixels that max-pooling compares depend on a window of w + 1 pixels a side. Each of them is
-        # the window's product with a shifted copy of the kernel.
-        windows = _cut_windows(self.window + 1, x)
+        # Max-pooling compares 2 x 2 pixels of the convolution. These four depend on a window of w + 1 pixels
+        # a side: each is the product of that window with the kernel, shifted by 0 or 1 rows and 0 or 1
+        # columns.
+        windows = _cut_windows(self.window + 1, x)  # (K, rows, columns, B)
         product = _shift_kernel(kernel).T @ windows.reshape(len(windows), -1)
-        products = product.reshape(4, self.features, -1)
-        largest: Array = _rectified_maxima(products, bias)
+        products = product.reshape(4, self.features, -1)  # of the four pixels
+        largest: Array = _rectified_maxima(products, bias)  # (features, rows * columns * B)
         return largest.reshape(self.features, *windows.shape[1:])
 
 
@@ -212,12 +223,13 @@ def _cut_windows(side: int, x: Array) -> Array:
     The windows' places are on the axes (rows, columns). The first axis lists the pixels of a window, ordered
     by row, column and channel.
     """
-    pixels = _materialise(x)
-    height = x.shape[1] - side + 1
-    width = x.shape[2] - side + 1
-    columns = [pixels[:, :, j : j + width : 2] for j in range(side)]
-    joined = jnp.concatenate(columns)
-    rows = [joined[:, i : i + height : 2] for i in range(side)]
+    pixels = _materialise(x)  # used `side` times below
+    # A window can begin at any of so many rows and columns; every second of them is taken.
+    first_rows = x.shape[1] - side + 1
+    first_columns = x.shape[2] - side + 1
+    columns = [pixels[:, :, j : j + first_columns : 2] for j in range(side)]
+    joined = jnp.concatenate(columns)  # (side * C, H, columns, B)
+    rows = [joined[:, i : i + first_rows : 2] for i in range(side)]
     return jnp.concatenate(rows)
 
 
@@ -227,16 +239,24 @@ def _cut_windows_forward(side: int, x: Array) -> tuple[Array, None]:
 
 
 def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
-    """Returns the gradient at the pixels (C, H, W, B), from `gradient` at the windows.
+    """Returns the gradient at the pixels that `_cut_windows` cuts, from the gradient at the windows.
 
-    A pixel's gradient is the sum of those of the windows that hold it. Adds whole rows, then whole columns:
-    on a CPU, a third of the time of XLA's own transpose. The second argument is what the forward pass saves,
-    which is nothing.
+    A pixel's gradient is the sum of those at its copies in the windows that hold it. Adds whole rows, then
+    whole columns: on a CPU, a third of the time of XLA's own transpose.
+
+    Args:
+      side: the side of a window in pixels.
+      _: what the forward pass saves, which is nothing.
+      gradient: (side * side * C, rows, columns, B), the gradient at the windows.
+
+    Returns:
+      The gradient at the pixels, (C, H, W, B).
     """
-    # A window's first axis is split into its rows, its columns and C.
-    pieces = gradient.reshape(side, side, -1, *gradient.shape[1:])
-    lines = _overlap_add(pieces)  # (columns of a window, C, H, columns of windows, B)
-    return (_materialise(_overlap_add(lines)),)
+    # The first axis is split into a window's rows, a window's columns, and C.
+    by_window = gradient.reshape(side, side, -1, *gradient.shape[1:])
+    by_column = _overlap_add(by_window)  # rows are added: (side, C, H, columns, B)
+    at_pixels = _overlap_add(by_column)  # columns are added: (C, H, W, B)
+    return (_materialise(at_pixels),)
 
 
 _cut_windows.defvjp(_cut_windows_forward, _cut_windows_backward)
@@ -244,6 +264,8 @@ _cut_windows.defvjp(_cut_windows_forward, _cut_windows_backward)
 
 def _overlap_add(pieces: Array) -> Array:
     """Adds up pieces that overlap along an axis: element i of piece j goes to place 2 i + j.
+
+    In windows at every second pixel, this is the place of pixel j of window i.
 
     Args:
       pieces: (number, a, b, length, ...), `number` pieces of `length` elements, which are arrays (a, b, ...).
@@ -253,11 +275,11 @@ def _overlap_add(pieces: Array) -> Array:
     """
     number = len(pieces)
     length = pieces.shape[3]
-    elements = jnp.moveaxis(pieces, 3, 1)
+    elements = jnp.moveaxis(pieces, 3, 1)  # (number, length, a, b, ...)
     sums = []
     for place in range(2 * length + number - 2):
         total: Any = 0
-        for piece in range(place % 2, number, 2):
+        for piece in range(place % 2, number, 2):  # those that make place - piece even
             index = (place - piece) // 2
             if 0 <= index < length:
                 total = total + elements[piece, index]
@@ -301,20 +323,24 @@ def _rectified_forward(products: Array, bias: Array) -> tuple[Array, tuple[Array
 
 
 def _rectified_backward(saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    """Returns the gradients at the products (4, features, n) and at the bias (features,).
+    """Returns the gradients at the two arguments of `_rectified_maxima`, the products and the bias.
 
-    Of the four products, those that are largest share the gradient equally.
+    If several of the four products are equal and largest, they share the gradient equally.
 
     Args:
       saved: (products, value) with value (features, n) = ReLU(maxima of the products + bias).
       gradient: (features, n), the gradient at `value`.
+
+    Returns:
+      The gradients at the products (4, features, n) and at the bias (features,).
     """
     products, value = saved
-    before_relu = jnp.where(value > 0, gradient, 0)
+    at_maxima = jnp.where(value > 0, gradient, 0)  # ReLU lets through what is above 0
     is_largest = products == _compute_largest(products)
-    share = before_relu / jnp.sum(is_largest, axis=0)
+    share = at_maxima / jnp.sum(is_largest, axis=0)
     at_products = jnp.where(is_largest, share, 0)
-    return at_products, jnp.sum(before_relu, axis=1)
+    at_bias = jnp.sum(at_maxima, axis=1)
+    return at_products, at_bias
 
 
 _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
@@ -324,8 +350,9 @@ _rectified_maxima.defvjp(_rectified_forward, _rectified_backward)
 def max_pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    Of equal pixels, the left and then the upper gets the gradient. The gradient is computed by selecting, not
-    by scattering.
+    The gradient at a maximum goes to a single pixel: of equal pixels to the left, then to the upper.
+    `_max_pool_backward` computes it by comparing pixels; that of flax.linen.max_pool is scattered, which is
+    slower.
     """
     maxima: Array = jax.lax.platform_dependent(x, cpu=_pool_in_halves, default=_pool)
     return maxima
@@ -390,13 +417,16 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
     equals, the left, then the upper, is chosen. A single expression does it for all pixels.
     """
     *leading_axes, height, width = x.shape
+    # Of the last four axes, the second is a pixel's row in its square and the last its column there.
     squares = x.reshape(*leading_axes, height // 2, 2, width // 2, 2)
     column_maxima = squares.max(-3, keepdims=True)
-    from_left = column_maxima[..., :1] >= column_maxima[..., 1:]
-    from_upper = squares[..., :1, :, :] >= squares[..., 1:, :, :]
+    choose_left = column_maxima[..., :1] >= column_maxima[..., 1:]  # (..., H / 2, 1, W / 2, 1)
+    upper = squares[..., :1, :, :]
+    lower = squares[..., 1:, :, :]
+    choose_upper = upper >= lower  # in each column: (..., H / 2, 1, W / 2, 2)
     is_first = jnp.arange(2) == 0  # of a square's two columns the left, of its two rows the upper
-    in_chosen_column = is_first == from_left
-    in_chosen_row = is_first[:, None, None] == from_upper
+    in_chosen_column = is_first == choose_left
+    in_chosen_row = is_first[:, None, None] == choose_upper
     is_chosen = in_chosen_column & in_chosen_row
     by_square = gradient[..., :, None, :, None]  # the same for all four pixels of a square
     return jnp.where(is_chosen, by_square, 0).reshape(x.shape)
@@ -412,10 +442,12 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
     """
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
-    pair = jnp.stack([first, second], axis=axis % value.ndim + 1)
+    # The pair gets an axis of its own right after `axis`; the two axes are then joined.
+    pair_axis = axis % value.ndim + 1  # counted from the start
+    pairs = jnp.stack([first, second], axis=pair_axis)
     shape = list(value.shape)
     shape[axis] *= 2
-    return pair.reshape(shape)
+    return pairs.reshape(shape)
 
 
 max_pool.defvjp(_max_pool_forward, _max_pool_backward)
@@ -456,7 +488,8 @@ def normalised(
 
     Args:
       pixels: (..., C) uint8.
-      mean: the mean of the pixels on [0, 1], one for all or one for each channel.
+      mean: the mean of the pixels, scaled to [0, 1]: a number for all channels, or a tuple with each
+        channel's.
       deviation: their standard deviation, likewise.
     """
     scaled = pixels.astype(jnp.float32) / 255

@@ -34,7 +34,7 @@ class LSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the outputs (T, units) of inputs (T, d)."""
+        """Returns the outputs (T, units) at T positions, from inputs (T, d)."""
         width = 4 * self.units  # of the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
@@ -42,11 +42,19 @@ class LSTM(nn.Module):
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
         recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
         bias = self.param("bias", _initialise_bias, (width,))
-        if self.two_biases:
+        if self.two_biases:  # as in PyTorch; the layer uses their sum
             bias = bias + self.param("recurrent_bias", zeros, (width,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
-            """Advances (hidden, cell), each (units,), by a position, given its input's product (4 units,)."""
+            """Advances the state by a position, by the equations of an LSTM cell.
+
+            Args:
+              state: (hidden, cell), each (units,).
+              product: (4 units,), the position's input times the kernel, with the bias.
+
+            Returns:
+              The next state, and the output at this position, which is the next hidden (units,).
+            """
             hidden, cell = state
             gates = product + hidden @ recurrent_kernel
             input_gate, forget_gate, candidate, output_gate = jnp.split(gates, 4)
@@ -115,7 +123,7 @@ class TextClassifier(nn.Module):
         """Returns the logits (classes,) of a text of token numbers (T,)."""
         embed = nn.Embed(self.vocabulary, self.embedding)
         x = embed(numbers.astype(jnp.int32))
-        for _ in range(2):
+        for _ in range(2):  # two layers, with PyTorch's two biases
             x = LSTM(self.units, two_biases=True)(x)
         return nn.Dense(self.classes)(x[-1])  # from the output at the last position
 
@@ -146,8 +154,8 @@ def word_lstm() -> Model:
     It has an embedding of 96, an LSTM of 670, and dense layers of 96 and 10,004.
     """
     module = LanguageModel(tff.VOCABULARY, embedding=96, units=670, layers=1, projection=96)
-    sentence = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)
-    return flat_model(module, sentence, next_token_loss(tff.PADDING))
+    example = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
+    return flat_model(module, example, next_token_loss(tff.PADDING))
 
 
 def character_lstm() -> Model:
@@ -156,8 +164,8 @@ def character_lstm() -> Model:
     It has an embedding of 8, two LSTMs of 256 and a dense layer of 90.
     """
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
-    text = jnp.zeros(shakespeare.LENGTH, jnp.uint8)
-    return flat_model(module, text, next_token_loss(shakespeare.PADDING))
+    example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
+    return flat_model(module, example, next_token_loss(shakespeare.PADDING))
 
 
 def tweet_lstm() -> Model:
@@ -166,8 +174,8 @@ def tweet_lstm() -> Model:
     It has an embedding of 300 and two LSTMs of 100.
     """
     module = TextClassifier(leaf.SENT140_VOCABULARY, embedding=300, units=100, classes=2)
-    tweet = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)
-    return flat_model(module, tweet, cross_entropy)
+    example = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)  # only its shape and type matter
+    return flat_model(module, example, cross_entropy)
 
 
 def play_lstm() -> Model:
@@ -178,5 +186,5 @@ def play_lstm() -> Model:
     """
     characters = len(leaf.SHAKESPEARE_CHARACTERS)
     module = TextClassifier(characters, embedding=8, units=256, classes=characters)
-    text = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)
-    return flat_model(module, text, cross_entropy)
+    example = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)  # only its shape and type matter
+    return flat_model(module, example, cross_entropy)

@@ -36,14 +36,16 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
 def soft_text(model: Model, classes: int) -> SoftLoss:
     """Makes a loss function for texts whose tokens are mixtures and whose label is random.
 
+    A mixture is a vector of weights over the V tokens of the vocabulary. The model reads it, in place of a
+    single token, as the weighted sum of the tokens' embeddings.
+
     Args:
       model: a model whose module begins with a single nn.Embed of V rows.
       classes: the number of classes.
 
     Returns:
       loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the expectation of the criterion over a
-      label with these probabilities. Each row of the mixtures weights the V tokens at one position; the
-      module reads the mixture of their embeddings there.
+      label with these probabilities. Row t of the mixtures is the mixture at position t of the text.
     """
     return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
 
@@ -51,17 +53,20 @@ def soft_text(model: Model, classes: int) -> SoftLoss:
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     """Makes the next-token loss function for texts whose tokens are mixtures.
 
+    A mixture is a vector of weights over the V tokens of the vocabulary. The model reads it, in place of a
+    single token, as the weighted sum of the tokens' embeddings.
+
     Args:
       model: a model whose module begins with a single nn.Embed of V rows and gives logits (T, V).
 
     Returns:
-      loss(theta (p,), mixtures (T + 1, V)): the mean cross entropy, over T positions, between the next
-      mixture and the predicted token. The module reads the first T mixtures of embeddings and predicts the
-      last T mixtures. Where every mixture is a single token, this is the usual next-token loss.
+      loss(theta (p,), mixtures (T + 1, V)): the module reads mixtures 1 to T and predicts, at each position,
+      the next mixture. The loss is the cross entropy of the prediction against the next mixture, averaged
+      over the T positions. Where every mixture is a single token, this is the usual next-token loss.
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
-        """Returns the mean cross entropy of predicting each mixture (V,) from those before it."""
+        """Returns the mean cross entropy of predicting each of mixtures (T + 1, V) from those before it."""
         logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
         following = mixtures[1:]  # (T, V), the mixtures to predict
         log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)

@@ -14,19 +14,23 @@ def by_name(
     source: str,
     checksum: str | None = None,
 ) -> Clients:
-    """Joins clients' examples, sorted by the clients' names.
+    """Joins the examples of several clients to a single data set, client after client.
+
+    Clients are numbered from 0 in the order of their names; the names themselves are dropped.
 
     Args:
       parts: (features (n, ...), labels (n, ...)) of each client, by the client's name.
       source: a line that says where the examples came from.
-      checksum: the data's checksum; by default that of features, labels and counts.
+      checksum: the data's checksum; by default that of the joined features and labels and the clients'
+        numbers of examples.
 
     Raises:
       InputError: there are no clients, or a client has no examples.
     """
     require(parts, f"{source} holds no clients: name a file that has some")
     names = sorted(parts)
-    features_by_client, labels_by_client = zip(*[parts[name] for name in names], strict=True)
+    examples = [parts[name] for name in names]
+    features_by_client, labels_by_client = zip(*examples, strict=True)
     counts = np.array([len(labels) for labels in labels_by_client], np.int32)
     emptiest = names[counts.argmin()]
     require(counts.all(), f"client {emptiest!r} of {source} has no examples: leave it out")
@@ -39,11 +43,14 @@ def by_name(
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
-    """Deals a data set's examples to clients 0 to M - 1; a client's examples keep their order.
+    """Returns a data set's examples as those of clients, given the client that each example belongs to.
+
+    A client's examples stay in the data set's order.
 
     Args:
       dataset: a data set of N examples.
-      owners: (N,), the client to whom each example belongs.
+      owners: (N,), the number of the client, from 0, to whom each example belongs. The largest number sets
+        how many clients there are.
 
     Raises:
       InputError: there are no examples, or a client has none.
@@ -52,6 +59,7 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     counts = np.bincount(owners).astype(np.int32)
     message = f"client {counts.argmin()} of {len(counts)} has no examples: take fewer clients"
     require(counts.all(), message)
+    # Client after client; stable, to keep the data set's order within a client.
     order = np.argsort(owners, kind="stable")
     return Clients(
         dataset.features[order],
@@ -96,15 +104,15 @@ def one_each(dataset: Dataset) -> Clients:
 
 
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
-    """Deals a classification data set to clients that prefer classes (Hsu, Qi and Brown, 2019).
+    """Deals a classification data set to clients at random, with unequal shares of each class.
 
-    For each class, the proportions of the M clients are drawn from a symmetric Dirichlet(alpha), and the
-    class's examples are shuffled and divided accordingly. As alpha grows, all clients get nearly equally many
-    of each class; as it falls, a class goes to few clients.
+    For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution (Hsu,
+    Qi and Brown, 2019), and the class's examples are shuffled and divided accordingly. As alpha grows, all
+    clients get nearly equally many examples of each class; as it falls, a class goes to few clients.
 
-    The clients' sizes differ too. Their mean is N / M; where the classes are of equal size, their standard
-    deviation is about N / M sqrt((M - 1) / (1 + M alpha) / classes). Where a client gets no example, all
-    proportions are drawn again.
+    The clients' numbers of examples differ too. Their mean is N / M. Where the classes are of equal size,
+    their standard deviation is about (N / M) sqrt((M - 1) / (classes (1 + M alpha))). Where a client gets no
+    example, all shares are drawn again.
 
     Args:
       dataset: a data set of N examples, with whole numbers as labels.
@@ -121,7 +129,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
     )
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
-    for _ in range(100):
+    for _ in range(100):  # not forever: with a small alpha, some client nearly always gets none
         owners = _draw_owners(generator, dataset.labels, clients, alpha)
         if len(np.unique(owners)) == clients:
             return dealt(dataset, owners)
@@ -136,20 +144,24 @@ def _draw_owners(
     clients: int,
     alpha: float,
 ) -> NDArray[np.int64]:
-    """Draws the client (N,) that gets each example, class by class; some clients may get none.
+    """Draws which client gets each example, class by class; some clients may get none.
 
     Args:
       generator: the generator of all draws.
       labels: (N,), the examples' classes.
       clients: M, the number of clients.
       alpha: the parameter of the symmetric Dirichlet distribution of the clients' shares of a class.
+
+    Returns:
+      (N,), the number of each example's client, from 0 to M - 1.
     """
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
-        proportions = generator.dirichlet(np.full(clients, alpha))
-        # Client j gets the shuffled rows from cut j - 1 up to cut j. Cuts are rounded; the last client needs
-        # no cut, and gets all that remain.
-        cuts = np.floor(np.cumsum(proportions) * len(rows) + 0.5)
-        owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
+        shares = generator.dirichlet(np.full(clients, alpha))
+        # The shuffled rows are cut into a piece for each client: a row's client is the number of cuts at or
+        # before the row's place. The last cut is dropped, so that the last client gets all that remain.
+        cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
+        places = np.arange(len(rows))
+        owners[rows] = np.searchsorted(cuts[:-1], places, side="right")
     return owners

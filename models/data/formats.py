@@ -60,8 +60,12 @@ def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 
     Reads the archive in one pass, because going back in a compressed archive means decompressing it again.
 
+    Args:
+      archive: the archive's bytes.
+      names: the files' paths within the archive.
+
     Raises:
-      InputError: a file is missing or larger than LARGEST_MEMBER.
+      InputError: a file is missing, or has more than LARGEST_MEMBER bytes and could fill the memory.
     """
     contents = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
@@ -76,7 +80,8 @@ def read_tar_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
             contents[member.name] = handle.read()
 
     missing = [name for name in names if name not in contents]
-    require(not missing, f"the archive holds no {', '.join(missing[:1])}")
+    first_missing = "".join(missing[:1])  # empty if none is missing
+    require(not missing, f"the archive holds no {first_missing}")
     return contents
 
 
@@ -89,7 +94,7 @@ def read_zip_member(archive: bytes, name: str) -> bytes:
 def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]:
     """Returns the contents of some files of a Debian package, by their paths.
 
-    A package is an ar archive whose member data.tar.* holds all files (deb(5)).
+    A package is an ar archive with a member data.tar, data.tar.gz or similar, which holds all files (deb(5)).
 
     Args:
       archive: the package's bytes.
@@ -103,12 +108,14 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
         if name.startswith("data.tar"):
             tars[name] = content
     require(len(tars) == 1, "it is no Debian package: it holds no data.tar")
-    ((name, content),) = tars.items()
+    name, content = next(iter(tars.items()))
 
+    # Some packages compress it as .zst, which not every Python's tarfile reads.
     message = (
         f"its {name} is not read here: unpack it with dpkg-deb -x and name the folder of its files"
     )
     require(name.endswith((".tar", ".gz", ".xz", ".bz2")), message)
+    # Paths in it begin with ./
     members = read_tar_members(content, [f"./{path}" for path in names])
     return {path: members[f"./{path}"] for path in names}
 
@@ -116,7 +123,8 @@ def read_deb_members(archive: bytes, names: Collection[str]) -> dict[str, bytes]
 def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
     """Yields (name, content) of the files of an ar archive (ar(5)); raises InputError if it is torn.
 
-    A header has 60 bytes, its size field at bytes 48 to 57; contents begin at even bytes.
+    Each file has a header of 60 bytes and then its content. Bytes 0 to 15 of the header are the file's name,
+    bytes 48 to 57 the content's size in decimal digits; the last two are a backquote and a line break.
     """
     require(
         archive.startswith(b"!<arch>\n"), "it is no Debian package: it does not begin with !<arch>"
@@ -133,7 +141,7 @@ def _read_ar_members(archive: bytes) -> Iterator[tuple[str, bytes]]:
         require(len(content) == size, torn)
         # A name has 16 bytes, filled up with spaces; some writers of archives end it with a slash.
         yield header[:16].decode("ascii").rstrip(" /"), content
-        start += 60 + size + size % 2
+        start += 60 + size + size % 2  # the next header begins at an even byte
 
 
 def read_idx(content: bytes) -> np.ndarray:
@@ -146,13 +154,13 @@ def read_idx(content: bytes) -> np.ndarray:
       InputError: the content is not in that form.
     """
     is_idx = len(content) >= 4 and content[:3] == b"\0\0\x08"
-    has_shape = is_idx and len(content) >= 4 + 4 * content[3]
+    has_shape = is_idx and len(content) >= 4 + 4 * content[3]  # byte 3 is the number of axes
     beginning = content[:4].hex(" ") or "nothing"
     require(has_shape, f"it begins with {beginning}, not as an idx file of bytes")
 
-    start = 4 + 4 * content[3]
+    start = 4 + 4 * content[3]  # of the values
     shape = tuple(np.frombuffer(content[4:start], ">u4").tolist())
-    expected_size = int(np.prod(shape, dtype=object))
+    expected_size = int(np.prod(shape, dtype=object))  # Python's integers, which cannot overflow
     size = len(content) - start
     require(
         size == expected_size,
@@ -165,7 +173,7 @@ def gunzip(content: bytes) -> bytes:
     """Unpacks a gzip file; raises InputError if it is torn or over LARGEST_MEMBER bytes."""
     try:
         with gzip.open(io.BytesIO(content)) as handle:
-            unpacked = handle.read(LARGEST_MEMBER + 1)
+            unpacked = handle.read(LARGEST_MEMBER + 1)  # a byte too many shows that it is larger
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"it is no whole gzip file ({error})") from None
     require(len(unpacked) <= LARGEST_MEMBER, f"it unpacks to more than {LARGEST_MEMBER} bytes")

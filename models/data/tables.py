@@ -83,9 +83,9 @@ def load_prices(
 ) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
-    Features are standardised. Rows longer than PRICES_NORM are shortened to it, and all rows are then divided
-    by it, so that no row is longer than 1. Without the shortening, which concerns 3.5% of the rows, the
-    longest row would decide how far all others shrink.
+    Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, and all rows are
+    divided by it, so that no row's norm is above 1. Without the shortening, which concerns 3.5% of the rows,
+    the longest row would decide how far all others shrink.
 
     Args:
       file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
@@ -101,7 +101,8 @@ def load_prices(
     loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
-    # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1.
+    # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1. The
+    # factor a little below 1 has them stay so when they are rounded to float32.
     shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
     prices = _standardise(loaded.arrays[TARGET])
     return Dataset(shortened.astype(np.float32), prices, loaded.source, loaded.checksum)
@@ -157,6 +158,7 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     except (TypeError, ValueError):
         raise InputError(no_numbers) from None
     require(values.ndim == 1 and len(values) > 1, f"column {name} has fewer than 2 rows")
+    # The limit is far above any real value; a comparison with a NaN is false, too.
     require((abs(values) <= 1e15).all(), f"column {name} has a NaN, infinite or huge value")
     single_precision = values.astype("<f4")
     require(np.ptp(single_precision) > 0, f"column {name} is constant")

@@ -49,9 +49,9 @@ def load_emnist(
     test: bool = False,
     clients: int | None = None,
 ) -> Clients:
-    """Loads handwritten characters of 3,400 writers.
+    """Loads EMNIST, handwritten characters and their classes; each of its 3,400 writers is a client.
 
-    They are from Caldas et al. (2018) and Reddi et al. (2020).
+    The data set is that of Caldas et al. (2018) and Reddi et al. (2020).
 
     Args:
       file: the path of emnist_all.sqlite, unpacked.
@@ -90,7 +90,9 @@ def load_stackoverflow(
     clients: int | None = None,
     sentences: int = 128,
 ) -> Clients:
-    """Loads sentences of 342,477 users, with the next word as each word's label (Reddi et al., 2020).
+    """Loads Stack Overflow, sentences of 342,477 users, with the next word as each word's label.
+
+    Each user is a client (Reddi et al., 2020).
 
     The first 10,000 words of the published word counts have the numbers 1 to 10,000; all others are UNKNOWN.
     A sentence becomes the tokens BEGIN, its words, END. The features (20,) are its first 20 tokens, the
@@ -112,7 +114,7 @@ def load_stackoverflow(
     require(sentences >= 1, f"`sentences={sentences}`: give at least 1")
     require(clients is None or clients >= 1, f"`clients={clients}`: give at least 1")
     numbers: dict[str, int] = {}
-    if file is not None:
+    if file is not None:  # without a file, `_load_clients` raises the error that says which to name
         numbers = _read_word_numbers(Path(str(file)).expanduser().with_name(COUNTS))
     parse = partial(_parse_sentence, numbers)
     return _load_clients(file, "train", parse, STACKOVERFLOW_PUBLISHED, clients, sentences)
@@ -185,7 +187,8 @@ def _load_clients(
     is_packed = path.suffix in (".lzma", ".xz")
     require(not is_packed, f"`data_file={file}` is packed: unpack it with xz and name the file")
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as database:
+        read_only = f"{path.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(read_only, uri=True)) as database:
             examples_by_client = _read_clients(database, split, parse, clients, examples)
     except (sqlite3.Error, KeyError, ValueError, IndexError) as error:
         reason = type(error).__name__
@@ -210,8 +213,8 @@ def _read_clients(
 ) -> dict[str, list[Example]]:
     """Returns the examples of a split's clients, by the client's name.
 
-    Reads client by client, since Stack Overflow's file is too large for memory. Raises ValueError where there
-    is no such split.
+    Queries client by client, so that of a file larger than memory, such as Stack Overflow's, only the
+    examples within the limits are read. Raises ValueError where there is no such split.
 
     Args:
       database: a database in TensorFlow Federated's form, with the tables client_metadata and examples.
@@ -239,7 +242,8 @@ def _read_clients(
     for name in names:
         by_client[name] = []
         for (message,) in database.execute(query, (split, name, most_examples)):
-            by_client[name].append(parse(parse_example(message)))
+            features = parse_example(message)
+            by_client[name].append(parse(features))
     return by_client
 
 

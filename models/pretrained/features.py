@@ -58,7 +58,9 @@ def frozen_features(
     input_size: int | None = None,
     cache_dir: str | None = None,
 ) -> Dataset:
-    """Returns the outputs of a frozen network for the training images; they are computed once and stored.
+    """Returns a frozen network's outputs for training images, as features of a data set.
+
+    They are computed once and stored.
 
     Args:
       body: the frozen network, up to its last layer.
@@ -84,6 +86,7 @@ def frozen_features(
     loaded = body.load(weights)
     images = load_images()
 
+    # The file's name depends on all that decides the features, so that none are read for another network.
     key = _digest(body.name, loaded.checksum, images.checksum, str(size))
     path = cache_folder(cache_dir) / f"{body.name}-{size}-{key[:16]}.npz"
     source = f"{body.name} features at {size} x {size} (weights: {loaded.source}; images: {images.source})"
@@ -102,9 +105,9 @@ def frozen_features(
 def normalise_images(images: Array, size: int) -> Array:
     """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), as networks for ImageNet take them.
 
-    Pixels are scaled to [0, 1]; resized bilinearly to side S, `size`, with half-pixel centres and, where S is
-    below H, antialiasing; and standardised by ImageNet's mean and deviation. As in torchvision's resizing of
-    float tensors, nothing is rounded to bytes.
+    Pixels are scaled to [0, 1], and images resized bilinearly, with half-pixel centres, to S = `size` pixels
+    a side; where S is below H, with antialiasing. Then each channel is standardised by ImageNet's mean and
+    deviation. As in torchvision's resizing of float tensors, nothing is rounded to bytes.
     """
     x = images.astype(jnp.float32) / 255
     x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)

@@ -63,9 +63,13 @@ _TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1
 
 
 def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    """Yields (stride, layers) of each inverted residual block, from the first to the last."""
-    index = 1  # in torchvision's `features`, of which the first convolution is 0
-    channels = STEM_CHANNELS
+    """Yields the stride and the layers of each inverted residual block, from the first to the last.
+
+    Each row of BLOCKS is a series of blocks, of which only the first may have a stride above 1.
+    """
+    index = 1  # of the block in torchvision's `features`, where the first convolution has index 0
+    channels = STEM_CHANNELS  # of the block's input
+    # A block widens its input `expansion` times and has `features` output channels.
     for expansion, features, repeats, first_stride in BLOCKS:
         for repeat in range(repeats):
             stride = first_stride if repeat == 0 else 1
@@ -78,18 +82,20 @@ def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[
     """Returns a block's layers: an expansion if the block widens, a depthwise convolution, a projection.
 
     Args:
-      index: The block's index in torchvision's `features`.
-      channels: The number of channels of the block's input.
-      hidden: The number of channels of the depthwise convolution.
-      features: The number of channels of the block's output.
+      index: the block's index in torchvision's `features`.
+      channels: the number of channels of the block's input.
+      hidden: the number of channels of the depthwise convolution.
+      features: the number of channels of the block's output.
     """
-    # torchvision nests a convolution before an activation with its norm ("0.0", "0.1"); the projection, which
-    # has no activation, and its norm stand side by side.
+    # A layer has torchvision's names of its convolution and of its batch norm. Where an activation follows,
+    # these are 0 and 1 within a module of their own, such as "0.0" and "0.1". No activation follows the
+    # projection; it and its norm are modules of the block itself, "1" and "2", or after an expansion "2"
+    # and "3".
     name = f"features.{index}.conv"
     layers = []
     if hidden > channels:
         layers.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
-    place = len(layers)  # in torchvision's block: 1 after an expansion, else 0
+    place = len(layers)  # of the depthwise convolution's module: 1 after an expansion, else 0
     layers.append(_Layer(f"{name}.{place}.0", f"{name}.{place}.1", (hidden, 1, 3, 3)))
     layers.append(_Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", (features, hidden, 1, 1)))
     return tuple(layers)
@@ -153,8 +159,15 @@ def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
     """Returns a convolution with its batch norm folded in.
 
     The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. So
-    the kernel becomes kernel * scale, and the bias shift - mean * scale. The kernel's axes (height, width,
-    in) of length 1 are dropped.
+    the kernel becomes kernel * scale, and the bias shift - mean * scale.
+
+    Args:
+      arrays: torchvision's tensors, by name.
+      layer: the names of the convolution and of its norm.
+
+    Returns:
+      The kernel and the bias. Of the kernel's axes (height, width, in, out), all but the last are dropped
+      where their length is 1: a 1x1 kernel becomes a matrix (in, out), a depthwise kernel (3, 3, out).
     """
     weight = arrays[f"{layer.norm}.weight"].astype(float)
     shift = arrays[f"{layer.norm}.bias"].astype(float)
@@ -162,7 +175,7 @@ def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
     variance = arrays[f"{layer.norm}.running_var"].astype(float)
     scale = weight / np.sqrt(variance + 1e-5)
     bias = shift - mean * scale
-    # From torchvision's axes (out, in, height, width) to (height, width, in, out).
+    # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
     kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
     axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
     return _FoldedLayer(kernel.squeeze(axes_of_1).astype(np.float32), bias.astype(np.float32))

@@ -58,7 +58,7 @@ def read_weights(content: bytes) -> Arrays:
     """Reads the tensors of a safetensors file, or of a state dict that torch before 1.6 saved, by name.
 
     Raises:
-      InputError: it is torn, foreign, or holds anything but tensors under names.
+      InputError: the content is in neither format, is torn, or holds something other than tensors by name.
     """
     if content.startswith(_LEGACY_START):
         return _read_as(_read_legacy, content, "a torch state dict in the older format")
@@ -128,8 +128,15 @@ def _read_legacy(content: bytes) -> Arrays:
     """Reads the tensors of a file in torch's format before 1.6, by name.
 
     The file holds five pickles: a magic number, the protocol's number, facts about the writing machine, the
-    state dict and the storages' keys. For each storage follow its number of elements, in 8 bytes, and its
-    raw bytes.
+    state dict and the keys of the storages, which are the buffers that hold the tensors' elements. Then comes
+    each storage: its number of elements, in 8 bytes, and its raw bytes.
+
+    `_Unpickler` refuses all that a pickle could run. It only makes the tensors' descriptions: shape, type and
+    storage.
+
+    Raises:
+      InputError: the file is of another version or big-endian, a storage has a wrong size, or an entry of the
+        state dict is no tensor. A torn file may raise any other exception.
     """
     file = io.BytesIO(content)
     magic = _Unpickler(file).load()
@@ -143,6 +150,8 @@ def _read_legacy(content: bytes) -> Arrays:
     unpickler = _Unpickler(file)
     state = unpickler.load()
     require(isinstance(state, _StateDict), f"it holds a {type(state).__name__}: {CONVERT}")
+
+    # The raw bytes follow in the order of the keys.
     keys = _Unpickler(file).load()
     buffers = {}
     for key in keys:
@@ -164,13 +173,22 @@ def _read_legacy(content: bytes) -> Arrays:
 
 
 def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
-    """Makes a tensor from the arguments with which a pickle calls torch's _rebuild_tensor_v2.
+    """Makes a tensor in place of torch's _rebuild_tensor_v2, which a pickle calls for each tensor.
 
-    Raises InputError for a tensor that is only a part of its storage, or whose numbers lie there in another
-    order than that of its rows, as a transposed tensor's do.
+    Args:
+      storage: the buffer that holds the tensor's elements.
+      offset: the tensor's first element in the storage.
+      shape: the tensor's shape.
+      strides: for each axis, how many elements further in the storage its next entry lies.
+      *_: facts for training, which are not needed.
+
+    Raises:
+      InputError: the tensor is only a part of its storage, or its elements are not in C order there, as in a
+        transposed tensor.
     """
     is_whole = isinstance(storage, _Storage) and offset == 0 and np.prod(shape) == storage.size
     require(is_whole, f"a tensor is a part of its storage: {CONVERT}")
+    # In C order, the stride of an axis is the product of the lengths of the axes after it.
     step = 1
     for size, stride in reversed(list(zip(shape, strides, strict=True))):
         # The stride of an axis of a single entry is never used.
@@ -199,7 +217,11 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[str, _Storage] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Returns what a pickle's name refers to; raises InputError for a name that is not permitted."""
+        """Returns what a name in the pickle stands for, if the name is permitted; else raises InputError.
+
+        `pickle` calls this for every function or class that a pickle names. Calling any other than those in
+        _NAMES could run any code.
+        """
         require(
             (module, name) in _NAMES,
             f"it names {module}.{name}, which is not read here: {CONVERT}",
@@ -209,9 +231,12 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> _Storage:
         """Returns the storage to which an identifier in the pickle refers.
 
+        `pickle` calls this for every reference to something outside the pickle. The storage, a description
+        without bytes, is also put into `storages`.
+
         Args:
-          pid: ("storage", type, key, device, size). A sixth entry, which says of which other storage this one
-            is a part, has to be None.
+          pid: ("storage", type, key, device, number of elements). If there is a sixth entry, it has to be
+            None: any other marks a part of another storage.
 
         Raises:
           InputError: the identifier is of another form, or the storage's type is not read here.
