@@ -106,6 +106,10 @@ class Stretch(NamedTuple):
     derivative: float
 
 
+# The vector-Jacobian product of d at a model, w (p,) -> (H'w,), as `jax.vjp` returns it.
+_PullBack = Callable[[Array], tuple[Array]]
+
+
 class StepMap(NamedTuple):
     """The compiled functions of a step without canaries and noise, phi(theta) = theta - eta d(theta).
 
@@ -113,7 +117,9 @@ class StepMap(NamedTuple):
 
     Attributes:
       descend: (theta (p,), batch) -> d(theta), (p,): the mean clipped gradient plus the weight decay's term.
-      stretch: (theta (p,), batch, v (p,)) -> (J'J - I) v / eta, (p,).
+      linearise: (theta (p,), batch) -> w (p,) -> (H'w,), where H is the Jacobian of d at theta: what products
+        with H have in common is computed once.
+      stretch: (the function that `linearise` returns, v (p,)) -> (J'J - I) v / eta, (p,).
       matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest stretch less 1 that a climb from
         each start reaches, (n,), over u of that length, and the directions of these u, of any length, (n, p).
@@ -125,7 +131,8 @@ class StepMap(NamedTuple):
     """
 
     descend: Callable[[Array, Batch], Array]
-    stretch: Callable[[Array, Batch, Array], Array]
+    linearise: Callable[[Array, Batch], _PullBack]
+    stretch: Callable[[_PullBack, Array], Array]
     matrix: Callable[[Array, Batch], Array]
     search: Callable[[Array, Batch, Array, Array], tuple[Array, Array]]
     walk: Callable[[Array, Batch, Array, Array], Array]
@@ -157,7 +164,8 @@ class _Functions(NamedTuple):
     """The functions of a `StepMap`, compiled for any `_Scale`, which is their first argument."""
 
     descend: _Descend
-    stretch: Callable[[_Scale, Array, Batch, Array], Array]
+    linearise: Callable[[_Scale, Array, Batch], _PullBack]
+    stretch: Callable[[_Scale, _PullBack, Array], Array]
     matrix: Callable[[_Scale, Array, Batch], Array]
     search: _Search
     walk: _Walk
@@ -190,6 +198,7 @@ def make_step_map(
     functions = _COMPILED.get(key, lambda: _make_functions(clipped_sum, rounds))
     return StepMap(
         descend=partial(functions.descend, scale),
+        linearise=partial(functions.linearise, scale),
         stretch=partial(functions.stretch, scale),
         matrix=partial(functions.matrix, scale),
         search=partial(functions.search, scale),
@@ -214,20 +223,27 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         """Returns d(theta), (p,), by which the step descends: theta - eta d(theta)."""
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
-    def stretch(scale: _Scale, theta: Array, batch: Batch, v: Array) -> Array:
-        """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is eta H'H v - H v - H'v."""
-        products = _make_products(descend, scale, theta, batch)
-        pushed = products.push_forward(v)
-        return scale.rate * products.pull_back(pushed) - pushed - products.pull_back(v)
+    def linearise(scale: _Scale, theta: Array, batch: Batch) -> _PullBack:
+        """Returns w -> (H'w,), the vector-Jacobian product of d at theta."""
+        pull_back: _PullBack
+        _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), theta)
+        return pull_back
+
+    def stretch(scale: _Scale, pull_back: _PullBack, v: Array) -> Array:
+        """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is H'(eta H v - v) - H v."""
+        pushed = _push_forward(pull_back, v)
+        return pull_back(scale.rate * pushed - v)[0] - pushed
 
     def matrix(scale: _Scale, theta: Array, batch: Batch) -> Array:
         """Returns (J'J - I) / eta, (p, p), by a product with each unit vector; exactly symmetric."""
+        pull_back = linearise(scale, theta, batch)
         units = jnp.eye(theta.size, dtype=theta.dtype)
-        products = jax.vmap(lambda unit: stretch(scale, theta, batch, unit))(units)
+        products = jax.vmap(lambda unit: stretch(scale, pull_back, unit))(units)
         return (products + products.T) / 2
 
     return _Functions(
         descend=jax.jit(descend),
+        linearise=jax.jit(linearise),
         stretch=jax.jit(stretch),
         matrix=jax.jit(matrix),
         search=jax.jit(_make_search(descend, rounds)),
@@ -236,35 +252,16 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
     )
 
 
-class _Products(NamedTuple):
-    """Products with H, the Jacobian of d at a model: v (p,) -> H v, and w (p,) -> H'w."""
+def _push_forward(pull_back: _PullBack, v: Array) -> Array:
+    """Returns H v, (p,), from the function w -> (H'w,).
 
-    push_forward: Callable[[Array], Array]
-    pull_back: Callable[[Array], Array]
-
-
-def _make_products(descend: _Descend, scale: _Scale, theta: Array, batch: Batch) -> _Products:
-    """Returns v -> H v and w -> H'w, where H is the Jacobian of `descend` at theta.
-
-    H'w is the vector-Jacobian product. It is linear in w, so that its own vector-Jacobian product is H v.
-    (`jax.jvp` would be simpler, but layers with a backward pass of their own have no forward derivative.)
+    H'w is linear in w, so that its own vector-Jacobian product is H v. (`jax.jvp` would be simpler, but
+    layers with a backward pass of their own have no forward derivative.)
     """
-    _, pull = jax.vjp(lambda model: descend(scale, model, batch), theta)
-
-    def pull_back(w: Array) -> Array:
-        """Returns H'w, (p,)."""
-        pulled: Array = pull(w)[0]
-        return pulled
-
     # A linear function has the same derivative everywhere: at 0 will do.
-    _, transpose = jax.vjp(pull_back, jnp.zeros_like(theta))
-
-    def push_forward(v: Array) -> Array:
-        """Returns H v, (p,)."""
-        pushed: Array = transpose(v)[0]
-        return pushed
-
-    return _Products(push_forward, pull_back)
+    _, transpose = jax.vjp(lambda w: pull_back(w)[0], jnp.zeros_like(v))
+    pushed: Array = transpose(v)[0]
+    return pushed
 
 
 def _make_search(descend: _Descend, rounds: int) -> _Search:
@@ -397,8 +394,8 @@ def _make_slopes(descend: _Descend) -> _Walk:
         def measure(position: Array) -> Array:
             """Returns |J unit| - 1 at a position; J unit = unit - eta H unit."""
             there = theta + position * unit
-            products = _make_products(descend, scale, there, batch)
-            return _measure_stretch(unit, -scale.rate * products.push_forward(unit))
+            _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), there)
+            return _measure_stretch(unit, -scale.rate * _push_forward(pull_back, unit))
 
         gains: Array = jax.lax.map(measure, positions)
         return gains
@@ -473,9 +470,11 @@ def largest_expansion(
     if start is None:
         start = np.random.default_rng(0).normal(size=p)
 
+    pull_back = step.linearise(theta, batch)
+
     def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns (J'J - I) v / eta, for ARPACK in float64."""
-        product = step.stretch(theta, batch, jnp.asarray(v.reshape(p), jnp.float32))
+        product = step.stretch(pull_back, jnp.asarray(np.float32(v.reshape(p))))
         return np.asarray(product, np.float64)
 
     operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
