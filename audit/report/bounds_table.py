@@ -399,10 +399,14 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     if verdict(conclusion).kind == VIOLATED:
         return ""
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-    if conclusion.composition is not None:
-        advice = "take fewer insertions or a larger sigma to look for bugs"
-    else:  # only scores and a claim are given: the reader may train nothing, but can ask for other scores
+    if conclusion.composition is None:
+        # Only scores and a claim are given: the reader may train nothing, but can ask for other scores.
         advice = f"ask for {name_better_scores(conclusion)}"
+    elif most <= 0:
+        # No upper bound is below what so few runs can prove.
+        advice = "train more runs"
+    else:
+        advice = "take fewer insertions or a larger sigma to look for bugs"
     return (
         f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict "
         f"the {upper.name} {at_most(upper.epsilon)}: {advice}"

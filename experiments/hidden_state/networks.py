@@ -74,7 +74,7 @@ class Amount(NamedTuple):
     batch_size: int
     insertions: int = 250
     rehearsals: int = 4
-    most_measured: int = 1250
+    most_measured: int = 625
 
     @property
     def periodicities(self) -> Iterable[int]:
@@ -107,7 +107,6 @@ _SMALL = Amount(
     CoordinateAudits(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
     {**_at_each(1000), 25: 500},
     batch_size=400,
-    most_measured=625,
 )
 _WIDE = Amount(
     CoordinateAudits(_LEAST_MOVED, 64, {1: 100, 2: 100, 5: 60, 10: 40, 25: 20}),

@@ -179,6 +179,8 @@ def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, ad
     about = subjects.describe_arrays("s", conclusion)
     assert remark.encode() in audit_page.report("Audit", [about])
     enough = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), EpsilonDelta(1.0, 1e-5))
+    few = conclude(single(NORMAL[:2] + 1, NORMAL[2:4]), DpSgd(1.0, 3))
+    assert bounds_table.explain_too_few_runs(few).endswith(": train more runs")
     assert bounds_table.explain_too_few_runs(enough) == ""
 
 
