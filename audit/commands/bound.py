@@ -295,22 +295,8 @@ def _make_command(paths: Sequence[Path]) -> str:
     A report shows it, so that readers can repeat the analysis. It has all flags in _DECIDING that were given.
     """
     names = ",".join(path.name for path in paths)
-    words = [started.command("bound"), shlex.quote(f"--scores={names}")]
-    for flag in _DECIDING:
-        value = FLAGS[flag].value
-        if value is None or value is False:  # not given
-            continue
-        if value is True:  # a flag without a value
-            words.append(f"--{flag}")
-            continue
-        if isinstance(value, float):
-            text = f"{value:.12g}"  # more digits than anybody types
-        elif isinstance(value, list):
-            text = ",".join(value)
-        else:
-            text = str(value)
-        words.append(shlex.quote(f"--{flag}={text}"))
-    return " ".join(words)
+    scores = shlex.quote(f"--scores={names}")
+    return " ".join([started.command("bound"), scores, *cli.list_given(_DECIDING)])
 
 
 if __name__ == "__main__":

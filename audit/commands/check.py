@@ -9,6 +9,8 @@ with clipping_norm, noise_multiplier, learning_rate and batch_size, which the fl
 batches of indices, or a function seed -> such batches of a pass.
 """
 
+import dataclasses
+import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from audit.check.step import check_step
 from audit.commands import cli
 from audit.commands.user_file import run_file
 from audit.errors import InputError, require
+from audit.runtime import started
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
 FAILED = 3  # exit status where a bug is found
@@ -42,6 +45,12 @@ flags.DEFINE_float("batch_size", None, "B, in place of the file's.")
 flags.DEFINE_integer("seeds", None, "Draws of the noise; by default as many as its layers need.")
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
+
+# The flags that decide what is checked.
+_DECIDING = (
+    *("step", "batches", "sampling_rate", "examples", "assumed", "epochs", "clipping_norm"),
+    *("noise_multiplier", "learning_rate", "batch_size", "seeds"),
+)
 
 
 def main() -> None:
@@ -86,7 +95,7 @@ def check(path: Path, function: str) -> None:
         seeds=FLAGS.seeds,
         **stated,
     )
-    _print_report(report)
+    _print_report(_add_source(report, path))
 
 
 def _check_batches(path: Path, name: str) -> None:
@@ -114,7 +123,7 @@ def _check_batches(path: Path, name: str) -> None:
         )
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
-    _print_report(report)
+    _print_report(_add_source(report, path))
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:
@@ -129,6 +138,23 @@ def _read_place(flag: str, value: str) -> tuple[Path, str]:
     path = Path(file)
     require(path.is_file(), f"--{flag}={value}: there is no file {file}")
     return path, name
+
+
+def _add_source(report: CheckReport, path: Path) -> CheckReport:
+    """Returns the report with the command line and the checksum of the user's file in its provenance.
+
+    The command line has the flags that were given. It is left out where the file is an example of this
+    project, which has another command.
+
+    Args:
+      report: the report.
+      path: the file.
+    """
+    source = {f"SHA-256 of {path.name}": hashlib.sha256(path.read_bytes()).hexdigest()}
+    if FLAGS.step is not None or FLAGS.batches is not None:
+        given = cli.list_given(name for name in _DECIDING if FLAGS[name].present)
+        source["command"] = " ".join([started.command("check"), *given])
+    return dataclasses.replace(report, provenance={**report.provenance, **source})
 
 
 def _print_report(report: CheckReport) -> None:

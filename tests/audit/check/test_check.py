@@ -1,5 +1,6 @@
 """One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -565,7 +566,11 @@ def test_the_command_checks_a_step_of_the_users(forked, tmp_path, noise, status)
     ended = forked("check", "--step=mine.py:step", "--json", "--report=page.html", folder=tmp_path)
     assert ended.status == status, ended.stderr
     assert json.loads(ended.stdout)["passed"] == (status == 0)
-    assert (tmp_path / "page.html").exists() and ended.stderr == "report: page.html\n"
+    assert ended.stderr == "report: page.html\n"
+    # The page says of which file it is, and how to make it again.
+    page = (tmp_path / "page.html").read_text()
+    checksum = hashlib.sha256((tmp_path / "mine.py").read_bytes()).hexdigest()
+    assert checksum in page and "check --step=mine.py:step" in page
 
 
 def test_a_step_of_single_rows_needs_no_two_parts():
