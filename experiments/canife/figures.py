@@ -34,7 +34,7 @@ _HEADROOM = 1.35  # a panel's height with room for its legend, over the height o
 _LOGARITHMIC_CLIENTS = 30  # in a histogram's highest bar, from which on its axis is logarithmic
 _LOGARITHMIC_RATIO = 8  # ratio of the largest x to the smallest from which on x is logarithmic
 _COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
-# The curves' colors; a sweep has three curves at most.
+# The curves' colors; those of a sweep with more curves come again.
 _COLORS = (style.BLUE, style.VERMILION, style.GREEN)
 _TITLES = {
     "deviation": "scores' deviation with noise\n(dashed: clients alone)",
