@@ -22,12 +22,13 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from audit.claims import accounting
-from audit.conclusions.concluded import conclude_each_run, conclude_setting
+from audit.claims.claim import DpSgd
+from audit.conclusions.concluded import conclude, conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
 from audit.evidence.canaries import Coins
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
-from audit.methods.exact_null import EXACT_NULL
+from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.level import Level
 from audit.methods.lifted import LIFTED
 from audit.report.style import BLUE, FADED, FREE, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
@@ -55,6 +56,8 @@ _PUBLISHED = (
     "jax-privacy: one_run, Split",
     "opake: eps_delta",
 )
+# The training's noise over that of a claim about it: the claims whose refutation is timed.
+_NOISE_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)
 _REFUTED = "REFUTED"  # in place of an assumption that the scores refute
 
 
@@ -114,7 +117,7 @@ class Way(NamedTuple):
     shown: tuple[str, ...]
 
 
-FRESH = Way("fresh directions", "sphere", "auto", (EXACT_NULL,))
+FRESH = Way("fresh directions", "sphere", "auto", (EXACT_NULL_GDP, EXACT_NULL))
 SINGLE = Way("one canary a run", "gc_r", 1, (IF_GAUSSIAN, ASSUMPTION_FREE))
 MANY = Way(f"{_COORDINATES} canaries a run", "gc_r", _COORDINATES, (LIFTED,))
 ONCE = Way("one run alone", "one_shot", _ONE_RUN_CANARIES, ())
@@ -175,6 +178,18 @@ class Curve(NamedTuple):
     epsilons: tuple[float, ...]
 
 
+class Refutation(NamedTuple):
+    """When fresh directions refute the claim of a training with more noise than it has.
+
+    Attributes:
+      noise_share: The training's noise multiplier over the claimed one.
+      reading: The first reading of the clock at which the claim is refuted; None if it never is.
+    """
+
+    noise_share: float
+    reading: Reading | None
+
+
 class Proofs(NamedTuple):
     """All results.
 
@@ -182,11 +197,13 @@ class Proofs(NamedTuple):
       curves: The curves of our methods and of published estimators.
       engines: The measurements of the engines' speed.
       fresh: The scores of fresh directions, and their clock.
+      refutations: When these scores refute claims of more noise.
     """
 
     curves: list[Curve]
     engines: list[Measurement]
     fresh: ClockedScores
+    refutations: list[Refutation]
 
 
 def measured(how: How) -> Proofs:
@@ -222,7 +239,7 @@ def measured(how: How) -> Proofs:
     for engine in engines:
         if engine.engine in how.peers:
             curves.extend(make_peer_curves(how, engine, clocked[SINGLE], clocked[ONCE]))
-    return Proofs(curves, engines, clocked[FRESH])
+    return Proofs(curves, engines, clocked[FRESH], find_refutations(how, clocked[FRESH]))
 
 
 def _find_our_rate(engines: Sequence[Measurement]) -> float:
@@ -341,6 +358,30 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
             trainings=tuple(reading.runs for reading in conclusions),
             epsilons=tuple(bound.epsilon for bound in bounds),
         )
+
+
+def find_refutations(how: How, fresh: ClockedScores) -> list[Refutation]:
+    """Returns when fresh directions refute claims of more noise than the training has, one for each share.
+
+    The claims' noise multiplier is the training's over _NOISE_SHARES. The test of a claim bets on the runs in
+    their order, so that it may be looked at after each of them.
+
+    Args:
+      how: The user's choices.
+      fresh: The scores of runs with fresh directions, and the readings of the clock.
+    """
+    setting = how.setting(FRESH)
+    level = Level(how.delta, how.confidence)
+    refutations = []
+    for share in _NOISE_SHARES:
+        claimed_noise = setting.mechanism.noise_multiplier / share
+        claim = DpSgd(claimed_noise, setting.schedule.steps)
+        test = conclude(fresh.scores.directions(), claim, level).claim_test
+        reading = None
+        if test is not None and test.refuted:
+            reading = next(reading for reading in fresh.clock if reading.runs >= test.runs)
+        refutations.append(Refutation(share, reading))
+    return refutations
 
 
 def make_one_run_curves(how: How, clocked: ClockedScores) -> Iterator[Curve]:
@@ -477,7 +518,11 @@ def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
     title = f"{how.model}: epsilon proven at delta {how.delta:g}, confidence {how.confidence:g}"
     # The widths put the bound below the column epsilon.
     upper_bound = f"{'upper bound':<17} {'accounting':<41} {at_most(how.upper_bound()):>7}"
-    after = ("-" * 80, upper_bound, "", *_describe_time(proofs), _describe_machine(proofs))
+    after = (
+        *("-" * 80, upper_bound, ""),
+        *(*_describe_refutations(proofs), ""),
+        *(*_describe_time(proofs), _describe_machine(proofs)),
+    )
     return Table(
         columns,
         proofs.curves,
@@ -533,6 +578,18 @@ def _split_time(proofs: Proofs) -> dict[str, float]:
     }
 
 
+def _describe_refutations(proofs: Proofs) -> list[str]:
+    """Returns lines that say after how long fresh directions refute claims of more noise."""
+    lines = ["When fresh directions refute a claim of more noise than there is:"]
+    for refutation in proofs.refutations:
+        when = "not in this time"
+        if refutation.reading is not None:
+            seconds, runs = refutation.reading
+            when = f"after {seconds / 60:.2f} minutes, {runs:,} trainings"
+        lines.append(f"  {refutation.noise_share:g} of the stated noise: {when}")
+    return lines
+
+
 def _describe_time(proofs: Proofs) -> list[str]:
     """Returns lines that say what the audit by fresh directions spent its time on, in seconds and shares."""
     total = proofs.fresh.clock[-1]
@@ -572,13 +629,27 @@ def as_json(how: How, proofs: Proofs) -> str:
         "upper_bound": how.upper_bound(),
         "curves": [curve._asdict() for curve in proofs.curves],
         "engines": [engine.fields() for engine in proofs.engines],
+        "refutations": [_list_fields(refutation) for refutation in proofs.refutations],
         "parts": _split_time(proofs),
     }
     return json.dumps(content, indent=1)
 
 
+def _list_fields(refutation: Refutation) -> dict[str, Any]:
+    """Returns a refutation's fields for JSON; seconds and trainings are null where there is none."""
+    fields: dict[str, Any] = {
+        "noise_share": refutation.noise_share,
+        "seconds": None,
+        "trainings": None,
+    }
+    if refutation.reading is not None:
+        fields["seconds"], fields["trainings"] = refutation.reading
+    return fields
+
+
 _LINES = {  # the colour and the line style of our methods and of the peers' engines
     EXACT_NULL: (FREE, "-"),
+    EXACT_NULL_GDP: (FREE, "--"),
     ASSUMPTION_FREE: (BLUE, "-"),
     IF_GAUSSIAN: (BLUE, "--"),
     LIFTED: (GREEN, "-"),
@@ -595,6 +666,7 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
         for curve in proofs.curves:
             _draw_curve(axis, curve)
         axis.axhline(how.upper_bound(), color=UPPER, ls=":", label="upper bound (accounting)")
+        _draw_refutations(axis, proofs.refutations)
         axis.set(xscale="log", xlabel="minutes from the start", ylim=(0, None))
         axis.set_ylabel(f"epsilon proven at delta {how.delta:g}")
 
@@ -610,6 +682,31 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
         )
         figure.legend(loc="outside lower center", ncols=1, fontsize=8)
         return figure
+
+
+def _draw_refutations(axis: Axes, refutations: Sequence[Refutation]) -> None:
+    """Draws a vertical line at each time at which a claim is refuted, labelled by the shares of its noise.
+
+    Claims that are refuted at the same reading of the clock share a line.
+    """
+    shares: dict[float, list[str]] = {}  # by the minutes
+    for refutation in refutations:
+        if refutation.reading is not None:
+            minutes = refutation.reading.seconds / 60
+            shares.setdefault(minutes, []).append(f"{refutation.noise_share:g}")
+    label = "fresh directions refute a claim: this share of its noise"
+    for minutes, texts in shares.items():
+        axis.axvline(minutes, color=FREE, ls=(0, (1, 2)), lw=1, zorder=0, label=label)
+        label = ""  # in the legend only once
+        axis.annotate(
+            ", ".join(texts),
+            (minutes, 0),
+            xytext=(2, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=FREE,
+            rotation=90,
+        )
 
 
 def _draw_curve(axis: Axes, curve: Curve) -> None:

@@ -70,20 +70,46 @@ def test_what_refuses_proves_nothing():
         assert curve.epsilons[-1] < 0.5
 
 
+def clocked_directions(mu, runs=60, canaries=200, dimension=10_000):
+    """Returns simulated cosines with fresh directions, with a reading of the clock every ten runs."""
+    rng = np.random.default_rng(0)
+    presence = rng.random((runs, canaries)) < 0.5
+    deviations = rng.normal(size=(runs, canaries)) + mu * presence
+    scores = Scores(0, deviations / np.sqrt(dimension), presence, dimension)
+    clock = [proof.Reading(float(number), number) for number in range(10, runs + 1, 10)]
+    return proof.ClockedScores(scores, tuple(clock), 3.0, 6.0, 250 * runs, dimension)
+
+
+def test_a_claim_of_more_noise_is_refuted_the_sooner_the_less_noise_there_is():
+    true_mu = np.sqrt(250) / 4
+    found = proof.find_refutations(HOW, clocked_directions(true_mu))
+    assert [refutation.noise_share for refutation in found] == [0.5, 0.6, 0.7, 0.8, 0.9]
+    runs = [np.inf if each.reading is None else each.reading.runs for each in found]
+    assert runs == sorted(runs)
+    assert runs[0] == 10
+    # As much noise as claimed, or more, refutes nothing.
+    for refutation in proof.find_refutations(HOW, clocked_directions(true_mu / 2)):
+        assert refutation.reading is None
+
+
 @pytest.mark.slow
 def test_table_figure_and_parts():
     single = clocked(900, 1, 3.0)
     once = clocked(1, 2000, 3.0)
     curves = list(proof.make_our_curves(HOW, proof.SINGLE, single))
     curves.extend(proof.make_one_run_curves(HOW, once))
-    proofs = proof.Proofs(curves, ENGINES, single)
+    refutations = [proof.Refutation(0.5, proof.Reading(30.0, 14)), proof.Refutation(0.9, None)]
+    proofs = proof.Proofs(curves, ENGINES, single, refutations)
 
     text = proof.proof_table(HOW, proofs).text()
     assert max(map(len, text.splitlines())) <= 80
     assert "one canary a run  if_gaussian                   900    1.58" in text
+    assert "0.5 of the stated noise: after 0.50 minutes, 14 trainings" in text
+    assert "0.9 of the stated noise: not in this time" in text
 
     content = json.loads(proof.as_json(HOW, proofs))
     assert sum(content["parts"].values()) == pytest.approx(95)
+    assert [each["seconds"] for each in content["refutations"]] == [30.0, None]
     assert content["upper_bound"] > content["curves"][0]["epsilons"][-1]
     assert style.png(proof.proof_figure(HOW, proofs)).startswith(b"\x89PNG")
 
