@@ -31,7 +31,7 @@ from audit.training.game import Game, Midway
 
 # The number of measured steps of a run is this over the number of parameters, within the limits below.
 _PARAMETERS_TIMES_STEPS = 600_000
-_MOST_MEASURED = 625
+_MOST_MEASURED = 1250
 _FEWEST_MEASURED = 20
 _LEAST_SHARE = 0.01  # of the largest distance; processes that are nearer count as together
 _LARGE = 10_000  # parameters from which on measuring a step takes seconds
