@@ -241,6 +241,13 @@ class Conclusion(NamedTuple):
         return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
 
     @property
+    def is_claimed(self) -> bool:
+        """Returns whether the bound on all models is a claim, rather than computed from the steps."""
+        if self.upper_bound is None:
+            return False
+        return self.claim is None or self.claim.assumes == GIVEN
+
+    @property
     def tightest(self) -> UpperBound | None:
         """Returns the upper bound with the smallest epsilon; None where there is none."""
         upper_bounds = self.upper_bounds  # the smallest epsilon first

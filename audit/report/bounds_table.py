@@ -399,7 +399,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     if verdict(conclusion).kind == VIOLATED:
         return ""
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-    if conclusion.composition is None:
+    if conclusion.is_claimed:
         # Only scores and a claim are given: the reader may train nothing, but can ask for other scores.
         advice = f"ask for {name_better_scores(conclusion)}"
     elif most <= 0:

@@ -244,7 +244,7 @@ def _make_headline(conclusion: Conclusion) -> str:
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
-    source = "the claim" if conclusion.composition is None else "accounting"
+    source = "the claim" if conclusion.is_claimed else "accounting"
     return f"Proven: epsilon is at least {proven}; {source} allows {at_most(upper_bound)}."
 
 
@@ -415,7 +415,7 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     tightest = conclusion.tightest
     # Only a finite hidden-state bound that is below the bound on all models is worth a mention beside it.
     if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
-        return _describe_guarantee(conclusion.upper_bound, conclusion.composition is None)
+        return _describe_guarantee(conclusion.upper_bound, conclusion.is_claimed)
     most = at_most(tightest.epsilon)
     # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
@@ -442,8 +442,10 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
     if not broken.hidden:
         return ""
     # A hidden-state bound never comes without composition's: it is not None here.
-    composition = at_most(conclusion.upper_bound or 0.0)
-    return f" Composition, which allows {composition}, notices nothing."
+    composition = conclusion.upper_bound or 0.0
+    # Steps that are sampled lower composition's bound alone, which may then be the smaller.
+    effect = "notices nothing" if broken.epsilon < composition else "is exceeded too"
+    return f" Composition, which allows {at_most(composition)}, {effect}."
 
 
 def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
@@ -472,7 +474,7 @@ def describe_what_decides(conclusion: Conclusion) -> str:
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
     # That many runs can never prove more than the upper bound. Only who trains can lower that bound.
-    if conclusion.composition is None:
+    if conclusion.is_claimed:
         return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import single
@@ -145,20 +144,21 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "composition", "decides"),
+    ("epsilon", "steps", "decides"),
     [
         (
             9.0,
-            Composition(1.0, 3),
+            DpSgd(1.0, 3),
             "more runs, or fewer insertions until the upper bound is below 5.469",
         ),
         (9.0, None, "ask for more runs, or for scores of fresh directions"),
         (5.4, None, "more runs"),
     ],
 )
-def test_the_table_and_the_verdict_say_what_decides(epsilon, composition, decides):
+def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
     conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(epsilon, 1e-5))
-    conclusion = conclusion._replace(composition=composition)
+    if steps is not None:  # the same bound, as that of steps
+        conclusion = conclusion._replace(claim=steps)
     *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
     assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
     assert f" To decide: {decides}" in verdicts.verdict(conclusion).sentence

@@ -11,7 +11,7 @@ import pytest
 
 import audit
 from audit.claims.accounting import Composition
-from audit.claims.claim import DpSgd
+from audit.claims.claim import DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
@@ -314,3 +314,20 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     sentence = verdicts.verdict(concluded).sentence
     assert sentence.endswith("The claim says nothing at this delta.")
     assert "noise" not in sentence
+
+
+def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
+    sampled = DpSgd(noise_multiplier=2.0, insertions=10, sampling_rate=0.01, lipschitz=1.0, k=2)
+    noise = np.random.default_rng(0).normal(size=4000)
+    found = conclude(single(noise[:2000] + 12, noise[2000:]), sampled)
+    assert found.hidden_state.bound.epsilon > found.upper_bound
+    sentence = verdicts.verdict(found).sentence
+    assert "Composition, which allows 0.066, is exceeded too." in sentence
+
+
+def test_random_allocation_s_bound_is_accounted_and_no_claim():
+    noise = np.random.default_rng(0).normal(size=400)
+    found = conclude(single(noise[:200] + 1, noise[200:]), RandomAllocation(1.0, 20, 3))
+    text = f"{verdicts.verdict(found)}"
+    assert "ccounting" in text
+    assert "claim is" not in text
