@@ -60,7 +60,7 @@ def explain_noise(
 
     Args:
       ratio: the noise's measured standard deviation over what the settings make it.
-      settings: what the caller states.
+      settings: what the caller states; its noise multiplier is above 0.
       layers: how many layers are trained.
       tolerance: the relative difference up to which a mistake's factor fits.
     """
@@ -138,10 +138,11 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
     is_possible_size = 1 <= whole_size < _LARGEST_BATCH
     if is_possible_size and abs(batch_size / whole_size - 1) < _NEAR_INTEGER:
         text = f"B = {batch_size:.4g} where {settings.batch_size:g} is stated"
-        # Opacus rounds its divisor down, so that steps are a little too large.
+        # Opacus rounds its divisor down, which makes steps larger: by a factor below 1.5 if it is 2 or more.
         if 1 < factor < 1.5:
             text += " (Opacus divides by int(examples / len(loader)))"
         explanations.append(text)
+    # With a single layer the factor would be 1, which explains nothing.
     if layers > 1 and abs(factor / layers**0.5 - 1) < _NEAR_INTEGER:
         explanations.append(
             f"C sqrt({layers}) = {clipping_norm:.4g} of {layers} layers, each clipped to C"
@@ -157,7 +158,8 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
         scale = 2**power
         mistakes_of_a_step[f"a loss scale of {scale:,} that is not divided out"] = float(scale)
         mistakes_of_a_step[f"a loss scale of {scale:,} divided out twice"] = 1 / scale
-    tolerance = 2 * _NEAR_INTEGER  # 0.4%, twice what is allowed above
+    # 0.4%, twice what is allowed above: a factor on this list fits by chance less often than some whole B.
+    tolerance = 2 * _NEAR_INTEGER
     explanations += find_mistakes(settings, factor, tolerance, mistakes_of_a_step)
     return _list_mistakes(explanations)
 

@@ -61,7 +61,7 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
       The grid, or None where draws agree no more often than chance and rounding let them.
     """
     # Only parameters that are trained, noisy and not visibly rounded are compared. If these have more than
-    # _MOST_PAIRS pairs of draws together, only the first of them are.
+    # _MOST_PAIRS pairs of draws together, only the first of them are, but always at least one parameter.
     columns = np.flatnonzero((given.freedom[given.layer] > 0) & given.exact)
     columns = columns[given.values[:, columns].std(axis=0) > 0]
     seeds = len(given.draws)
@@ -70,13 +70,14 @@ def find_grid(given: StepNoise, other: StepNoise | None) -> NoiseGrid | None:
     if not columns.size:
         return None
 
-    # Two draws agree if they are the same up to 1.5 times the rounding of the parameter after the step. The
-    # second term is for the errors of float64 arithmetic.
+    # Two draws agree if they are the same number or neighbours in the parameter's floating-point type, which
+    # lie a spacing apart. The next numbers lie two spacings apart, so that the tolerance is 1.5 times the
+    # largest spacing at any draw. The second term is for the errors of float64 arithmetic.
     draws = np.sort(given.draws[:, columns], axis=0)
     tolerances = 1.5 * given.rounding[columns] + 1e-12 * np.max(np.abs(draws), axis=0)
-    # Each value agrees with itself, which does not count; each pair was counted twice.
+    # Each value agrees with itself, which does not count.
     agreements = _count_agreements(draws, draws, tolerances) - draws.size
-    agreements = agreements // 2
+    agreements = agreements // 2  # each pair was counted in both orders
 
     # Whether more pairs agree than chance and rounding explain. The probability that a pair of a parameter's
     # draws agrees is the sum of two: that the normal difference of both lies within the tolerance, which is

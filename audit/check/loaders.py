@@ -151,6 +151,9 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
       given: an iterable of batches, or a single batch: an iterable of indices.
       most: the largest number of batches to read. A single batch is read to its end.
 
+    Returns:
+      The batches, and whether these are all: False where `most` cut them off.
+
     Raises:
       InputError: they are no batches of whole numbers.
     """
@@ -172,6 +175,7 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
 
     indices = []
     for batch in batches:
+        # An empty list becomes an array of floats, which is a batch without examples all the same.
         is_index = batch.ndim == 1 and (batch.dtype.kind in "iu" or not batch.size)
         require(is_index, f"`draw` gave no batches of indices: {_ADVICE}")
         indices.append(batch.astype(np.int64))

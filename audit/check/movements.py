@@ -127,7 +127,7 @@ def _try_places(probe: StepProbe, tried: TriedExamples, seconds: float) -> Tried
     places: dict[int, Movement] = {}
     pair = find_opposites(tried)
     seconds_a_row = 2 * seconds  # a call for each of the two examples
-    # As many rows as time allows, but four in any case.
+    # As many rows as time allows, but four in any case: both ends, the middle and the second row.
     most = int(np.clip(_SECONDS / seconds_a_row, 4, _MOST_PLACES))
     for row in _choose_places(len(probe.rows[0]), most):
         try:
@@ -197,7 +197,8 @@ def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float
     Some steps draw other noise for a batch of another size, though the seed is the same. The noise is then
     the same for every batch with one added example. So the movements lie far from zero, but near each other:
     they share the difference of both draws, a vector with normal entries of variance 2 sigma^2. This shows
-    only with at least four parameters and not too little noise.
+    only with at least four parameters, as fewer entries tell little of their variance, and not too little
+    noise.
 
     Args:
       movements: the movements of added examples, by name, in units of eta C / B.
@@ -247,8 +248,8 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
 
     Clipped gradients lie in a ball of radius C around zero. An example in place of the first row moves the
     step by the difference of both gradients, and that of the first row is unknown. So only the radius of the
-    ball can be measured, not its centre. Half of the largest distance between movements would say less: it is
-    0.87 C for three gradients of norm C at angles of 120 degrees.
+    ball can be measured, not its centre. Half of the largest distance between two contributions would say
+    less: it is 0.87 C for three gradients of norm C at angles of 120 degrees, whose ball has radius C.
 
     The method is Frank-Wolfe on the dual problem (Yildirim, 2008, "Two algorithms for the minimum enclosing
     ball problem"). The points x_i get weights w_i of at least 0 that sum to 1. The dual objective is the
@@ -273,6 +274,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
     products = points @ points.T
     squares = np.diag(products)
     weights = np.full(len(points), 1 / len(points))
+    # At most 2,000 steps, to bound the time: stopping early gives a smaller radius, never one too large.
     for _ in range(2000):
         # The squared distances of the points from their weighted mean, the ball's centre, up to a constant.
         # They are also the gradient of the dual objective, so that weight moves to the farthest point.
@@ -282,7 +284,7 @@ def compute_enclosing_radius(tried: TriedExamples) -> float:
         # Along the direction, the objective after a step t changes by slope t - curvature t^2.
         slope = squared_distances @ direction
         curvature = direction @ products @ direction
-        if slope <= 1e-9 or curvature <= 0:  # the maximum is reached
+        if slope <= 1e-9 or curvature <= 0:  # the maximum is reached, up to rounding
             break
         # The step that maximises the change; at most 1, where all weight is on the farthest point.
         weights = weights + min(1, slope / (2 * curvature)) * direction
@@ -433,10 +435,11 @@ def measure_interactions(
 def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Columns], ...]]:
     """Chooses pairs of parts of a batch, and the examples that replace their rows.
 
-    The pairs are two random halves of the rows; the first two rows; and, where there are examples with short
-    labels, two random quarters of the rows, filled with these. All tokens of a short label but the first are
-    padding. The other rows then keep their tokens, and show whether the loss is a mean over all tokens of the
-    batch: if it is, short labels make every other token count more.
+    There are up to three pairs. Two random halves of the rows show what joins all rows, such as a norm of the
+    whole batch. The first two rows show what joins neighbours, such as clipping two by two. Two random
+    quarters of the rows, filled with examples of short labels where there are any, show whether the loss is a
+    mean over all tokens of the batch. All tokens of a short label but the first are padding. So the other
+    rows' tokens count more in such a mean.
 
     Args:
       tried: the examples.
@@ -455,7 +458,7 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     def assign(chosen: list[int], replacements: list[Columns]) -> dict[int, Columns]:
         """Returns for each chosen row the example in its place: replacement row + 1, cyclically.
 
-        The first example is that of row 0, so that replacement 0 would leave row 0 as it is.
+        Not replacement `row`: the first of all examples is row 0 itself, and would leave it as it is.
         """
         return {row: replacements[(row + 1) % len(replacements)] for row in chosen}
 

@@ -272,9 +272,10 @@ def _draw_at(
     except RefusedError as error:
         return str(error)
 
-    # By how much a layer's deviation may be wrong, relative, if the step computes in the layer's type: four
-    # spacings. A spacing is the distance from 1 to the next number of the type. All parameters of a layer
-    # have the same type, and so the spacing of the first.
+    # By how much a layer's deviation may be wrong, relative, if the step computes in the layer's type. Four
+    # spacings leave room for rounding each of the noise's factors, such as sigma C, eta and 1 / B. A spacing
+    # is the distance from 1 to the next number of the type. All parameters of a layer have the type of its
+    # first, and so the spacing of that.
     tolerance = 4 * probe.spacings[np.flatnonzero(place_in_layer == 0)]
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     # Where rounding is coarser than a quarter of the noise's deviation, a parameter may be the same for every
@@ -353,13 +354,15 @@ def _measure_noise(
     # The subtraction may leave less than 0, and a layer without visible parameters has no freedom: its
     # deviation is 0.
     layer_deviations = np.sqrt(np.maximum(layer_squares, 0) / np.maximum(layer_freedom, 1))
+    # Whether the stated deviation is so many times the rounding that rounding does not show in the shape.
+    is_exact = _EXACT * farthest_spacing <= 1
     return StepNoise(
         draws=(draws - probe.start[is_sampled]) / deviation,
         rounding=np.max(spacing, axis=0),
         values=np.where(is_visible, noise, 0),
         mean=mean,
         layer=layer,
-        exact=_EXACT * farthest_spacing <= 1,
+        exact=is_exact,
         deviations=layer_deviations,
         freedom=layer_freedom,
         tolerance=tolerance,
@@ -488,9 +491,12 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     is_noisy = given.values.std(axis=0) > _compute_least_deviation(drawn)
     if not np.any(is_noisy):
         return
+    # Correlations are of numbers with variance 1, so that each parameter is divided by its own deviation.
     noisy = given.values[:, is_noisy]
     standardised = noisy / noisy.std(axis=0)
     yield from _test_independence(standardised, given.layer[is_noisy])
+    # That would change the shape, as the deviation is measured by the same few draws. So the shape is that of
+    # numbers divided by their layer's deviation.
     yield from _test_shape(standardise(drawn))
     for batch in drawn.list_accepted():
         yield from _test_batch(drawn, batch)
@@ -538,6 +544,7 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
     is_comparable = is_noisy & (other.freedom > 0)
     quotient = (given.deviations / other.deviations) ** 2
     slack = (1 + given.tolerance + other.tolerance) ** 2  # how far rounding may change the quotient
+    # Layers that are not comparable may get NaN here, and are left out below.
     fisher = scipy.stats.f(given.freedom, other.freedom)
     p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)
     compared = p_values[is_comparable]
@@ -599,7 +606,8 @@ def _test_shape(values: Vector) -> Iterator[NoiseTest]:
 def _find_reach(drawn: DrawnNoise) -> float:
     """Returns up to how many deviations from the mean the shape of the noise is tested.
 
-    That is the farthest tail that is tested, or else the end of what tests of the body see.
+    That is the farthest tail for which there are enough draws. If there are too few for any, it is _BODY, as
+    far as the chi-square test of all draws sees the shape.
     """
     size = standardise(drawn).size
     reached = [_BODY]
@@ -637,7 +645,7 @@ def compute_fit_p_value(values: NDArray[Any], distribution: Any) -> float:
     conservative where few values are expected in an interval: fewer than 5 count as 5 in the divisor.
 
     Args:
-      values: (n,) the values, independent of each other.
+      values: (n,) the values, independent of each other; more than 20, or no edge remains.
       distribution: a continuous or discrete distribution of scipy.stats.
     """
     # Probabilities below an edge, and the edges at these quantiles of the distribution.
@@ -667,7 +675,9 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     correlation = np.mean(noise[: seeds - 1 : 2] * noise[1::2])
     # The mean over seeds was subtracted, which alone correlates two seeds by -1 / (seeds - 1).
     correlation += 1 / (seeds - 1)
-    terms = (seeds // 2 - 1) * numbers  # a pair of seeds less, for the mean that was subtracted
+    # Subtracting the mean makes the products a little dependent. Counting a pair of seeds too few is on the
+    # safe side: it makes p-values larger.
+    terms = (seeds // 2 - 1) * numbers
     yield NoiseTest(
         "independence", CONSECUTIVE, _compute_correlation_p_value(abs(correlation), terms)
     )
@@ -677,8 +687,9 @@ def _test_independence(noise: Vector, layer: NDArray[np.int64]) -> Iterator[Nois
     layers = [noise[:, layer == index] for index in np.unique(layer)[:40]]
     yield from _test_distances(noise)
     for layer_noise in layers:
-        # Repetitions within a small layer are too few to show among all numbers.
-        is_small = 8 * layer_noise.shape[1] <= numbers
+        # In a layer that has an eighth of all parameters or less, repetitions may be too few to show in the
+        # test above, of all parameters. A larger layer has a good part of its products.
+        is_small = layer_noise.shape[1] <= numbers / 8
         if is_small:
             yield from _test_distances(layer_noise)
 
@@ -730,8 +741,9 @@ def _compute_correlation_p_value(correlation: Any, terms: int) -> float:
     """Returns the two-sided p-value of the null hypothesis of no correlation, by Student's t.
 
     The statistic is r sqrt(n / (1 - r^2)), as usual for a correlation r of n pairs. But the t has n / 2
-    degrees of freedom. That is right where each number is in two products. Where each is in a single product,
-    the tails of this t are heavier than they need be, so that correct noise passes more often.
+    degrees of freedom in place of n. At a distance in the vector, each number is in two products, which are
+    then dependent. If numbers are few, t with n degrees would therefore reject correct noise too often. Where
+    each number is in a single product, n / 2 is cautious: correct noise is rejected more rarely.
 
     Args:
       correlation: r, the absolute value of a mean of products of two numbers of mean 0 and variance 1.

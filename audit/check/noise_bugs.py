@@ -54,7 +54,8 @@ class NoiseBugs(NamedTuple):
         result = list(certain)
 
         # Whether seeds or parameters share noise. If so, fewer numbers are independent than other tests
-        # assume, so that their rejections need no finding.
+        # assume, so that their rejections need no finding. Seeds also repeat each other where the step has no
+        # noise at all, which is no shared noise: `is_constant` tells constant noise from none.
         shares_numbers = False
         if repeats and (has_noise or drawn.is_constant()):
             finding = findings.REPEATED_NOISE.fill(
@@ -75,7 +76,8 @@ class NoiseBugs(NamedTuple):
 
         # Parameters without noise, deviations other than stated, and noise that changes with the batch.
         result += _find_silent_numbers(drawn)
-        # Tests reject a nearly right deviation where shared noise leaves them fewer independent numbers.
+        # Tests reject a nearly right deviation where shared noise leaves them fewer independent numbers. They
+        # also reject noise that is the same for every seed, whose measured deviation is 0.
         sharing_explains = shares_numbers and (not has_noise or 0.5 < drawn.compute_deviation() < 2)
         if rejected["noise"] and not sharing_explains:
             result += self._explain_wrong_layers(rejected["noise"])
@@ -182,8 +184,9 @@ def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
 def _are_equal(deviations: Vector, freedom: NDArray[np.float64]) -> bool:
     """Returns whether layers' measured deviations may come from equal ones.
 
-    They may if the largest exceeds the smallest by at most 10%, or by eight standard errors of the layer with
-    the fewest degrees of freedom, whichever is more.
+    They may if the largest exceeds the smallest by at most 10%, or by eight standard errors, whichever is
+    more. That allows the largest and the smallest four standard errors each, of a relative size
+    1 / sqrt(2 freedom), by the layer with the fewest degrees of freedom.
 
     Args:
       deviations: (layers,) the measured deviations.
@@ -218,7 +221,9 @@ def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
     given = drawn.given
     result = []
     is_partial = (given.silent > 0) & (given.silent < drawn.layer_sizes)
-    for i in np.flatnonzero(is_partial & (given.freedom > 0)):
+    # Trained layers alone, with parameters whose rounding does not hide the noise.
+    is_judged = given.freedom > 0
+    for i in np.flatnonzero(is_partial & is_judged):
         name = drawn.layer_names[i]
         finding = findings.SILENT.fill(
             where=f"in a part of {name}",
@@ -254,7 +259,7 @@ def _explain_other_batches(
             result.append(findings.SKIPPED)
             continue
         # Noise that is divided by the actual number of examples is 4 times as large at a quarter of them, and
-        # a quarter as large at four times as many.
+        # a quarter as large at four times as many. Few draws measure the ratio, so that 15% are allowed.
         ratio_of_actual_size = {QUARTER: 4.0, FOURFOLD: 0.25}.get(batch, np.inf)  # inf fits none
         if abs(ratio / ratio_of_actual_size - 1) < 0.15:
             figure = f"noise {ratio:.3g} times as large at {batch}"

@@ -174,7 +174,7 @@ class StepProbe:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of the caller's code, which is called many times
                 result = self._step(params, trees.restore_batch(rows, self._batch), seed)
-        except InputError:
+        except InputError:  # its message says already what to do
             raise
         except SystemExit as error:
             raise RefusedError("the step ends the program by sys.exit") from error
@@ -236,7 +236,7 @@ class StepProbe:
 
         Returns:
           The movement. Its tolerance is the change of the norm by six standard deviations of the rounding
-          error of its square, plus a floor. The error depends on the norm. For two steps it is taken at the
+          error of its square, plus a margin. The error depends on the norm. For two steps it is taken at the
           measured norm, but at 1 at least. For four steps it is taken at 0, their signed sum in a correct
           step. Where the difference is not finite, the norm is infinite and the tolerance 0.
         """
@@ -259,8 +259,10 @@ class StepProbe:
         variance_of_square = 4 * around**2 * np.max(variance) + 2 * np.sum(variance**2)
         deviation = np.sqrt(variance_of_square)
         tolerance = np.sqrt(around**2 + 6 * deviation) - around
-        floor = (steps / 2) ** 2 * _FLOOR  # for four steps four times as much
-        tolerance += floor + self.get_least_tolerance()
+        # A margin for what this model of rounding leaves out. For four steps it is generous: four times as
+        # much, not twice. The last term is for the norms that the step itself computes, to clip by.
+        margin = (steps / 2) ** 2 * _FLOOR
+        tolerance += margin + self.get_least_tolerance()
         return Movement(norm, float(tolerance), layer_norms, vector)
 
     def get_least_tolerance(self) -> float:
@@ -289,7 +291,8 @@ class StepProbe:
         update = np.where(is_gradient[self.layer], after, update)
 
         # The update is rounded to float32 at best, whatever the type of the parameters. Its roundings are
-        # taken as one for each example, and four more.
+        # taken as one for each example that is summed, and four more for the few operations on the sum, such
+        # as adding noise and dividing by B.
         update_spacings = trees.compute_ulp(update, np.maximum(self.spacings, 2.0**-23))
         result_spacings = trees.compute_ulp(after, self.spacings)
         rounding = np.sqrt(result_spacings**2 / seeds + (4 + examples) * update_spacings**2)
@@ -309,6 +312,7 @@ def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
     for name, value in stated.items():
         numbers[name] = number(name, value, float)
     settings = StepSettings(**numbers)
+    # From 1e-30 to 1e30, so that the square of any product or quotient of all four is within float64's range.
     for name, value in settings._asdict().items():
         least = 1e-30
         limit = "more than 0"

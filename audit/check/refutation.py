@@ -420,9 +420,11 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     variance = game.noise_multiplier**2
     # The log of the density of N(m, sigma^2) over that of N(0, sigma^2) at x is (m x - m^2 / 2) / sigma^2.
     if game.once:
-        # The sum of the target's batch is N(2, sigma^2) with the target and N(1, sigma^2) without it, all
-        # others N(0, sigma^2). Each batch of an epoch may be the target's: the densities are summed over
-        # these. The factor 1 / batches of their mean is the same in both worlds and cancels.
+        # All others' gradients are -C. The target's is C in the world with it and 0 in the other, in place of
+        # another -C. So, less what as many others give, the sum of the target's batch is N(2, sigma^2) with
+        # the target and N(1, sigma^2) without it. All other sums are N(0, sigma^2).
+        # Each batch of an epoch may be the target's: the densities are summed over these. The factor
+        # 1 / batches of their mean is the same in both worlds and cancels.
         with_target = special.logsumexp((2 * sums - 2) / variance, axis=-1)
         without_target = special.logsumexp((sums - 0.5) / variance, axis=-1)
         return np.asarray((with_target - without_target).sum(axis=-1))
@@ -478,7 +480,8 @@ def _choose_tests(game: WorstCase, claim: DpSgd, is_gaussian: bool = True) -> _T
       game: the game.
       claim: the claim, which limits a test's power, the probability that it sees the target, by its
         false-positive rate.
-      is_gaussian: whether the noise is Gaussian; if not, all tests are of the largest sum.
+      is_gaussian: whether the noise is Gaussian; if not, all tests are of the largest sum, since the ratio is
+        that of Gaussian densities.
     """
     ratios, largest = _simulate(game)
     levels = np.linspace(0.02, 0.98, _CANDIDATES)

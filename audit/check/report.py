@@ -145,6 +145,7 @@ class CheckReport:
 
     def page(self, path: str | Path) -> Path:
         """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
+        # Here, not above: the page draws with matplotlib, which a report as text or JSON does not need.
         from audit import values
         from audit.report import check_page
         from audit.storage import files

@@ -288,6 +288,7 @@ def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
     steps = _Steps(
         number("batches", batches, int), number("epochs", epochs, int), number("tail", tail, int)
     )
+    # With a single batch an epoch, every example is in every step, and nothing is sampled.
     require(steps.batches >= 2, f"`batches={batches}`: give at least 2 an epoch")
     require(1 <= steps.epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     require(
@@ -370,7 +371,7 @@ def _account_truncated(training: _Training) -> EveryModel:
     if truncation is None:
         sizes = "examples and largest_batch (audit.TruncatedPoisson) tighten it, by dp-accounting"
         return EveryModel(None, composed, f"composition of all steps; {sizes}")
-    import dp_accounting
+    import dp_accounting  # here, since it takes half a second to load
     from dp_accounting.pld import PLDAccountant
 
     step = dp_accounting.dp_event.TruncatedSubsampledGaussianDpEvent(

@@ -296,6 +296,8 @@ def _find_common_factor(trial: StepTrial) -> float:
         # The radius may be measured up to a tenth too small. Above the noise's deviation it can lie only by
         # the error of that deviation.
         agrees = 0.9 * deviation < largest < deviation * (1 + error)
+        # A factor above 1 shows in movements beyond C. Movements below C may be those of unclipped examples,
+        # so that only the noise shows a factor below 1.
         is_shown = largest > 1 + max(tolerances) or deviation < 1 - error
         factor = max(largest, deviation * (1 - error))
         return factor if agrees and is_shown else 1.0
@@ -422,7 +424,7 @@ def _check_replay(probe: StepProbe) -> CheckOutcome:
     distance = float(np.linalg.norm(again - base)) / probe.settings.unit
     figures = {"replay": distance}
     rounding = probe.compute_rounding(base, len(probe.rows[0]))
-    if distance <= 2 * np.linalg.norm(rounding):
+    if distance <= 2 * np.linalg.norm(rounding):  # each of the two calls may be off by its rounding
         how = "equal to the bit" if distance == 0 else "equal up to rounding"
         return CheckOutcome(f"same seed, same step: {how}", figures=figures)
 

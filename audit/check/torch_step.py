@@ -78,6 +78,7 @@ class TorchStep:
         self._model.load_state_dict(params, strict=False)
         _forget_failed_call(self._model, self._optimizer)
         sys.modules["torch"].manual_seed(seed)  # the caller's model has loaded torch
+        # With dropout, the seed would decide what an example does, which hides what clipping does to it.
         with _without_dropout(self._model):
             self._train_batch(*batch)
         return {name: parameter.grad for name, parameter in self._list_trained().items()}
@@ -119,7 +120,8 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
 def _without_dropout(model: Any) -> Iterator[None]:
     """Sets all dropout probabilities of a module to 0 inside a `with` block, and restores them after it.
 
-    The module stays in training mode: eval() would stop Opacus's hooks.
+    With dropout, what an example does to a step would depend on the seed. The module stays in training mode:
+    eval() would stop Opacus's hooks.
     """
     probabilities = []
     for module in model.modules():

@@ -73,7 +73,8 @@ def map_tree(
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        return function(path or "parameters", tree)  # an array that is the whole tree has no path
+        # An array that is the whole tree has no path, but errors and reports need a name for it.
+        return function(path or "parameters", tree)
 
     kind: Any = type(tree)
     if isinstance(tree, Mapping):
@@ -123,6 +124,8 @@ def to_numpy(leaf: Any) -> NDArray[Any]:
 
 def compute_ulp(values: Vector, spacings: Vector | float) -> Vector:
     """Returns the distance from each number to the next that its floating-point type can hold.
+
+    0, next to which numbers are much closer, is given half of `spacings`, as if it were just below 1.
 
     Args:
       values: the numbers.
