@@ -67,8 +67,8 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns a lower and an upper bound on epsilon where each epoch shuffles the examples into batches.
 
-    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024), the upper
-    bound the composition of epochs.
+    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024). The upper
+    bound is the composition of epochs, which lets the adversary know the order of examples, too.
 
     Args:
       noise_multiplier: sigma.

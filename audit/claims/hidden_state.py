@@ -250,9 +250,10 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and the bounds if steps expanded distances more than stated.
+    """Returns the bound on the last model, and what it would be if steps expanded distances more than stated.
 
-    The latter, its margins, are for Lipschitz constants whose excess over 1 is twice and ten times as large.
+    There are two such other bounds, the margins: for Lipschitz constants whose excess over 1 is twice as
+    large, and ten times as large.
 
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.

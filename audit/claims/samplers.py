@@ -520,8 +520,8 @@ def bound_poisson(
         epsilon = mix_epsilon(mus, shares, delta)
         return MixtureLimit(epsilon, error=0.0, orders=len(orders), mu=float(mus.max()))
 
-    # The worst order has late participations. Each counts with the largest W of its step and all before it.
-    # `[None]` makes it an array of a single order.
+    # The worst order has late participations. Other orders have earlier ones, whose W may be larger. So each
+    # counts with the largest W of its step and all before it. `[None]` makes an array of a single order.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])
