@@ -110,7 +110,8 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
 
     From a noise multiplier of 0.3 on it is `sampled_upper_bound`. Below that, privacy losses may be in the
     thousands. They are rounded up to a grid whose spacing grows with them, which keeps the time to seconds.
-    Below 0.05 sampling is ignored, which only makes the bound larger.
+    Below 0.05 sampling is ignored, which only makes the bound larger. Sampling is ignored, too, where it
+    changes nothing: with rate 1, or without steps.
 
     Args:
       composition: The steps that may take the participant (an example or a client), their noise multiplier
@@ -120,13 +121,14 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     sigma, insertions, rate = composition
     unsampled = epsilon_upper_bound(sigma, insertions, delta)
     least_sampled_noise, _ = SAMPLED_NOISE
-    if sigma >= least_sampled_noise:
+    if sigma >= least_sampled_noise:  # 0.3
         return sampled_upper_bound(sigma, insertions, delta, rate)
     if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
         return unsampled
-    # A grid in proportion to the bound without sampling, then a grid in proportion to the epsilon by the
-    # first grid, but neither too coarse for exp() nor needlessly fine. Both results are upper bounds, since
-    # losses are rounded up.
+    # The spacing should be 1e-4 of epsilon, which is not computed yet. So a first grid is 1e-4 of the bound
+    # without sampling, and a second grid, mostly finer, is 1e-4 of the epsilon by the first. Spacings are at
+    # most 100, since dp-accounting takes their exponential. The second is at least 1e-3, to save time. Both
+    # results are upper bounds, since losses are rounded up.
     coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
     coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
@@ -202,7 +204,12 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
 
 
 def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values so extreme that no grid fits the privacy losses of sampled steps."""
+    """Raises InputError for values so extreme that no grid fits the privacy losses of sampled steps.
+
+    The finest grid has a spacing of 1e-4. With less noise or more steps, losses may be so large that it has
+    too many values. With more noise, the losses of a step, about 1 / noise_multiplier, are smaller than the
+    spacing. And a smaller delta would come near the rounding of probabilities, which are 64-bit floats.
+    """
     least, most = SAMPLED_NOISE
     require(
         least <= noise_multiplier <= most,
@@ -220,7 +227,12 @@ def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> Non
 
 
 def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for a noise multiplier, number of insertions or delta out of its range."""
+    """Raises InputError for a noise multiplier, number of insertions or delta out of its range.
+
+    A noise multiplier of 0, no noise at all, is allowed: epsilon is infinite then. The limits on other values
+    keep mu, which is sqrt(insertions) / noise_multiplier, from 1e-12 to 1e12 where there are insertions. From
+    such a mu epsilon can be computed.
+    """
     require(
         noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
         f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",

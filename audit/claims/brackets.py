@@ -38,8 +38,11 @@ def bracket_allocation(
     That is so for balls in bins and for random allocation. The adversary sees the model after every step, but
     not in which steps the example takes part.
 
+    Another upper bound is the composition of epochs, which lets the adversary know these steps. With a noise
+    multiplier below 0.1 it is the only bound that is computed, and the lower bound is None.
+
     Args:
-      noise_multiplier: sigma; below 0.1 only the composition of epochs is computed, as an upper bound.
+      noise_multiplier: sigma.
       batches: The number of steps in an epoch.
       epochs: The number of epochs.
       delta: The delta of epsilon.
@@ -52,10 +55,11 @@ def bracket_allocation(
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
     lower = float(below.get_epsilon_for_delta(delta))
     upper = min(float(above.get_epsilon_for_delta(delta)), composed)
+    # In words: these bounds follow from the convex order of laws, and lie within those that the package
+    # pld-accounting gives.
+    accountant = "ours (convex order), within pld-accounting's bracket"
     # Both bound the same epsilon: only rounding can put the lower bound above the upper.
-    return EveryModel(
-        min(lower, upper), upper, "ours (convex order), within pld-accounting's bracket"
-    )
+    return EveryModel(min(lower, upper), upper, accountant)
 
 
 def bracket_shuffled(
@@ -63,8 +67,8 @@ def bracket_shuffled(
 ) -> EveryModel:
     """Returns a lower and an upper bound on epsilon where each epoch shuffles the examples into batches.
 
-    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024), the upper
-    bound the composition of epochs.
+    The adversary sees the model after every step. The lower bound is that of Chua et al. (2024). The upper
+    bound is the composition of epochs, which lets the adversary know the order of examples, too.
 
     Args:
       noise_multiplier: sigma.

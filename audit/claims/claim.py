@@ -150,7 +150,9 @@ class EpsilonDelta:
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1).
+        It is min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1). The first term is the
+        guarantee on the event that the test rejects. The second is that on the event that it does not, with
+        the worlds exchanged (Kairouz, Oh and Viswanath, 2015).
         """
         rates = _check_rates(alpha)
         epsilons = np.array([self.stated_epsilon])  # a single pair of epsilon and delta
@@ -261,10 +263,12 @@ class DpSgd:
         """Returns the upper bound on the last model alone; None where `lipschitz` is not given."""
         if self.lipschitz is None:
             return None
-        periods = Periods(self.lipschitz, self.k, insert_step(self.insert, self.k))
+        # `insert` is the number of a step since `__post_init__`; only its declared type allows words.
+        step_in_period = insert_step(self.insert, self.k)
+        periods = Periods(self.lipschitz, self.k, step_in_period)
 
         def compute(lipschitz: ArrayLike) -> HiddenStateBound:
-            """Returns the bound for other Lipschitz constants of the same schedule."""
+            """Returns the bound on the last model for any Lipschitz constants of the same schedule."""
             return bound_periods(self.composition, periods._replace(lipschitz=lipschitz), delta)
 
         return make_hidden_state(compute, periods)
@@ -337,7 +341,8 @@ def _sampled_deltas(steps: Composition) -> Array:
 def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
     """Returns the largest power that several (epsilon, delta) guarantees together allow.
 
-    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts.
+    Each allows min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - alpha - delta), 1); the least of them counts
+    (Kairouz, Oh and Viswanath, 2015).
 
     Args:
       rates: alpha, the tests' false-positive rates, any shape, which the result has.
@@ -345,10 +350,11 @@ def _power_of_pairs(rates: Array, epsilons: Array, deltas: Array) -> Array:
       deltas: (P,) their deltas.
     """
     alpha = rates[..., None]  # against the guarantees (P,) along a last axis
+    # The exponential of a large epsilon is infinite, which is no error: its line is above 1 and limits
+    # nothing. Infinity times a rate of 0 is NaN, in place of which 1 limits nothing either.
     with np.errstate(over="ignore", invalid="ignore"):
         steep = np.exp(epsilons) * alpha + deltas
         flat = 1 - np.exp(-epsilons) * (1 - alpha - deltas)
-    # An infinite epsilon times a rate of 0 is NaN: it limits nothing.
     steep = np.where(np.isnan(steep), 1.0, steep)
     return np.asarray(np.clip(np.minimum(steep, flat), 0.0, 1.0).min(axis=-1))
 

@@ -102,27 +102,29 @@ class HiddenState(NamedTuple):
         constants = f"{least} to {most}"
         if least == most:
             constants = most
-        steps = f"of Lipschitz constant {constants} ({self.reason})"
+        steps = f"steps of Lipschitz constant {constants} ({self.reason})"
 
         schedule = "the canary in each"
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
 
-        # `constant` is the mu that leaks along a direction in which only the canary and the noise move the
-        # model. Where it is clearly below the bound, the words say that such a direction does not attain the
-        # bound: only a loss that is crafted for this does.
+        # In a simple attack, the canary comes along a direction in which nothing but it and the noise moves
+        # the model. `constant` is the mu that leaks then. If it is clearly below the bound's mu (by more than
+        # rounding), the words add that this attack does not reach the bound: only a loss crafted for it does.
         attained = ""
         if self.constant is not None and self.constant < _ATTAINED * self.bound.mu:
             attained = (
                 f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
                 f"constant direction reaches {self.constant:.4g}"
             )
-        training = f"steps {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
 
-        text = f"steps {steps}"  # in JSON
+        # What the bound assumes, in the forms that different places need.
+        text = steps  # in JSON
         word = "Lipschitz"  # in a table's column
-        sentence = f"only the last model is seen; {training}"  # on a page
-        note = f"steps {steps}, {schedule}{attained}"  # below a table
+        note = f"{steps}, {schedule}{attained}"  # below a table
+        seen = "only the last model is seen"
+        mechanism = "sensitivity C, Gaussian noise"
+        sentence = f"{seen}; {steps}, {schedule}; {mechanism}{attained}"  # on a page
         if self.runs:  # the constants were measured
             wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
             along = f"along {self.runs} rehearsed runs, not proven ({wider})"
@@ -210,8 +212,8 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps, and infinite without noise. It also holds where each
-    insertion happens only with a probability, but is no lower for that.
+    It is `hidden_state_bound` of insertions * k steps. If there are insertions but no noise, it is infinite.
+    It also holds where each insertion happens only with a probability, but is no lower for that.
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
@@ -235,7 +237,8 @@ def bound_periods(
     )
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
-    if math.isinf(composed_mu):  # without noise
+    if math.isinf(composed_mu):  # insertions without noise
+        # Without noise nothing is hidden. The payments are those of composition: each shift in full.
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)
@@ -247,9 +250,10 @@ def make_hidden_state(
     reason: str = "as given",
     runs: int = 0,
 ) -> HiddenState:
-    """Returns the bound on the last model, and the bounds if steps expanded distances more than stated.
+    """Returns the bound on the last model, and what it would be if steps expanded distances more than stated.
 
-    The latter, its margins, are for Lipschitz constants whose excess over 1 is twice and ten times as large.
+    There are two such other bounds, the margins: for Lipschitz constants whose excess over 1 is twice as
+    large, and ten times as large.
 
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.
@@ -307,13 +311,15 @@ def _is_whole_number(value: str | int) -> bool:
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
     """Returns a caller's number, repeated for each step, or a caller's array, as (steps,).
 
+    Values must be 0, or from 1e-50 to 1e50: squares of their ratios then neither overflow nor underflow.
+
     Args:
       name: The parameter's name, for messages.
       given: A number, or (steps,) numbers.
       steps: The number of steps.
 
     Raises:
-      InputError: Another shape, or a value that is neither 0 nor from 1e-50 to 1e50.
+      InputError: Another shape, or a value out of range.
     """
     array = arrays.floats(f"values of `{name}`", given)
     require(

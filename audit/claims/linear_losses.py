@@ -119,6 +119,7 @@ def _compute_epsilon(
 
     def compute_difference(x: float) -> float:
         """Returns the log of the excess at x less log delta, never -inf: a search needs finite values."""
+        # -1e6 is below the log of any delta, so that the difference keeps its sign.
         return max(compute_log_excess(x), -1e6) - math.log(delta)
 
     # Where both densities are equal, epsilon is 0. Each term of the ratio, exp(c (x - c / 2) / deviation^2)
@@ -134,5 +135,6 @@ def _compute_epsilon(
     end = counts[0] - _FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation
+    # The tolerance is as fine as floats allow, nearly, since epsilon is read off at the threshold.
     threshold = scipy.optimize.brentq(compute_difference, equal, end, rtol=1e-13)
     return sign * compute_log_ratio(threshold)

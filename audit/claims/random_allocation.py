@@ -119,18 +119,22 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     masses = _find_normal_masses((ends + log_mean) * sigma)
     masses_times_mean = _find_normal_masses((ends - log_mean) * sigma)
     if not above:
+        # Far cells, where either underflows to 0, are left out, which lowers delta too.
         is_possible = (masses > 0) & (masses_times_mean > 0)
         means = masses_times_mean[is_possible] / masses[is_possible]
         return _Law(means, masses[is_possible], 0.0)
 
     # Each cell's mass goes to its two ends in such shares that its mean stays. The lowest cell begins at 0.
-    # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
+    # In a cell of mass m, mean v and ends a < b, the upper end gets m (v - a) / (b - a) of it: from 0 to m,
+    # but for rounding.
     values = np.append(0.0, points)
     widths = np.diff(values)
-    mean_above_lower_end = masses_times_mean[:-1] - values[:-1] * masses[:-1]  # times the mass
-    to_upper_end = np.clip(mean_above_lower_end / widths, 0.0, masses[:-1])
+    masses_times_excess = masses_times_mean[:-1] - values[:-1] * masses[:-1]  # m (v - a)
+    to_upper_end = np.clip(masses_times_excess / widths, 0.0, masses[:-1])
     atoms = np.append(masses[:-1] - to_upper_end, 0.0)
     atoms[1:] += to_upper_end
+
+    # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
     atoms[-1] += masses[-1]
     return _Law(values, atoms, float(masses_times_mean[-1] - masses[-1] * points[-1]))
 
@@ -164,7 +168,8 @@ def _average(
     masses = first.masses[:, None] * second.masses
     beyond = share * first.beyond + (1 - share) * second.beyond
 
-    # The ends of the grid leave out next to no mass. Where both are the same, the factor keeps them apart.
+    # Next to no mass lies beyond the ends of the grid. It is counted too, in two more cells. Where both ends
+    # are the same, the factor 1.001 keeps them apart.
     low = share * _find_low(first) + (1 - share) * _find_low(second)
     high = share * _find_high(first) + (1 - share) * _find_high(second)
     edges = np.geomspace(low, max(high, 1.001 * low), cells + 1)
@@ -201,10 +206,11 @@ def _spread(
       grid: (m,) points, ascending from 0.
       beyond: The part of the law's mean that no atom holds.
     """
-    # The index of the point below each atom, never the last, so that each atom has a point above it. Where
-    # rounding missed the index by 1, the two comparisons correct it.
+    # The index of the point below each atom: never the last point, so that each atom has a point above it.
     last = len(grid) - 1
     below = np.clip(places, 0, last - 1)
+
+    # Where rounding missed the index by 1, it is lowered, or else raised, but stays in its range.
     below -= values < grid[below]
     below = np.clip(below, 0, last - 1)
     below += (values >= grid[below + 1]) & (below < last - 1)
@@ -254,13 +260,14 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-    positive = law.values > 0  # X = 0 has no logarithm
+    positive = law.values > 0  # X = 0 has no logarithm; its mass is counted below, if at all
     logs = np.log(law.values[positive])
     masses = law.masses[positive]
 
     # The grid has the values first * grid, (first + 1) * grid, ... of log X, `size` of them. It is as fine as
-    # the epochs need, but has a limited number of values. `below` is the index of the value below each atom,
-    # and leaves room for a value above it.
+    # the epochs need, whose rounding errors add up, but has a limited number of values. Atoms ascend, so that
+    # the first is the least. `below` is the index of the value below each atom, and leaves room for a value
+    # above it.
     grid = max(min(_COARSEST, _LOSS_ERROR / epochs), float(np.ptp(logs)) / _MOST_LOSSES)
     first = math.floor(logs[0] / grid) - 1
     size = math.ceil(logs[-1] / grid) + 2 - first
@@ -278,7 +285,9 @@ def _find_losses(law: _Law, epochs: int, above: bool) -> "PrivacyLossDistributio
         masses_out = _sum_by_place(below, masses - upper, size)
         masses_out += _sum_by_place(below + 1, upper, size)
         masses_in = masses_out * points  # X times the law without the example
-        # With the example, what no atom holds counts as infinite. Without it, -log X is infinite at X = 0.
+        # With the example, what no atom holds counts as an infinite loss. That is `law.beyond`, and also what
+        # the masses lack to 1: only rounding tells these apart, and the larger is safe for an upper bound.
+        # Without the example, -log X is infinite at X = 0.
         infinite_in = max(1.0 - float(masses_in.sum()), law.beyond)
         infinite_out = float(law.masses[~positive].sum())
 

@@ -234,7 +234,8 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
         log_block_noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
         counts[orders_with_i] += 1
 
-        # In orders with a block below the top, the top absorbs it where slopes do not rise, and again then.
+        # The top block absorbs the block below it where the slope does not rise from that to the top. This is
+        # repeated in the orders in which it happened, as long as they have a block below the top.
         merging = orders_with_i[counts[orders_with_i] > 1]
         while len(merging):
             top = counts[merging] - 1
@@ -356,14 +357,15 @@ def bound_one_of_each_epoch(
 
     If there are few orders, all of them are enumerated. Otherwise orders are simulated, by stratified
     sampling: the example's places in the last epochs matter most, so these are cut into intervals. A stratum
-    is a combination of intervals, and the same number of orders is drawn in each stratum.
+    is a combination of intervals, and the same number of orders is drawn in each stratum. Simulation makes
+    the bound too low with a probability of at most ERROR.
 
     Args:
       schedule: The steps of training.
       delta: The delta of epsilon.
       seed: The seed of the simulation.
-      most_enumerated: The largest number of orders that is enumerated.
-      simulated: About how many orders are simulated.
+      most_enumerated: The largest number of orders that is enumerated; there are no more strata either.
+      simulated: About how many orders are simulated, but at least 50 in each stratum.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -518,8 +520,8 @@ def bound_poisson(
         epsilon = mix_epsilon(mus, shares, delta)
         return MixtureLimit(epsilon, error=0.0, orders=len(orders), mu=float(mus.max()))
 
-    # The worst order has late participations. Each counts with the largest W of its step and all before it.
-    # `[None]` makes it an array of a single order.
+    # The worst order has late participations. Other orders have earlier ones, whose W may be larger. So each
+    # counts with the largest W of its step and all before it. `[None]` makes an array of a single order.
     latest = _find_latest_steps(steps, rate, _DROPPED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     worst = compute_order_mus(weights, latest[None], largest_log_w[latest][None])

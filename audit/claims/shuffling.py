@@ -30,8 +30,10 @@ def compute_shuffled_epsilon(
       delta: The delta of epsilon.
     """
     # The edges of buckets; a bucket without an end lies below the first edge, and another above the last.
-    # Sums are in units of C, above the mean of the other batches' sums. The largest noise of b sums is about
-    # sigma sqrt(2 log b), and 6 sigma more leave next to nothing above the last edge.
+    # Sums are in units of C, above the mean of the other batches' sums. Any edges give a lower bound, since
+    # buckets only hide where in them the largest sum lies. These edges lie where it mostly is: it is seldom
+    # below -2 sigma. The largest noise of b sums is about sigma sqrt(2 log b), and 6 sigma more leave next to
+    # nothing above the last edge.
     sigma = noise_multiplier
     highest = 2 + sigma * (6 + np.sqrt(2 * np.log(batches)))
     edges = np.linspace(-2 * sigma, highest, _BUCKETS)

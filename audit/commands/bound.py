@@ -149,8 +149,10 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
+        # Remarks that the table would have shown. Most of those on a single run are in its JSON: whether
+        # there is a bound, and whether cosines are normal.
         remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:  # the table would have shown them
+        for remark in remarks:
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
@@ -270,9 +272,9 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
       paths: the files of scores, for the report.
       conclusion: what follows from the scores.
     """
-    # Imported here, since matplotlib takes a second to load and most calls do not need it.
     contents = {}
     if FLAGS.figure is not None:
+        # Imported here and below, since matplotlib takes a second to load and most calls do not need it.
         from audit.report import audit_panels, style
 
         path = Path(FLAGS.figure)

@@ -143,8 +143,8 @@ def _read_place(flag: str, value: str) -> tuple[Path, str]:
 def _add_source(report: CheckReport, path: Path) -> CheckReport:
     """Returns the report with the command line and the checksum of the user's file in its provenance.
 
-    The command line has the flags that were given. It is left out where the file is an example of this
-    project, which has another command.
+    The command line has the flags that were given. It is left out where neither --step nor --batches was: the
+    file then is an example of this project, which another command checks by the same functions.
 
     Args:
       report: the report.
@@ -166,7 +166,7 @@ def _print_report(report: CheckReport) -> None:
     if FLAGS.report is not None:
         print(f"report: {report.page(FLAGS.report)}", file=sys.stderr)
     if not report.passed:
-        sys.stdout.flush()
+        sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(FAILED if report.findings else INCOMPLETE)
 
 

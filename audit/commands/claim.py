@@ -113,7 +113,7 @@ def _refute() -> None:
     )
     print(refutation.to_json() if FLAGS.json else refutation)
     if refutation.refuted:
-        sys.stdout.flush()
+        sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(REFUTED)
 
 
@@ -156,6 +156,9 @@ class _Definitions(NamedTuple):
 
 def _read_loader() -> _Definitions:
     """Runs the file that --batches names, and returns what it says of the loader.
+
+    The file defines the loader. It may also define `examples`, `sampling_rate` and `noise`, a function that
+    draws the noise of a sum.
 
     Raises InputError where the file fails, lacks a definition, or has a sampling rate out of range.
     """

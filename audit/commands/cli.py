@@ -138,7 +138,8 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
     Absl's own message has the form "flag --name=value: reason", where the reason is the message of Python's
-    parser. Advice takes its place if _GIVE has some for the flag's type.
+    parser. Advice takes its place if _GIVE has some for the flag's type. A message without a flag's name, and
+    so without a type, gets no advice.
     """
     reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
@@ -200,7 +201,7 @@ def _fold(paragraph: str) -> str:
     with two blanks between. These stay lines, with the comments in a column. Where any line would be too wide
     for that, each comment goes below its command.
     """
-    program = started.program() or started.MODULE
+    program = started.program() or started.MODULE  # program() is empty in a user's script or a test
     if not paragraph.lstrip().startswith(("./", program)):
         return textwrap.fill(paragraph, _HELP_WIDTH)
 

@@ -215,6 +215,7 @@ def _find_named(audits: Audits) -> list[Path]:
         folders = [
             folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)
         ]
+        # The message lists the newest eight audits at most: there may be thousands.
         hashes = ", ".join(hash_of(folder) for folder in audits.folders[:8]) or "none"
         require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
         _require_unique(name, folders)

@@ -66,7 +66,8 @@ def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
       that the bets assume of them.
     """
     power = _find_power(conclusion)
-    # The law is tested for several runs with fresh directions. The bound by this law then does not hold.
+    # With several runs, canaries that were out, if any, have tested the law. The assumption-free bound rests
+    # on it: `holds` is False where they refute it. The law of a single run's cosines is not tested so.
     is_law_refuted = conclusion.law_is_known and not conclusion.assumption_free.holds
     if power is None or is_law_refuted:
         return None
@@ -160,11 +161,12 @@ def _judge_guesses(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the claim by how many coins of a single run are guessed right.
 
     The claim is refuted if the bound that rests on these guesses exceeds it: that on mu if the claim has a
-    mu, else that on epsilon. None where there are too few coins for a bound.
+    mu, else that on epsilon. None where there are too few coins for bounds.
     """
     upper = conclusion.tightest
     assert upper is not None  # else nothing is claimed, and nothing is tested
     by_method = {bound.method: bound for bound in conclusion.bounds}
+    # The same coins give a bound on epsilon and another on mu: there are both, or neither.
     if one_run_bounds.ONE_RUN_GUESSES not in by_method:
         return None
     if upper.mu is None:

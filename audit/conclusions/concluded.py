@@ -126,8 +126,9 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
         findings += one_run_bounds.bound_by_guesses(
             one_run_bounds.weigh_coins(evidence.coins), *level
         )
-    # With coins, cosines add bounds only if the law of a cosine without the canary is exact, rather than
-    # fitted to cosines of canaries that were out.
+    # By an exact law of cosines without the canary, cosines give a bound of their own. Where that law is
+    # fitted, their bounds are of the methods for coins, with a coin for each pair of a cosine in and another
+    # out. They are left out where real coins have given these bounds already.
     if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
@@ -190,7 +191,11 @@ def _describe_directions(evidence: Fresh) -> list[str]:
     if not evidence.given:
         return []
     notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
-    notes.append(describe_draws(evidence) if evidence.draws else describe_dimension(evidence))
+    # The law is that of ranks among fresh draws, or that of cosines (then `draws` is 0) in some dimension.
+    if evidence.draws:
+        notes.append(describe_draws(evidence))
+    else:
+        notes.append(describe_dimension(evidence))
     if len(evidence.cosines) == 1:  # a single row is in any order
         return notes
     if evidence.in_order:
@@ -244,7 +249,7 @@ def conclude_setting(
 
     claim = make_claim(setting)
     mechanism = setting.mechanism
-    expected = None
+    expected = None  # epsilon under linear losses; None for canaries that every run draws afresh
     # Canaries that every run draws afresh have bounds that hold at any time, without declared looks.
     if setting.adversary.any_time:
         fresh_looks = (
