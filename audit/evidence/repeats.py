@@ -152,9 +152,9 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 def count_copies(rows: Places) -> int:
     """Returns how many copies of a file were pasted together: every row occurs a multiple of that many times.
 
-    It is the greatest common divisor of how often each distinct row occurs. It is 1 where a divisor above 1
-    may be chance: among n independent rows with J distinct values, there is such a divisor with a probability
-    of at most 3 sqrt(n) 2^-J (derived in the module docstring), and that is not below REFUSED_BELOW.
+    It is the greatest common divisor of how often each distinct row occurs. Among n independent rows with J
+    distinct values, this divisor exceeds 1 by chance with a probability of at most 3 sqrt(n) 2^-J (derived in
+    the module docstring). Where that is not below REFUSED_BELOW, the result is 1: nothing is proven.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
