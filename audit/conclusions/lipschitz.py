@@ -191,6 +191,7 @@ def kept(store: Store) -> Steps | None:
         return None
     try:
         return Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
+    # ValueError: no JSON. TypeError: other fields, or no record. RecursionError: JSON nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
 

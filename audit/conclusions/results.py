@@ -464,9 +464,8 @@ def _parse_looks(content: bytes) -> Declared:
     schedule = tuple(values["schedule"])
     taken = values["taken"]
     # InputError is a ValueError. The caller replaces its message, so that nobody reads the messages below.
-    are_whole = all(
-        type(value) is int for value in (*schedule, taken)
-    )  # a bool is not: its type is bool
+    # By the exact type, since `isinstance` would take JSON's true for a whole number.
+    are_whole = all(type(value) is int for value in (*schedule, taken))
     require(are_whole, "whole numbers")
     require_schedule(schedule)
     require(1 <= taken <= len(schedule), "a number of looks")

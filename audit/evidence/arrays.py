@@ -12,9 +12,8 @@ from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
 MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
-MOST = (
-    1e100  # larger scores are refused: from 1e154 on squares overflow, and a sum of squares earlier
-)
+# Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
+MOST = 1e100
 _KINDS = {  # words for the kinds of NumPy's types that are refused
     "O": "objects",
     "c": "complex",
@@ -43,6 +42,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     require(not _has_mask(values), masked)
     try:
         array = np.asarray(values)
+    # Not from NumPy alone: PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,

@@ -163,8 +163,9 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test
 def _test_lags(bits: Bits, column: _RowWords) -> _Test:
     """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
-    Lags are 1 to 64 columns, at most half of the row. At each lag, whether two fair coins differ is a fair
-    coin itself. The p-value is that of the most extreme lag, times the number of lags (Bonferroni).
+    Lags are 1 to 64 columns, and at most half of the row, so that each compares many pairs. At each lag,
+    whether two fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times
+    the number of lags (Bonferroni).
     """
     most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
     changes = []

@@ -220,7 +220,7 @@ def _find_repeated_window(
 
     # First part: the shifts between equal windows of the greatest length. Places are indices of stretches.
     # Invariant: numbers[i] is the number of the window of `length` stretches that starts at places[i].
-    numbers = symbols.copy()
+    numbers = symbols
     places = np.arange(size)
     length = 1
     shifts = np.zeros(0, np.int64)  # at the end, those of the longest repeated windows
