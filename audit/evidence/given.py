@@ -84,8 +84,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
-    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`. For
-    the bounds of a `OneRun` take cosines to depend on no other canary's direction.
+    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`. The
+    bounds of a `OneRun` take each cosine to depend on no other canary's direction.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) with one canary a run; (1, K) for a single

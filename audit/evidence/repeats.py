@@ -207,7 +207,7 @@ def _find_repeated_window(
     of 1, 2, 4, ... stretches are numbered such that equal windows have the same number (Karp, Miller and
     Rosenberg, 1972), and windows that occur once are dropped. The distances between equal windows of the
     greatest length show by how many stretches copies are shifted. Second, for each of the most frequent
-    shifts, it takes the sequence of stretches with the most evidence that comes again at this shift.
+    shifts, it takes the sequence of stretches with the most evidence that comes again so many later.
 
     Args:
       stretches: the stretches of equal rows, in order.
