@@ -90,7 +90,7 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
     length = number("norm", norm, float)
     require(0 < length < np.inf, f"`norm={length:g}`: give the clipping norm, more than 0")
     unit_vectors = canaries(seed, run, count, dimension)  # checks the dimension
-    # The sum starts from [0.], which broadcasts to the vectors' length.
+    # The sum starts from an array, so that its type is an array's: [0.] broadcasts to the vectors' length.
     total: Array = length * sum(unit_vectors, start=np.zeros(1))
     return total
 
@@ -156,7 +156,8 @@ def cosines(
 def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
     """Yields a direction's normal coordinates, not yet scaled to length 1, in blocks of _BLOCK at most.
 
-    Each block is drawn from a seed of its own: `seed`, `run`, `index` and the block's place.
+    Each block is drawn from a seed of its own: `seed`, `run`, `index` and the block's place. `_ROOT` in front
+    tells this random stream from others under the same `seed`.
 
     Args:
       seed: the seed of all runs' canaries.
@@ -172,7 +173,8 @@ def _draw_blocks(seed: int, run: int, index: int, size: int) -> Iterator[Array]:
 def _check_numbers(seed: int, run: int, count: int, dimension: int) -> tuple[int, int, int, int]:
     """Returns (seed, run, count, dimension) as Python's ints; raises InputError for those out of range."""
     seed = check_seed(seed)
-    run = check_whole_number("run", run, 0, MOST_SEED)
+    run = check_whole_number("run", run, 0, MOST_SEED)  # `run` is a part of a random seed
     count = check_whole_number("count", count, 1, MOST_COUNT)
+    # In a single dimension every cosine is 1 or -1.
     dimension = check_whole_number("dimension", dimension, 2, MOST_DIMENSION)
     return seed, run, count, dimension

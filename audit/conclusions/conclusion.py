@@ -270,7 +270,10 @@ class Conclusion(NamedTuple):
 
     @property
     def curve(self) -> CurveTest | None:
-        """Returns the test of the Gaussian curve, made at the first use; None where there is none."""
+        """Returns the test of the Gaussian curve; None where runs have several canaries.
+
+        It is made at the first use.
+        """
         test_and_power = self.test()
         if test_and_power is None:
             return None
@@ -485,16 +488,20 @@ class Conclusion(NamedTuple):
 def find_doubt(conclusion: Conclusion) -> str:
     """Returns why scores cannot be those of independent training runs with noise, or an empty string.
 
-    There are two reasons. The first: all scores of one world are equal while those of the other vary. Then
-    all runs of a world shared a seed, or scores were never filled in. It does not count if half of the other
-    world's scores have the same value, as where many runs failed. The second: every score in is the score out
-    of its row plus the same constant. Then the two runs of each row shared a seed.
+    There are two reasons, for each of which a world needs at least 5 scores: fewer may be so by chance.
+
+    The first: all scores of a world are equal while those of the other vary. Then all runs of a world shared
+    a seed, or scores were never filled in. It does not count if half of the other world's scores have the
+    same value, as where many runs failed.
+
+    The second: every score in is the score out of its row plus the same constant. Then the two runs of each
+    row shared a seed.
 
     Evidence with a known law, or of a single run, is never in doubt here.
     """
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
-    # All scores of a world are equal.
+    # First: all scores of a world are equal.
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
@@ -502,9 +509,10 @@ def find_doubt(conclusion: Conclusion) -> str:
         if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
-    # All scores in are shifted by the same constant, up to rounding, here a billionth of the largest score.
-    # Scores of few different values, such as guesses, may have equal shifts by chance and do not count.
-    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL and np.ptp(scores_in) > 0:
+    # Second: all scores in are shifted by the same constant, up to rounding, here a billionth of the largest
+    # score. Scores of few different values, such as guesses, may have equal shifts by chance: they do not
+    # count.
+    if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
         shifts = scores_in - scores_out
         rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())
         are_distinct = len(np.unique(scores_in)) > len(scores_in) / 2

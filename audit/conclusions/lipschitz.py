@@ -75,7 +75,7 @@ def hidden_state(
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
       given: the Lipschitz constants of a caller's own model, or of a model of the zoo on its data; None where
-        these are unknown.
+        these are unknown. Not used for a model whose constants follow from its curvature.
       own_model: whether the model is a caller's own.
 
     Raises:
@@ -108,8 +108,9 @@ def hidden_state(
         reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
         state = _bound(setting, given._replace(reason=reason), delta)
 
-    # For comparison, the bound comes with the mu of a simple adversary. That mu is computed only beside a
-    # finite bound (without noise it is infinite), and for an adversary who knows the steps of its insertions.
+    # The bound comes with the mu of a simple adversary, to show how much of the bound it attains. It inserts
+    # along a direction without features, in which a loss of w'x has no gradient. Its mu is computed only
+    # beside a finite bound (without noise it is infinite), and if it knows the steps of its insertions.
     if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
         return state
     return state._replace(constant=compute_mu_along_one_direction(setting))
@@ -120,8 +121,10 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
 
     With learning rate eta and weight decay lambda, the insertion and the noise of step t of T shrink by
     w_t = (1 - eta lambda)^(T - t) in the steps after it. So mu = (sum of w_t over steps with an insertion) /
-    (sigma |w|), with the norm |w| over all steps. Where the canary comes first in its period of steps, this
-    is the hidden-state bound itself.
+    (sigma |w|), with the norm |w| over all steps.
+
+    This is the hidden-state bound itself for steps of Lipschitz constant 1 - eta lambda, from 0 to 1, if the
+    canary comes first in its period and all periods are whole.
     """
     schedule = setting.schedule
     mechanism = setting.mechanism
@@ -188,6 +191,7 @@ def kept(store: Store) -> Steps | None:
         return None
     try:
         return Steps(**json.loads(content))  # the file's keys are the fields of `Steps`
+    # ValueError: no JSON. TypeError: other fields, or no record. RecursionError: JSON nested too deeply.
     except (ValueError, TypeError, RecursionError):
         raise InputError(f"{store.path / _FILE} is damaged: move it away") from None
 
@@ -195,6 +199,7 @@ def kept(store: Store) -> Steps | None:
 def find_current(store: Store) -> Steps | None:
     """Returns the constants that a store holds; None where it holds none or another version measured them."""
     steps = kept(store)
+    # Only measured constants, whose `runs` is not 0, state the version that they come from.
     if steps is not None and steps.runs and steps.version != MEASUREMENT:
         return None
     return steps
@@ -213,6 +218,7 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
         return _bound_for(setting, constants, delta)
 
     periods = Periods(steps.constants, schedule.periodicity, schedule.place)
+    # For its words alone: `compute` takes the same mixture, from a cache, for the bound.
     mixture = _find_mixture(setting, steps.constants, delta)
     reason = steps.reason + _describe_mixture(mixture)
     return make_hidden_state(compute, periods, reason, steps.runs)
@@ -221,14 +227,19 @@ def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
 def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenStateBound:
     """Returns the hidden-state bound for Lipschitz constants, a number or (T,); infinite without noise.
 
-    Where the adversary does not know which steps take a canary, its mu and epsilon are those of the mixture
-    over orders. Payments and slopes stay those of a single order.
+    The bound states by how much each step's noise pays for the distance of both worlds' models (`paid`), and
+    slopes of linear maps that attain mu (`attained_by`).
+
+    An order is a list of the steps that take a canary. Where the adversary does not know it, mu and epsilon
+    are those of the mixture over orders; `paid` and `attained_by` stay those of the order of `_find_shifts`.
     """
     sigma = setting.mechanism.noise_multiplier
     shifts = _find_shifts(setting)
-    if sigma == 0:  # nothing pays for a shift, and the maps themselves attain infinity
+    if sigma == 0:
+        # As in composition, each step pays for its own shift. Slopes are the constants themselves.
+        paid = shifts
         slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
-        return HiddenStateBound(np.inf, np.inf, shifts, slopes)
+        return HiddenStateBound(np.inf, np.inf, paid, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
     limit = _find_mixture(setting, constants, delta)
     if limit is None:
@@ -243,8 +254,9 @@ def _find_mixture(
 ) -> samplers.MixtureLimit | None:
     """Returns the bound on the last model by the mixture over orders; None where it does not apply.
 
-    An order is a list of the steps that take a canary. None where the adversary knows it, where not every
-    step may take a canary (k > 1), and without noise.
+    An order is a list of the steps that take a canary. The mixture does not apply where the adversary knows
+    the order. Nor does it with k > 1, since `samplers` takes every step for a step that may take a canary,
+    nor without noise, where the bound is infinite.
     """
     schedule = setting.schedule
     sigma = setting.mechanism.noise_multiplier
@@ -269,9 +281,9 @@ def _find_shifts(setting: Setting) -> NDArray[np.float64]:
 
     The unit is eta C / B: the learning rate times the clipping norm over the batch size.
 
-    A sampler that draws a single step of each epoch has no fixed steps. The epoch's last step stands for the
-    drawn step: `_bound_for` takes payments and slopes from this order. With Poisson
-    sampling the canary counts as inserted at every step that may take it.
+    A sampler that draws a single step of each epoch has no fixed steps: the epoch's last step stands for the
+    drawn step. Any other step would do, since mu and epsilon come from all orders of steps (`_find_mixture`).
+    With Poisson sampling the canary counts as inserted at every step that may take it.
     """
     schedule = setting.schedule
     shifts = np.zeros(schedule.steps)

@@ -64,6 +64,7 @@ def measure(
       runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
       kinks: whether the model is known to have kinks, whatever the secants show.
     """
+    # Another process that wants the same constants waits here, and then takes them from the store.
     with store.turn("lipschitz"):
         steps = find_measured(store, runs)
         if steps is None:
@@ -96,12 +97,12 @@ def measure_steps(
     """
     begun = time.monotonic()
     if kinks:
-        # Steps that are known to have kinks have no bound, whatever secants show. As few secants as possible
-        # are measured: about one step of a run for those along given lines (walked), and for those that a
-        # search climbs to (searched).
+        # Such steps have no bound, whatever secants show. So secants get the least effort: lines are walked
+        # along at a single step of each run, and worse secants are searched at about a single step.
         effort = effort._replace(walked=1, searched=1)
     count = rehearsal.count_measured(setting.schedule.steps, effort)  # steps to measure
     with (
+        # By default some devices take matrix products in less than float32.
         jax.default_matmul_precision("float32"),
         progress.bar(count, lambda: "measuring", unit="steps") as line,
     ):

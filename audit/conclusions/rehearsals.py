@@ -21,7 +21,8 @@ def count_rehearsals(
     """Returns the number of runs along which to measure a zoo model's steps, or `USUAL`; None for not at all.
 
     Models of which constants are proven are not measured. Without a request, another model is measured if it
-    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound.
+    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound
+    (`_is_measured_by_default` says why).
 
     Args:
       setting: the setting of the audit.
@@ -32,6 +33,7 @@ def count_rehearsals(
       InputError: for other words, for too few runs, and for a request to measure where the last model can
         have no bound, whatever is measured.
     """
+    # The type comes first: an array of a caller's gives no single answer to `in`.
     is_word = requested is None or isinstance(requested, str)
     require(
         is_word and requested in (None, MEASURED, UNMEASURED),
@@ -81,7 +83,8 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
     steps = lipschitz.find_current(store)
     if steps is None:
         return None
-    # `USUAL` is 0: any measurement will do.
+    # `USUAL` is 0, for which any measurement will do. Constants that were not measured have 0 runs as well:
+    # `FEWEST` leaves these out.
     return steps if steps.runs >= max(rehearsals, FEWEST) else None
 
 
@@ -94,8 +97,9 @@ def _is_proven(setting: Setting) -> bool:
 def _is_measured_by_default(setting: Setting) -> bool:
     """Returns whether a setting's steps are measured where the caller gives no `lipschitz`.
 
-    They are if the model is smooth, not every step takes a canary, and the last model can have a bound. In
-    all other cases measuring is left to a request.
+    They are if the model is smooth, canaries come only at every k-th step, with k > 1, and the last model can
+    have a bound. No bound is stated for a model with kinks. With a canary in every step, the bound is that of
+    composition unless some steps contract. In such cases measuring is left to a request.
     """
     if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
         return False

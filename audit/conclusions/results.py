@@ -279,10 +279,12 @@ def _make_looks_fields(conclusion: Conclusion) -> dict[str, Any]:
 def finding_fields(finding: Finding) -> dict[str, Any]:
     """Returns a bound's or an estimate's fields for JSON.
 
-    `assumes` is what a bound assumes, or why an estimate is no bound. Some fields may be left out: `counted`
-    (the counts in words) where it is empty; `false_positive_rate` and `path` (what was proven after each run)
-    where the method knows no false-positive rate; `noise_floor` and `standard_error` of an estimate whose
-    floor was not simulated.
+    `assumes` is what a bound assumes, or why an estimate is no bound. Some fields may be left out:
+
+      `counted`, the counts in words, where it is empty.
+      `false_positive_rate` and `path`, the bound after each run, where no exact law gives the false-positive
+        rate. Only methods that know this law fill in either of them.
+      `noise_floor` and `standard_error` of an estimate whose floor was not simulated.
     """
     fields = dataclasses.asdict(finding)
     if not fields.get("counted"):
@@ -462,6 +464,7 @@ def _parse_looks(content: bytes) -> Declared:
     schedule = tuple(values["schedule"])
     taken = values["taken"]
     # InputError is a ValueError. The caller replaces its message, so that nobody reads the messages below.
+    # By the exact type, since `isinstance` would take JSON's true for a whole number.
     are_whole = all(type(value) is int for value in (*schedule, taken))
     require(are_whole, "whole numbers")
     require_schedule(schedule)

@@ -12,7 +12,8 @@ from audit.errors import InputError, require
 
 Array = NDArray[np.float64]
 MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
-MOST = 1e100  # squares of larger scores overflow
+# Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
+MOST = 1e100
 _KINDS = {  # words for the kinds of NumPy's types that are refused
     "O": "objects",
     "c": "complex",
@@ -41,6 +42,7 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
     require(not _has_mask(values), masked)
     try:
         array = np.asarray(values)
+    # Not from NumPy alone: PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,
@@ -77,7 +79,8 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
       The arrays, in the same order and shapes.
 
     Raises:
-      InputError: finite scores whose squares overflow.
+      InputError: a finite score above 1e100 in size, if some scores are not finite. (If all are finite, the
+        arrays are returned as they are; `require_apart` checks the size of scores.)
     """
     scores = np.concatenate([world.ravel() for world in worlds])
     finite = scores[np.isfinite(scores)]
@@ -86,9 +89,10 @@ def rank_all(*worlds: Array) -> tuple[Array, ...]:
     # Without any finite score, infinities and NaN are placed around 0.
     lowest = float(finite.min()) if finite.size else 0.0
     highest = float(finite.max()) if finite.size else 0.0
-    require_squares(max(abs(lowest), abs(highest)))
+    require_squares(max(abs(lowest), abs(highest)))  # the gap of larger scores might overflow
     # NaN goes two gaps below the lowest score, an infinite score one gap beyond the scores on its side. The
-    # gap is large beside the scores, so that rounding does not put these numbers among them.
+    # gap is large beside the scores, so that rounding does not put these numbers among them. How large does
+    # not matter to ranks: a quarter leaves the numbers at the size of the scores.
     gap = max(highest - lowest, abs(lowest), abs(highest), 1.0) / 4
     return tuple(
         np.nan_to_num(world, nan=lowest - 2 * gap, neginf=lowest - gap, posinf=highest + gap)
@@ -125,7 +129,7 @@ def require_few_failed(name: str, failed: int, total: int) -> None:
 
 
 def require_apart(scores: Array) -> None:
-    """Raises InputError if scores are all equal, or if any exceeds 1e100 in size: its square may overflow.
+    """Raises InputError if scores are all equal, or if any exceeds 1e100 in size (see `require_squares`).
 
     Args:
       scores: finite scores of any shape, at least one.
@@ -138,7 +142,10 @@ def require_apart(scores: Array) -> None:
 
 
 def require_squares(largest: float) -> None:
-    """Raises InputError if `largest`, the largest absolute score, is above 1e100: its square may overflow."""
+    """Raises InputError if `largest`, the largest absolute score, is above 1e100.
+
+    Squares overflow from about 1e154 on; the limit is far below, so that sums of squares do not overflow.
+    """
     too_large = (
         f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )

@@ -83,9 +83,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns an estimate of each error rate from each run: (false-positive (m,), false-negative (n,)).
 
-        An estimate is a run's share of errors times a scale. On average it is the true rate, or more where a
-        caller's coins may be unfair (see `scale_in`). The scale is the largest value that it can have: with
-        fair coins, whose scale is 2, it may exceed 1.
+        An estimate is a run's share of errors times a scale, `scale_in` or `scale_out`. On average it is the
+        true rate, or more where a caller's coins may be unfair. It lies between 0 and the scale. So it may
+        exceed 1 with fair coins, whose scale is 2.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -273,8 +273,9 @@ class Coins(NamedTuple):
         guessed_in = self.scores > threshold
         misses = (self.presence & ~guessed_in).sum(1).astype(np.float64)
         alarms = (~self.presence & guessed_in).sum(1).astype(np.float64)
-        # A fair coin puts a canary in: it can be missed in half of all runs only. So misses as a share of all
-        # canaries count twice, for a rate among those that are in. False alarms do likewise.
+        # A canary can be missed only if it is in, which a fair coin decides. So the share of misses among all
+        # canaries is, on average, half the rate of misses of a canary that is in: it is scaled by 2. False
+        # alarms, of canaries that are out, are scaled likewise.
         return RunErrors(
             misses,
             alarms,

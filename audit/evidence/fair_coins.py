@@ -67,9 +67,10 @@ _CANARY = _RowWords("canary", "canaries")
 def require_fair(presence: Bits) -> None:
     """Raises InputError if bits (R, K) are very unlikely for fair independent coins.
 
-    Fair coins are refused with a probability of at most ERROR, 1e-6, by Bonferroni over all tests. The
-    message is that of a single failed test: of the tests that count coins before those of their order, and
-    among these of the test with the smallest p-value.
+    Fair coins are refused with a probability of at most ERROR, 1e-6, by Bonferroni over all tests.
+
+    If several tests fail, the message is that of the plainest. Tests that count coins are plainer than tests
+    of the coins' order. Among tests of the same kind, the smallest p-value decides.
     """
     tests = list(_tests(presence))
     threshold = np.log(ERROR / len(tests))
@@ -128,7 +129,7 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
       coins: the number of coins behind each count.
     """
     tail = special.bdtr(np.minimum(counts, coins - counts), coins, 0.5)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # a tail that underflows to 0 has the log -inf
         return np.asarray(np.minimum(np.log(2 * tail), 0.0))
 
 
@@ -162,8 +163,9 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test
 def _test_lags(bits: Bits, column: _RowWords) -> _Test:
     """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
-    Lags are 1 to 64 columns, at most half of the row. At each lag, whether two fair coins differ is a fair
-    coin itself. The p-value is that of the most extreme lag, times the number of lags (Bonferroni).
+    Lags are 1 to 64 columns, and at most half of the row, so that each compares many pairs. At each lag,
+    whether two fair coins differ is a fair coin itself. The p-value is that of the most extreme lag, times
+    the number of lags (Bonferroni).
     """
     most_lags = min(_MOST_LAGS, bits.shape[1] // 2)
     changes = []
@@ -218,16 +220,19 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
     The p-value is the probability that fair coins give at most as many different rows. Up to 4000 rows it is
-    exact. Beyond, it is a bound on the probability of at least r repeats, where a repeat is a row that equals
-    an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at most m.
+    exact; beyond, the exact law takes too long. There it is a bound on the probability of at least r repeats,
+    where a repeat is a row that equals an earlier row: Chernoff's exp(r - m + r log(m / r)), for a mean of at
+    most m.
     """
     rows, width = bits.shape
     kinds = len(_count_equal_rows(bits))
-    bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)  # different rows, up to complement
+    # The number of possible rows, up to complement. It is cut where a float would overflow: with fewer
+    # possible rows repeats are likelier, so that the test only refuses less.
+    bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)
     message = f"{rows:,} {row.plural} have only {kinds:,} different rows of {width:,} coins"
     if rows <= _MOST_KINDS:
         probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
             return _Test(float(np.log(probability)), message)
 
     # Row i repeats an earlier row with probability at most (i - 1) / bins. `mean` is the sum over rows.

@@ -84,7 +84,8 @@ def cosines(
 ) -> Fresh | OneRun:
     """Returns the evidence of cosines with uniform directions, which every run drew afresh and inserted.
 
-    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`.
+    It is a `OneRun` for a single run, (1, K), whose cosines are not leave-one-out; otherwise a `Fresh`. The
+    bounds of a `OneRun` take each cosine to depend on no other canary's direction.
 
     Args:
       values: (R, K), cosines of K canaries in each of R runs; (R,) with one canary a run; (1, K) for a single
@@ -94,7 +95,7 @@ def cosines(
         in.
       leave_one_out: whether a cosine used the other canaries' directions (`audit.directions.cosines`).
       in_order: whether rows are in the order in which runs were begun. The bound is then the largest that was
-        reached after any number of runs, and holds wherever they stop.
+        reached after any number of runs, and holds wherever they stop. Not used for a `OneRun`.
 
     Raises:
       InputError: for shapes or values that fit no audit.

@@ -117,8 +117,8 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
     """Returns the p-value of an F-test (analysis of variance) that all canaries have the same mean over runs.
 
     It is small if canary k had the same direction in every run, as with one seed for all runs. Each run's
-    own mean is subtracted first. The p-value is 1 where nothing can be tested: with fewer than 3 runs or 10
-    canaries, with too few cosines that count, or where no run has cosines that differ.
+    own mean is subtracted first. The p-value is 1 where nothing is tested: with fewer than 3 runs or 10
+    canaries, which tell too little, with too few cosines that count, or where no run has cosines that differ.
 
     Args:
       cosines: (R, K), the cosines of K canaries in each of R runs.
@@ -146,7 +146,7 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 def describe_dimension(design: Fresh) -> str:
     """Returns a sentence, for the notes below a table, on how well cosines tested a caller's dimension.
 
-    It states the factor by which the dimension would have had to be too large to be refused with probability
+    It states a factor: a dimension that was too large by this factor would have been refused with probability
     0.9. The test is that of the cosines' law where enough canaries were out. Elsewhere it is that of the
     spread of the cosines of canaries that were in.
     """
@@ -183,10 +183,12 @@ def measure_spread(design: Fresh) -> CosineSpread:
 
     With one canary a run, they spread about the mean of all runs. Failed runs are left out.
 
-    The F law is that of the mean squared deviation times d, for uniform directions in d dimensions. Its two
-    degrees of freedom allow for leave-one-out cosines, which depend on each other within a run. With K
-    canaries a run, the numerator has a share 1 - K/d of the degrees of freedom of independent cosines. The
-    denominator has d - K for each run. Where K is small beside d this is nearly a chi-squared law.
+    The F law is that of the mean squared deviation times d, for uniform directions in d dimensions. With K
+    canaries a run, its numerator has a share 1 - K/d of the degrees of freedom of independent cosines. Its
+    denominator has d - K degrees for each run. This law is an approximation for leave-one-out cosines, which
+    depend on each other within a run: measured, its test refuses no more often than it says. It serves for
+    all cosines, since they do not show whether they are leave-one-out. Where K is small beside d it is nearly
+    a chi-squared law, as of independent cosines.
     """
     cosines = design.cosines
     presence = design.presence & (cosines != FAILED)
@@ -212,7 +214,8 @@ def _least_of_law_test(cosines: int) -> float:
     The test multiplies the sum of squared cosines by the declared dimension, and refuses what is above a
     quantile of the chi-squared law. Let X be that sum times the true dimension, which is chi-squared. Let f
     be the declared dimension over the true dimension. The f for which f X exceeds the quantile with
-    probability 0.9 is a ratio of two quantiles. The test's other statistic is left out here.
+    probability 0.9 is a ratio of two quantiles. The test has another statistic, which can only make it refuse
+    more often, and is left out here.
 
     Args:
       cosines: number of tested cosines, of canaries that are out.
@@ -281,7 +284,7 @@ def _require_spread(design: Fresh) -> None:
     if len(design.out()) >= LEAST:
         return
     spread = measure_spread(design)
-    if spread.freedom < LEAST - 1:
+    if spread.freedom < LEAST - 1:  # fewer deviations than those of 10 cosines tell too little
         return
     # The squared spread, in units of 1/d.
     ratio = spread.squares * design.dimension / spread.freedom

@@ -27,6 +27,10 @@ def cosines(gram: ArrayLike, products: ArrayLike, squared_length: float, dimensi
 
         cos(v_j, u_j) = (w_j / g_j) / sqrt(r + w_j^2 / g_j).
 
+    Here 1 / g_j is the squared length of the part of v_j outside the span of the other directions, and w_j is
+    the coefficient of v_j in the projection of u on the span of all. So v_j' u_j = w_j / g_j, and
+    |u_j|^2 = r + w_j^2 / g_j.
+
     Args:
       gram: G = V V' (K, K), the Gram matrix of the directions, which are the rows of V and of unit length.
       products: V u (K,), the inner products of directions and movement.

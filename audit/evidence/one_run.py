@@ -107,7 +107,8 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
     """Returns cosines of a single run, after the checks of `cosines` except that of their spread.
 
-    It is for audits where the dimension is certain, and canaries may take part unequally often.
+    It is for cosines whose spread does not have to show whether the dimension is right. Either the dimension
+    is certain, since the library drew the directions, or the null is fitted to unobserved cosines.
 
     Args:
       observed: (K,) cosines of canaries that took part.

@@ -113,11 +113,12 @@ def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """Returns the evidence of the library's own runs, which needs no checks: ranks among fresh draws.
 
     Args:
-      below: (R, K), how many fresh draws score below each canary.
+      below: (R, K), how many fresh draws score below each canary, with ties broken already; whole numbers.
       presence: (R, K), whether the canary was in.
       draws: M, the number of fresh draws in each run.
     """
-    ranks = draws + 1 - np.rint(below).astype(np.int64)  # 1 is the highest score, M + 1 the lowest
+    counts = np.rint(below).astype(np.int64)  # stored as floats
+    ranks = draws + 1 - counts  # 1 is the highest score, M + 1 the lowest
     return Fresh(place(ranks, draws), presence, RANK_DIMENSION, draws=draws)
 
 

@@ -152,9 +152,9 @@ def find_block(rows: Places) -> RepeatedBlock | None:
 def count_copies(rows: Places) -> int:
     """Returns how many copies of a file were pasted together: every row occurs a multiple of that many times.
 
-    It is the greatest common divisor of how often each distinct row occurs. It is 1 where a divisor above 1
-    may be chance: among n independent rows with J distinct values, there is such a divisor with a probability
-    of at most 3 sqrt(n) 2^-J (derived in the module docstring), and that is not below REFUSED_BELOW.
+    It is the greatest common divisor of how often each distinct row occurs. Among n independent rows with J
+    distinct values, this divisor exceeds 1 by chance with a probability of at most 3 sqrt(n) 2^-J (derived in
+    the module docstring). Where that is not below REFUSED_BELOW, the result is 1: nothing is proven.
 
     Args:
       rows: (n,), a number for each row, the same for equal rows.
@@ -207,7 +207,7 @@ def _find_repeated_window(
     of 1, 2, 4, ... stretches are numbered such that equal windows have the same number (Karp, Miller and
     Rosenberg, 1972), and windows that occur once are dropped. The distances between equal windows of the
     greatest length show by how many stretches copies are shifted. Second, for each of the most frequent
-    shifts, it takes the sequence of stretches with the most evidence that comes again at this shift.
+    shifts, it takes the sequence of stretches with the most evidence that comes again so many later.
 
     Args:
       stretches: the stretches of equal rows, in order.
@@ -220,7 +220,7 @@ def _find_repeated_window(
 
     # First part: the shifts between equal windows of the greatest length. Places are indices of stretches.
     # Invariant: numbers[i] is the number of the window of `length` stretches that starts at places[i].
-    numbers = symbols.copy()
+    numbers = symbols
     places = np.arange(size)
     length = 1
     shifts = np.zeros(0, np.int64)  # at the end, those of the longest repeated windows
