@@ -95,7 +95,8 @@ class CanaryOptimizer(_InsertingOptimizer):
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
 
-        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step.
+        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step. A
+        run without it ignores the coins.
         """
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:

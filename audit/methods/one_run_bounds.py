@@ -575,7 +575,8 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
 def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, error: float) -> int:
     """Returns the index of the number of guesses that should prove the largest epsilon.
 
-    That is the number for which the expected share of wrong guesses has the least Clopper-Pearson limit.
+    That is the number for which the expected share of wrong guesses has the least Clopper-Pearson upper limit
+    w: at delta = 0 the bound is proportional to log((1 - w) / w), which grows as w falls.
 
     Args:
       guess_counts: (choices,) the numbers of guesses to choose from.

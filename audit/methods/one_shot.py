@@ -409,7 +409,8 @@ def _simulate_in_sample(
     """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
-    # Fewer audits where each has many canaries, since their total is limited; but at least 20.
+    # Fewer audits where each has many canaries, since their total is limited; but at least 20, of which a
+    # deviation or a 95% quantile is taken.
     audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
     # A normal draw may leave the range of a cosine, outside of which the exact law is not defined.
     cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
