@@ -95,7 +95,8 @@ class CanaryOptimizer(_InsertingOptimizer):
     def add_noise(self) -> None:
         """Inserts the canary into the sum of clipped gradients, then adds the noise.
 
-        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step.
+        A run with the canary inserts it with the probability of the sampling rate, by a coin for each step. A
+        run without it ignores the coins.
         """
         is_sampled = self._coins.random() < self._rate
         if self._present and is_sampled:
@@ -175,8 +176,9 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Args:
           drift: (dimension,) what training moves by itself, measured as the `movement` of a rehearsal, a run
             without noise and directions. It is subtracted. 0 is allowed, but cosines are then smaller.
-          leave_one_out: if True, the other directions are projected out of the movement before each cosine;
-            do so where they are more than a percent of the dimension, and pass it on to `audit.cosines`.
+          leave_one_out: if True, the other directions are projected out of the movement before each cosine,
+            since what they move blurs it. Do so where there are more directions than a percent of the
+            dimension, and then also give `audit.cosines` its `leave_one_out=True`.
 
         Raises:
           InputError: nothing moved, the parameters are not finite, or leave-one-out has too many directions.

@@ -57,7 +57,8 @@ from audit.methods.method import GAUSSIAN_CURVE, Assumption
 Array = NDArray[np.float64]
 
 ONE_RUN_GUESSES, ONE_RUN_GAUSSIAN = "one_run_guesses", "one_run_gaussian"
-LEAST_COINS, MOST_COINS = 40, 20_000
+LEAST_COINS = 40  # the least pilot, and as many coins to guess
+MOST_COINS = 20_000  # the time that mu takes grows with the number of guesses
 _PILOT_SHARE = 0.2  # of the coins, on which the number of guesses is chosen
 _LEAST_PILOT = 20  # coins
 # Shares of the coins that may be guessed; small shares are evenly spaced in logarithms.
@@ -132,9 +133,9 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     """Returns lower bounds on epsilon from the cosines of a single run's canaries.
 
     A cosine is observed if its canary was inserted into training, else unobserved. If all are observed, there
-    is a single bound, by the exact law of a cosine. If there are as many unobserved as observed cosines, at
-    least 40 of each, the bounds come from guessing which canary of each pair was inserted. Otherwise there
-    are none.
+    is a single bound, by the exact law of a cosine. If there are as many unobserved as observed cosines, the
+    bounds come from guessing which canary of each pair was inserted. This takes at least 40 pairs: 20 to
+    choose the number of guesses on, and 20 to guess. In all other cases there are no bounds.
 
     Args:
       cosines: The observed and unobserved cosines.
@@ -144,7 +145,8 @@ def bounds(cosines: Cosines, delta: float, confidence: float) -> list[Bound]:
     if not len(cosines.unobserved):
         return [bound_uniform_canaries(cosines, delta, confidence)]
     are_pairs = len(cosines.observed) == len(cosines.unobserved)
-    if not are_pairs or len(cosines.observed) < LEAST_COINS:  # each pair is a coin
+    # A fair coin decided which canary of a pair was inserted, so that there are as many coins as pairs.
+    if not are_pairs or len(cosines.observed) < LEAST_COINS:
         return []
     return bound_by_guesses(weigh_pairs(cosines), delta, confidence)
 
@@ -197,7 +199,8 @@ def weigh_coins(design: Coins) -> CoinEvidence:
       The evidence. Its `signed` (K,) holds the distances from the median, negative where the guess is wrong.
 
     Raises:
-      InputError: Several runs, or fewer than 40 canaries.
+      InputError: Several runs; or fewer than 40 canaries, of which 20 choose the number of guesses, and the
+        others are guessed.
     """
     runs, canaries = design.scores.shape
     require(runs == 1, f"scores have {runs} runs: give one, (1, canaries)")
@@ -239,7 +242,9 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     """Returns the lower bound `one_run_guesses` on epsilon, by Steinke, Nasr and Jagielski (2023).
 
     It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
-    chooses how many of the other coins are guessed. Those with the surest guesses are then guessed.
+    chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
+    pilot's own coins are not, since the bound needs a number of guesses that does not depend on the coins
+    that are guessed.
 
     Args:
       evidence: For each coin, how sure the guess is and whether it is right.
@@ -262,7 +267,8 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
 
     It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
     chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
-    bound's epsilon follows from mu and holds if the trade-off curve is Gaussian.
+    pilot's own coins are not, since the bound needs a number of guesses that does not depend on the coins
+    that are guessed. The bound's epsilon follows from mu and holds if the trade-off curve is Gaussian.
 
     Args:
       evidence: For each coin, how sure the guess is and whether it is right.
@@ -370,14 +376,14 @@ def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
     """Draws a pilot of coins, and orders at most 20,000 of the other coins, the surest guess first.
 
     The pilot is a fifth of the coins, but at least 20. For each number of guesses that may be chosen, it
-    predicts the share of right guesses.
+    predicts the share of right guesses. The limit of 20,000 coins saves time, which grows with the guesses.
 
     Returns:
       The number of the other coins, how many of their surest 1, 2, ... guesses are right, and the pilot's
       predictions.
     """
-    # How sure a guess is does not depend on its coin. So neither the pilot, a draw that is seeded by it, nor
-    # the order prefers coins whose guesses are right.
+    # The size of the evidence does not look at the coins, only its sign does. The draw of the pilot and the
+    # order of the other coins depend on the size alone, so that neither can pick guesses that are right.
     certainty = np.abs(evidence.signed)
     pilot_size = max(round(_PILOT_SHARE * len(certainty)), _LEAST_PILOT)
     pilot, guessable = exact_null.split_pilot(certainty, pilot_size)
@@ -455,8 +461,8 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     for _ in range(_PASSES):
         points = np.linspace(low, high, _SECTIONS + 1)
         last_refuted = int(np.flatnonzero(are_refuted(points))[-1])
-        # The first point is refuted and the last is not, so that both ends of the section exist. The
-        # minimum only guards the index.
+        # The first point is refuted and the last is not, so that both ends of the section exist. The minimum
+        # would act only if rounding refuted the last point, too, and then keeps the index in range.
         low = points[last_refuted]
         high = points[min(last_refuted + 1, _SECTIONS)]
     return float(low)
@@ -521,14 +527,17 @@ def gaussian_refutes(
     )
     q = np.full(r.shape, error)  # q_(j+1), then q_j
     q_sum = np.full(r.shape, error)  # S_(j+1), then S_j
-    for j in range(int(v.max(initial=0)) - 1, -1, -1):
+    most_right = int(v.max(initial=0))  # `initial` is for empty arrays
+    for j in range(most_right - 1, -1, -1):
         right_probability = (j * q + q_sum) / canaries
+        # It exceeds 1 only after q did, in hypotheses that are refuted already. The minimum avoids NaN.
         wrong_probability = special.ndtr(special.ndtri(np.minimum(right_probability, 1.0)) - mus)
         # q_j is also at least q_(j+1). Where j >= v, r - j may be 0, but the result is not used.
         with np.errstate(divide="ignore", invalid="ignore"):
             least_q = np.maximum(q, (canaries * wrong_probability + q_sum) / (r - j))
         started = j < v  # entries with a smaller v start later
-        q = np.where(started, np.minimum(least_q, 2.0), q)  # any value above 1 refutes
+        # Any value above 1 refutes: 2 stands for all larger values, which might overflow.
+        q = np.where(started, np.minimum(least_q, 2.0), q)
         q_sum = np.where(started, q_sum + q, q_sum)
     # Without a right guess q is still the error, and nothing is refuted.
     refuted: NDArray[np.bool_] = (v > 0) & (q > 1)
@@ -566,7 +575,8 @@ def _predict_right_shares(pilot: Array, coins: int) -> tuple[NDArray[np.int64], 
 def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, error: float) -> int:
     """Returns the index of the number of guesses that should prove the largest epsilon.
 
-    That is the number for which the expected share of wrong guesses has the least Clopper-Pearson limit.
+    That is the number for which the expected share of wrong guesses has the least Clopper-Pearson upper limit
+    w: at delta = 0 the bound is proportional to log((1 - w) / w), which grows as w falls.
 
     Args:
       guess_counts: (choices,) the numbers of guesses to choose from.

@@ -90,10 +90,10 @@ def equal_variance(null: Gaussian, seen: Gaussian, delta: float) -> Array:
 
 
 def threshold(null: Gaussian, seen: Gaussian, delta: float) -> Array:
-    """Returns the epsilon of the threshold that tells best between the two normal laws of cosines.
+    """Returns the largest epsilon that a threshold on cosines shows, between two normal laws of cosines.
 
-    It is the largest over all thresholds, of each of which epsilon follows from both error rates. This is
-    the estimate in the first version of the one-shot paper (Andrew et al.).
+    At a threshold, epsilon follows from the false-positive and the false-negative rate that the two laws have
+    there. This is the estimate in the first version of the one-shot paper (Andrew et al.).
 
     Args:
       null: The law, or laws (...), of cosines of canaries that were out.
@@ -221,7 +221,8 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
     Epsilon at a threshold follows from upper confidence limits of both error rates.
 
     Without unobserved canaries the false-positive rate is exact. With them it has a limit of its own, so that
-    even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata O8).
+    even at a threshold chosen beforehand both limits hold only with probability 1 - 2 error (Errata O8 of
+    experiments/one_shot/README.md).
 
     Args:
       run: The cosines.
@@ -285,12 +286,13 @@ def _maximise_over_thresholds(
 ) -> Array:
     """Returns the largest epsilon over thresholds x between two laws of cosines, at least 0.
 
-    F0 and F1 are the distribution functions of unobserved and of observed cosines. `compute_epsilons` below
-    has the formula of epsilon at x.
+    F0 and F1 are the distribution functions of unobserved and of observed cosines. Epsilon at x is the larger
+    of log((F0 - delta) / F1) and log((1 - delta - F1) / (1 - F0)). Thresholds go from the delta quantile of
+    F0 to the 1 - delta quantile of F1, since neither log is above 0 before or after these.
 
     Args:
       compute_log_rates: Maps thresholds x (..., points) to (log F0(x), log(1 - F0(x))).
-      null_quantile: The delta quantile of F0. Thresholds go from there to the 1 - delta quantile of F1.
+      null_quantile: The delta quantile of F0, a single value for all laws F1 or a value for each.
       seen: The normal law F1, or laws (...): each has its own thresholds and its own result.
       delta: The delta of epsilon.
     """
@@ -407,7 +409,8 @@ def _simulate_in_sample(
     """
     observed, unobserved, dimension = canaries
     rng = np.random.default_rng(2)
-    # Fewer audits where each has many canaries, since their total is limited; but at least 20.
+    # Fewer audits where each has many canaries, since their total is limited; but at least 20, of which a
+    # deviation or a 95% quantile is taken.
     audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
     # A normal draw may leave the range of a cosine, outside of which the exact law is not defined.
     cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)

@@ -146,8 +146,9 @@ def choose_on_pilot(
         trusted = np.where(steady, counted, -np.inf)
         return ranks[int(np.argmax(trusted))]
 
-    # Otherwise the counts must predict more by a margin, their error, which falls with the pilot's size. All
-    # ranks then compete, steady or not. A predicted limit below 0 is worth no more than 0.
+    # Otherwise the counts must predict more by a margin, their error, which falls with the pilot's size. This
+    # margin takes the place of the test for steady ranks, so that all ranks compete. (A poor choice makes the
+    # bound weaker, but not wrong.) A predicted limit below 0 is worth no more than 0.
     best_counted = int(np.argmax(counted))
     margin = 1 + _DOUBT / np.sqrt(min(len(pilot_in), len(pilot_out)))
     if counted[best_counted] > margin * max(counted[best_if_normal], 0.0):
@@ -187,9 +188,10 @@ def _judge_ranks(
     """Predicts what thresholds at the scores of ranks 1, 2, 4, ... of a world will prove.
 
     A threshold is the score of rank r, from the lowest, of its own world. Lower scores are guessed to be of
-    the other world. So r - 1 guesses on its own world are wrong. Those that are wrong on the other world,
-    whose scores are not lower, are predicted in two ways: from normal distributions and from the pilot's
-    counts. The upper limits of both error rates then prove a lower limit of a privacy parameter, such as mu.
+    the other world. So r - 1 guesses on its own world are wrong. On the other world, the guesses on scores
+    above the threshold are wrong. Their number is predicted in two ways: from normal distributions and from
+    the pilot's counts. The upper limits of both error rates then prove a lower limit of a privacy parameter,
+    such as mu. Ranks end at half of the scores: beyond, most guesses on the own world are wrong.
 
     Args:
       own: The pilot's scores of the threshold's own world.
@@ -201,7 +203,8 @@ def _judge_ranks(
         that it does not matter which world is "in".
       error: The probability with which each rate's upper limit may miss.
     """
-    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())  # powers of 2 up to half of the scores
+    # Powers of 2 up to half of the scores, and 1 in any case.
+    ranks = 2 ** np.arange(max(n_own // 2, 1).bit_length())
     levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
 
     # The share of the other world below each threshold, in two rows: by normal distributions, by counts.
@@ -268,9 +271,14 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
         N(mu, 1) lies the share Phi(mu + Phi^-1(p)) of N(0, 1).
       own: The pilot's scores of the world whose quantiles are taken.
       other: The pilot's scores of the world whose shares are estimated.
+
+    Returns:
+      (R,) each: the estimated shares, the ranks of the pilot's scores near the quantiles, and by how many
+      standard deviations the counts differ from those of normal distributions.
     """
     size = len(other)
-    # The rank, from 1, of the own score that is nearest to each quantile.
+    # The rank, from 1, of the own score nearest to each quantile. Of n scores, the k-th lowest is near the
+    # quantile of level k / (n + 1).
     places = np.maximum(np.rint(levels * (len(own) + 1)), 1.0)
     score_at_place = np.sort(own)[places.astype(int) - 1]
     counted = np.searchsorted(np.sort(other), score_at_place)

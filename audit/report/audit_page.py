@@ -73,7 +73,8 @@ def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
-    # Only federated audits conclude on each run alone.
+    # Only federated audits conclude on each run alone, in `runs`. A page has either these alone or others
+    # alone, so that the first tells.
     kind = "federated audits" if about[0].runs else "audits"
     return report(f"{len(about)} {kind}", about)
 
@@ -84,10 +85,10 @@ def summary(subject: Subject) -> Html:
     return page.element("div", verdict, _make_bounds_table(subject))
 
 
-def _make_index(about: Sequence[Subject]) -> Html:
+def _make_index(audits: Sequence[Subject]) -> Html:
     """Returns the table of all audits in a page, with links to their sections."""
     rows = []
-    for subject, difference in zip(about, _find_differences(about), strict=True):
+    for subject, difference in zip(audits, _find_differences(audits), strict=True):
         conclusion = subject.conclusion
         link = page.element("a", subject.title, href=f"#{subject.anchor}")
         name = page.element("span", link, page.element("span", difference, class_="note"))
@@ -101,21 +102,21 @@ def _make_index(about: Sequence[Subject]) -> Html:
 
     # Each audit's bound exceeds the truth by chance with at most this probability. So the expected number of
     # audits in which it does is at most `expected_errors`.
-    most_error = 1 - min(subject.conclusion.confidence for subject in about)
-    expected_errors = most_error * len(about)
-    warning = _CAUTION.format(len(about), f"{expected_errors:.2g}")
+    most_error = 1 - min(subject.conclusion.confidence for subject in audits)
+    expected_errors = most_error * len(audits)
+    warning = _CAUTION.format(len(audits), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
 
 
-def _find_differences(about: Sequence[Subject]) -> list[str]:
+def _find_differences(audits: Sequence[Subject]) -> list[str]:
     """Returns, for each audit, text on the facts in which it differs from other audits of the same title.
 
     The text begins with a space, since it follows the title. It is empty where there is no such fact.
     """
     differences = []
-    for subject in about:
-        namesakes = [namesake for namesake in about if namesake.title == subject.title]
+    for subject in audits:
+        namesakes = [namesake for namesake in audits if namesake.title == subject.title]
         differing_facts = []
         for name, fact in subject.facts.items():
             if any(namesake.facts.get(name) != fact for namesake in namesakes):
@@ -182,7 +183,7 @@ def _judge(subject: Subject) -> Verdict:
     """Returns an audit's verdict, or `verdicts.SMOKE` for an audit too small to prove anything.
 
     For several federated runs it is the verdict on the first run. Its sentence then begins with "Of the first
-    run", unless nothing is proven.
+    run", unless nothing is proven: without a claim there is nothing to limit to a run.
     """
     if not subject.proves:
         return verdicts.SMOKE
@@ -240,6 +241,7 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
     A bound's epsilon and mu have an inequality sign, an estimate's have none.
     """
     show = verdicts.show_lower_bound if isinstance(finding, Bound) else _round_down
+    # The exact rate, where a known law of the scores gives it and nothing is counted.
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}, known"
     else:
@@ -345,8 +347,8 @@ def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
 def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the trade-off curve's panel."""
     gaussian = conclusion.gaussian
-    # With several canaries a run there is no band, which needs independent scores. Without a band, the
-    # caption does not say what it means that no straight line fits into it (_NO_LINE).
+    # A band needs independent scores: with several canaries a run there is none. _NO_LINE says what it means
+    # that no straight line fits into the band, and is left out with it.
     band = ""
     no_line = ""
     if conclusion.has_one_canary:

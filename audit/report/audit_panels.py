@@ -72,6 +72,7 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
             axes = [subfigure.subplots() for subfigure in subfigures.flat]
         else:
             axes = list(figure.subplots(rows, columns).flat)
+        # There are 1, 2 or 4 panels, so that they fill the grid.
         for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
@@ -406,7 +407,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     if path_of_gdp:
         axis.step(runs, path_of_gdp, where="post", color=FREE, ls="--", label="any GDP guarantee")
     test = conclusion.claim_test
-    # The comparison keeps the line within the axis of runs.
+    # A line beyond the last run would stretch the axis: the comparison is a guard against it.
     if test is not None and test.refuted and test.runs <= last:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):
@@ -452,6 +453,8 @@ def _draw_cosines(axis: Axes, conclusion: Conclusion) -> None:
     observed, unobserved, dimension = cosines
     root = np.sqrt(dimension)
     units = np.concatenate([observed, unobserved]) * root
+    # The axis shows all cosines, and at least _FAR units to either side of 0: nearly all of the law where
+    # nothing leaks, which is about N(0, 1).
     low = min(-_FAR, units.min())
     high = max(_FAR, units.max())
     bins = np.linspace(low, high, _BINS + 1).tolist()

@@ -213,8 +213,9 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         return _explain_untested_claim(conclusion)
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
     result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
-    if conclusion.bets_on_curve:
+    if conclusion.bets_on_curve:  # else the e-value says no more than whether the claim is refuted
         result += f" (e-value {show_e_value(test.e_value)})"
+    # `test.seen` is the weaker noise of the second clause.
     if test.seen is None or test.refuted:
         return [result]
     probability = math.floor(100 * test.seen.probability) / 100  # rounded down
@@ -290,6 +291,7 @@ def _explain_words(conclusion: Conclusion) -> list[str]:
     for assumption in ordered:
         if assumption.note:
             notes.append(_make_note(assumption.word, assumption.note))
+    # For scores that may depend on each other the curve is not tested, and a line says so.
     if conclusion.has_tied_scores:
         notes.append(_UNTESTED)
     return notes
@@ -403,9 +405,10 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
         # Only scores and a claim are given: the reader may train nothing, but can ask for other scores.
         advice = f"ask for {name_better_scores(conclusion)}"
     elif most <= 0:
-        # No upper bound is below what so few runs can prove.
+        # So few runs prove nothing, and would contradict no upper bound, however small.
         advice = "train more runs"
     else:
+        # Both make the upper bound smaller, until as many runs could contradict it.
         advice = "take fewer insertions or a larger sigma to look for bugs"
     return (
         f"{runs} prove at most {at_most(most)} whatever the curve, so that none could contradict "
@@ -420,6 +423,7 @@ def _make_row(finding: Finding, show_share: Callable[[int, int], str]) -> tuple[
       finding: the bound or estimate.
       show_share: returns a cell's text, given a number of errors and the number of scores.
     """
+    # The exact rate, where a known law of the scores gives it and nothing is counted.
     if finding.false_positive_rate is not None:
         false_positives = f"{finding.false_positive_rate:.1e}"
     else:
