@@ -201,8 +201,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
         **_describe_making(),
     }
-    # What has to be true of training and adversary for the bounds to hold. Scores with a known law are ranks
-    # of canaries among fresh draws, or cosines of fresh directions.
+    # What has to be true of training and adversary for the bounds to hold. If every run drew its canaries
+    # afresh, the law of their scores is known exactly where nothing leaks. Such a score is the rank of a
+    # canary among other fresh draws (`draws` is their number), or the cosine of a random direction.
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
         threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
@@ -273,6 +274,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
 
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
+    # No command trains a caller's own model, which only the caller's program has.
     if not is_own_model:
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
@@ -430,7 +432,16 @@ def _describe_threats(setting: Setting) -> list[str]:
 
 
 def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
-    """Returns the command line of `audit` that repeats an audit; with declared looks it has no --runs."""
+    """Returns the command line of `audit` that repeats an audit.
+
+    Declared looks, which are numbers of runs, stand in place of --runs.
+
+    Args:
+      setting: the setting of the audit.
+      runs: the number of runs.
+      level: delta and confidence of the bounds.
+      looks: the declared looks; empty without.
+    """
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,

@@ -171,7 +171,7 @@ def _state_violation(bound: Bound, broken: UpperBound) -> str:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that is refuted by its test though no lower bound exceeds it."""
+    """Returns the sentences on a claim that its test refutes, where no bound does so whatever the curve."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -333,7 +333,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
-    # A violation: by the claim's own test, or by lower bounds that exceed the smallest upper bound.
+    # A violation: by lower bounds that exceed the smallest upper bound, or by the claim's own test.
     bounds = conclusion.bounds
     upper = conclusion.tightest
     exceeding = []
@@ -341,7 +341,8 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
     is_exceeded_whatever_curve = any(not bound.assumes.gaussian for bound in exceeding)
     test = conclusion.claim_test
-    # Such a bound decides before the claim's test does.
+    # A bound that holds whatever the curve is stated in place of the test, since it says how much leaks. One
+    # that assumes a Gaussian curve gives way to the test, which assumes none.
     if not is_exceeded_whatever_curve and test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
@@ -397,7 +398,8 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
     Args:
       upper: the upper bound on epsilon; None where it is unknown, infinite where nothing is guaranteed at
         this delta.
-      is_claimed: whether the bound is somebody's claim, rather than computed from the steps.
+      is_claimed: whether the sentence calls the bound a claim, rather than accounting's. It does where the
+        composition of the steps is unknown.
     """
     if upper is None:
         return " No upper bound was given to hold against it."
@@ -438,7 +440,10 @@ def _blame_steps(broken: UpperBound) -> str:
 
 
 def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
-    """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else ""."""
+    """Returns the sentence on composition's bound if the broken bound is the hidden-state bound; else "".
+
+    The sentence presumes that composition's bound is the larger of the two, and so is not exceeded.
+    """
     if not broken.hidden:
         return ""
     # A hidden-state bound never comes without composition's: it is not None here.
@@ -466,12 +471,17 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns what decides between a violated guarantee and a curve that is not Gaussian."""
+    """Returns what decides between a violated guarantee and a curve that is not Gaussian.
+
+    The lower bound that assumes a Gaussian curve exceeds an upper bound. A lower bound that holds whatever
+    the curve decides if it exceeds the upper bound too.
+    """
     most = conclusion.most_provable  # of as many runs, whatever the curve; None where it is unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # That many runs can never prove more than the upper bound. Only who trains can lower that bound.
+    # So many runs can never prove more than the upper bound, which only a training with fewer insertions
+    # lowers. Where the composition of steps is unknown, somebody else is taken to train, and can be asked.
     if conclusion.composition is None:
         return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"
