@@ -134,7 +134,7 @@ def describe_score_files(
       name: the name of what was audited.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
-      command: the command line that draws it again.
+      command: the command line that draws the conclusion again.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
@@ -559,7 +559,8 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
 
     # The file has keys and types as `federated_json` writes them; any other content raises one of the errors.
     try:
-        values: dict[str, Any] = json.loads(content or b"")  # not None, which no type says
+        # `or` is for type checkers alone, which do not see that `require` has ruled out None.
+        values: dict[str, Any] = json.loads(content or b"")
         setting = _read_federated_setting(values["setting"])
         canary = Composition(*values["compositions"][0])  # in the order of `federated_json`
         client = Composition(*values["compositions"][1])

@@ -229,13 +229,15 @@ def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline on a proven leak: the lower bound on epsilon beside an upper bound.
 
     If the upper bound on the last model alone is finite and the tightest, it is shown beside composition's
-    bound. Else the upper bound on all models, accounted or claimed, is shown, if there is a finite one.
+    bound. A larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores
+    refute such a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
     if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
+        # `holds` is false where the scores refute a Gaussian curve.
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
@@ -272,7 +274,7 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on the test of a Gaussian curve if it did not refute it.
+    """Returns the sentence, with a space before it, on a test that did not refute a Gaussian curve.
 
     The test needs independent scores. Where runs have several canaries without a known law of their scores,
     the sentence says that nothing was tested. It is empty where there is no test for another reason.

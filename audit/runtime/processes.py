@@ -154,7 +154,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         raise InputError(
             "a process of the pool died: free memory, or use fewer processes"
         ) from None
-    finally:  # after a proper end there are none left to kill
+    finally:  # after a proper end `_processes` is None: there are none left to kill
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
