@@ -54,7 +54,8 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     that it has where nothing leaks, in the first run. Bounds have no floor: their rows say that each run has
     a bound of its own.
     """
-    # The keys are None, since this table is only shown as text.
+    # The keys are None, since this table is only shown as text. Two spaces before the last column set its
+    # texts, aligned to the left, apart from the numbers, aligned to the right.
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
         Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
@@ -129,7 +130,8 @@ def federated_table(audit: FederatedAudit) -> str:
     runs prove a bound together, it comes between the tables. The models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
-    # The keys are None, since this table is only shown as text.
+    # The keys are None, since this table is only shown as text. Two spaces before the last column set its
+    # texts, aligned to the left, apart from the numbers, aligned to the right.
     columns = (
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
         Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),

@@ -65,8 +65,8 @@ def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns by flag the values in which a setting differs from its model's and adversary's defaults.
 
     A field without a flag, such as those of a caller's own adversary, is there under its own name. If the
-    steps are a whole number of periods, `insertions` takes their place. Its default is the same for every
-    period, whereas the default number of steps grows with the period.
+    steps are a whole number of periods, `insertions` takes their place, as on the command line: there the
+    default is a number of insertions, and the number of steps follows from it and the period.
     """
     defaults = _find_defaults(setting)
     values = flat(setting)
@@ -151,6 +151,7 @@ def as_csv(rows: Sequence[Listed]) -> bytes:
     ]
     # The fields' own columns show what "differs" would.
     columns = [column for column in facts if column.key != "differs"]
+    # Ten digits write a time, in seconds since 1970, to the second.
     return Table([*columns, *settings], rows, digits=10).csv()
 
 
@@ -196,7 +197,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("epsilon", lambda row: finite(row.last_result.epsilon)),
         Column(
             None,
-            lambda row: finite(row.last_result.epsilon),
+            lambda row: finite(row.last_result.epsilon),  # infinity cannot be rounded
             "proven",
             _show_lower_bound,
             width=10,

@@ -148,6 +148,8 @@ def table(caption: str, header: Sequence[str], rows: Iterable[Sequence[str]]) ->
         element("thead", element("tr", *head)),
         element("tbody", *body),
     )
+    # A table that is too wide scrolls within this element. By the tab index the keyboard reaches it, to
+    # scroll; by role and label a screen reader says what it is.
     return element("div", content, class_="table", role="region", aria_label=caption, tabindex="0")
 
 
@@ -206,7 +208,8 @@ def _embed_svg(image: bytes, alternative: str) -> Html:
     text = _NOT_INLINE.sub("", text)  # without its size, metadata, styles and comments
 
     # The places that define an id or refer to it: id="...", href="#..." and url(#...).
-    # A hash as their prefix makes the same page from the same audits.
+    # A hash as their prefix makes the same page from the same audits. A letter, f, comes before it: after
+    # the group's number, \1, a digit would be read as a part of that number.
     digest = hashlib.sha256(image + alternative.encode()).hexdigest()
     text = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\1f{digest[:8]}-", text)
 

@@ -134,7 +134,7 @@ def describe_score_files(
       name: the name of what was audited.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
-      command: the command line that draws it again.
+      command: the command line that draws the conclusion again.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
@@ -201,8 +201,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
         "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
         **_describe_making(),
     }
-    # What has to be true of training and adversary for the bounds to hold. Scores with a known law are ranks
-    # of canaries among fresh draws, or cosines of fresh directions.
+    # What has to be true of training and adversary for the bounds to hold. If every run drew its canaries
+    # afresh, the law of their scores is known exactly where nothing leaks. Such a score is the rank of a
+    # canary among other fresh draws (`draws` is their number), or the cosine of a random direction.
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
         threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
@@ -273,6 +274,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
 
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
+    # No command trains a caller's own model, which only the caller's program has.
     if not is_own_model:
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
@@ -430,7 +432,16 @@ def _describe_threats(setting: Setting) -> list[str]:
 
 
 def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
-    """Returns the command line of `audit` that repeats an audit; with declared looks it has no --runs."""
+    """Returns the command line of `audit` that repeats an audit.
+
+    Declared looks, which are numbers of runs, stand in place of --runs.
+
+    Args:
+      setting: the setting of the audit.
+      runs: the number of runs.
+      level: delta and confidence of the bounds.
+      looks: the declared looks; empty without.
+    """
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,
@@ -548,7 +559,8 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
 
     # The file has keys and types as `federated_json` writes them; any other content raises one of the errors.
     try:
-        values: dict[str, Any] = json.loads(content or b"")  # not None, which no type says
+        # `or` is for type checkers alone, which do not see that `require` has ruled out None.
+        values: dict[str, Any] = json.loads(content or b"")
         setting = _read_federated_setting(values["setting"])
         canary = Composition(*values["compositions"][0])  # in the order of `federated_json`
         client = Composition(*values["compositions"][1])

@@ -194,6 +194,9 @@ class Table(Generic[R]):
     def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:
         """Yields the rows' lines, with a rule and a heading above each section and its closing lines below.
 
+        Consecutive rows with the same heading are one section. The table's function `closing` makes the lines
+        below a section from the section's last row.
+
         Args:
           lines: the rows as lines of text, in order.
           rule: a line of dashes.

@@ -171,7 +171,7 @@ def _state_violation(bound: Bound, broken: UpperBound) -> str:
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that is refuted by its test though no lower bound exceeds it."""
+    """Returns the sentences on a claim that its test refutes, where no bound does so whatever the curve."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -229,13 +229,15 @@ def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline on a proven leak: the lower bound on epsilon beside an upper bound.
 
     If the upper bound on the last model alone is finite and the tightest, it is shown beside composition's
-    bound. Else the upper bound on all models, accounted or claimed, is shown, if there is a finite one.
+    bound. A larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores
+    refute such a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
     if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
+        # `holds` is false where the scores refute a Gaussian curve.
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
@@ -272,7 +274,7 @@ def _explain_reversal(conclusion: Conclusion) -> str:
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
-    """Returns the sentence, with a space before it, on the test of a Gaussian curve if it did not refute it.
+    """Returns the sentence, with a space before it, on a test that did not refute a Gaussian curve.
 
     The test needs independent scores. Where runs have several canaries without a known law of their scores,
     the sentence says that nothing was tested. It is empty where there is no test for another reason.
@@ -333,7 +335,7 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
 
 def _judge_one_run(conclusion: Conclusion) -> Verdict:
     """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
-    # A violation: by the claim's own test, or by lower bounds that exceed the smallest upper bound.
+    # A violation: by lower bounds that exceed the smallest upper bound, or by the claim's own test.
     bounds = conclusion.bounds
     upper = conclusion.tightest
     exceeding = []
@@ -341,7 +343,8 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
     is_exceeded_whatever_curve = any(not bound.assumes.gaussian for bound in exceeding)
     test = conclusion.claim_test
-    # Such a bound decides before the claim's test does.
+    # A bound that holds whatever the curve is stated in place of the test, since it says how much leaks. One
+    # that assumes a Gaussian curve gives way to the test, which assumes none.
     if not is_exceeded_whatever_curve and test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
@@ -397,7 +400,8 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
     Args:
       upper: the upper bound on epsilon; None where it is unknown, infinite where nothing is guaranteed at
         this delta.
-      is_claimed: whether the bound is somebody's claim, rather than computed from the steps.
+      is_claimed: whether the sentence calls the bound a claim, rather than accounting's. It does where the
+        composition of the steps is unknown.
     """
     if upper is None:
         return " No upper bound was given to hold against it."
@@ -468,12 +472,17 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns what decides between a violated guarantee and a curve that is not Gaussian."""
+    """Returns what decides between a violated guarantee and a curve that is not Gaussian.
+
+    The lower bound that assumes a Gaussian curve exceeds an upper bound. A lower bound that holds whatever
+    the curve decides if it exceeds the upper bound too.
+    """
     most = conclusion.most_provable  # of as many runs, whatever the curve; None where it is unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:
         return "more runs"
-    # That many runs can never prove more than the upper bound. Only who trains can lower that bound.
+    # So many runs can never prove more than the upper bound, which only a training with fewer insertions
+    # lowers. Where the bound is somebody's claim, somebody else trains, and can be asked.
     if conclusion.is_claimed:
         return f"ask for {name_better_scores(conclusion)}"
     return f"more runs, or fewer insertions until the upper bound is below {at_least(most)}"

@@ -42,7 +42,8 @@ def in_order(
     if processes == 1:
         yield from map(function, all_tasks)
         return
-    # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one.
+    # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one, and
+    # have at most 50 tasks: a chunk's results come together, and should not be long in coming.
     chunk = max(1, min(50, len(all_tasks) // processes))
     with _pool(processes) as pool:
         # Processes start here, and inherit the block: Ctrl-C then stops only this process, which ends them.
@@ -56,10 +57,16 @@ def as_completed(
 ) -> Iterator[tuple[Task, Result]]:
     """Yields (task, function(task)) for each task, as soon as one of several processes has computed it.
 
-    The arguments and errors are those of `in_order`.
+    Args:
+      function: a function of a task, defined in a module that processes can import.
+      tasks: the tasks, picklable.
+      processes: the number of processes, which are never this process itself.
+
+    Raises:
+      InputError: a process dies.
     """
     all_tasks = list(tasks)
-    if not all_tasks:
+    if not all_tasks:  # callers may then give 0 processes, of which there is no pool
         return
     with _pool(processes) as pool:
         # Processes start here, and inherit the block: Ctrl-C then stops only this process, which ends them.
@@ -147,7 +154,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
         raise InputError(
             "a process of the pool died: free memory, or use fewer processes"
         ) from None
-    finally:  # after a proper end there are none left to kill
+    finally:  # after a proper end `_processes` is None: there are none left to kill
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)

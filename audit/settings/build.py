@@ -73,9 +73,9 @@ def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> Cli
 
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums a batch's clipped gradients by book-keeping, for models of more layers.
+    """Returns the function that sums a batch's clipped gradients by book-keeping, for more kinds of layers.
 
-    It takes other layers than dense ones too, such as convolutions, whose inputs it unfolds into matrices of
+    Beside dense layers it takes others, such as convolutions, whose inputs it unfolds into matrices of
     patches. It goes through the batch block by block. See `layerwise.unfolded_book_keeping`.
     """
     # How many bytes a block of examples may take depends on the devices that train the model.
@@ -282,15 +282,15 @@ def _name_program(setting: Setting, trained: Trainee) -> _Program:
     """
     fields = setting.mechanism
     if isinstance(setting.adversary, OwnAdversary):
-        functions = setting.adversary.computes  # a hash of what they compute
+        adversary_key = setting.adversary.computes  # a hash of what its functions compute
     else:
-        functions = adversary_row(setting.adversary.name).functions  # their name
+        adversary_key = adversary_row(setting.adversary.name).functions  # its functions' name
     return _Program(
         model=trained.name,
         clipping=fields.clipping,
         optimizer=fields.optimizer,
         precision=fields.precision,
-        adversary=functions,
+        adversary=adversary_key,
         canaries=setting.canaries,
         sampler=(setting.sampling.name, setting.sampling.batches),
     )
@@ -300,7 +300,8 @@ def _make_join(sampler: Sampling) -> base.Join | None:
     """Returns the function by which a sampler draws which canaries join a step; None where nothing is drawn.
 
     Poisson sampling draws by a coin for each canary and step. Samplers with epochs draw a step of each epoch
-    of `sampler.batches` steps. Otherwise the schedule fixes which steps take canaries.
+    of `sampler.batches` steps: by shuffling, which deals the canaries evenly to the steps, or for each canary
+    on its own. Otherwise the schedule fixes which steps take canaries.
     """
     if sampler.name == POISSON:
         return joining.draw_by_coins
@@ -335,7 +336,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
     def expect(craft: base.Craft, state: base.Tree, theta_0: Array) -> Array:
         """Returns the final model (p,) of training without noise and with the canaries' expected insertions.
 
-        At a step that may take it, each canary is inserted times the probability with which it is taken.
+        Where a step may take a canary, it is inserted with a weight: the probability that the step takes it.
 
         Args:
           craft: the function that makes the canaries from the adversary's state.

@@ -69,7 +69,8 @@ def checksum(clients: Clients) -> str:
 def read_rounds(path: Path) -> list[NDArray[np.int64]]:
     """Reads which clients take part in each round from a file of lines `round,client`.
 
-    Rounds are counted from 1 and clients from 0. The first line may be a header.
+    Rounds are counted from 1 and clients from 0. The first line may be a header. A line may also be empty, or
+    hold several pairs with blanks between them.
 
     Returns:
       The clients of each round, up to the last round that the file names; a round may be empty.
@@ -89,7 +90,7 @@ def read_rounds(path: Path) -> list[NDArray[np.int64]]:
     for number, line in enumerate(lines, 1):
         if number == 1 and _COHORTS_HEADER.fullmatch(line):
             continue
-        for text in line.split():  # no text of an empty line
+        for text in line.split():
             pairs.append(_parse_pair(path, number, text))
     require(pairs, f"{path} holds no rounds: give lines round,client")
 
@@ -152,8 +153,9 @@ def rounds(
       listed: the clients of each round, which then are not drawn; or None.
 
     Returns:
-      The clients and the canaries of each round, the mean number of a round's participants, and the largest
-      number of rounds of any client.
+      The clients (T, W) of each of T rounds, padded to the largest round's number W; a mask (T, K) of the
+      rounds in which each canary takes part, if it is in; the mean number of a round's participants; and the
+      largest number of rounds of any client.
 
     Raises:
       InputError: there are too few clients for a cohort, or the list names one that does not exist.
@@ -174,6 +176,7 @@ def rounds(
         else:
             members = cohorts.listed(listed, clients.number)
         mask = cohorts.repeated(canary_key, setting.canaries, len(members), setting.repetitions)
+        # Rounds with fewer clients than others are padded with ABSENT.
         mean_clients = (members != cohorts.ABSENT).sum() / len(members)
         mean_canaries = mask.sum() / len(members)
 
@@ -288,12 +291,12 @@ def choices(
     chosen = fedavg.FedAvg(
         losses(model),
         model.unravel,
-        batch_size=min(setting.batch_size, most_examples),
+        batch_size=min(setting.batch_size, most_examples),  # further places would be empty
         epochs=setting.client_epochs,
         most_examples=most_examples,
         block=1 if row.by_batch else 4,
         optimizer=optimizer,
-        spreads=True,
+        spreads=True,  # a round's clients are divided over the devices
     )
     devices = hardware or local_hardware()
     if devices.is_cpu:

@@ -193,9 +193,9 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
     """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
 
     `steps` and `sampler` are always among them. Where `steps` is not given, it follows from `insertions` and
-    `periodicity` if `insertions` is given. Otherwise it is the default of `insertions`, in whole epochs if
-    the sampler has epochs. Where only `steps` is given, `insertions` keeps its default, which nobody reads: a
-    setting does not hold it.
+    `periodicity` if `insertions` is given. Otherwise there are as many steps as the default of `insertions`
+    says, whatever the period, in whole epochs if the sampler has epochs. Where only `steps` is given,
+    `insertions` keeps its default, which nobody reads: a setting does not hold it.
 
     Args:
       given: the caller's values by field.
