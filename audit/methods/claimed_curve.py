@@ -253,6 +253,7 @@ def _compute_gains(counted: Exceedances, power: Power) -> Array:
     h is the share of the run's canaries above the threshold, m the power that the claim allows there.
     """
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
+    # The power divides, so that it is kept above 0. It may be 0 where a rate is too small for a float.
     return counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
 
 
