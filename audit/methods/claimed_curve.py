@@ -114,9 +114,10 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run; the test stays valid when more runs follow.
+    """Tests a claimed curve by betting against it in each run.
 
     The bets are those of `compute_log_capital`; `judge_capital` says when their capital refutes the claim.
+    Where rows are in the order in which runs were begun, the test stays valid when more runs follow.
 
     Args:
       counted: The exceedances of each run.

@@ -430,7 +430,8 @@ def _choose_ranks(trials: int) -> Ranks:
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
-    # From the quantile of the first rank to the median; the other half is mirrored.
+    # From the quantile at 0.5 / n, near which the first of n draws lies, to the median. The other half is
+    # mirrored.
     end = special.ndtri(0.5 / trials)
     shares = special.ndtr(np.linspace(end, 0, _MOST_RANKS // 2))
     below_median = np.unique(np.ceil(trials * shares).astype(np.int64))

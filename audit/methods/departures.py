@@ -174,6 +174,7 @@ def _simulate(
     Returns:
       (S, R, T) for S audits of R runs: the share of each run's canaries whose scores exceed each threshold.
     """
+    # As many audits as take 10,000 runs in all, from 20 to 200.
     audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _LEAST_AUDITS, _MOST_AUDITS))
     size = (audits, scores.runs, 1)
     # Scores are in standard deviations of a score that is out. On that scale r times the noise leaves
@@ -186,10 +187,9 @@ def _simulate(
 def draw_shares(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws normal scores of canaries, and returns the share of them that exceeds each threshold.
+    """Draws which share of a run's canaries exceeds each threshold, if their scores are normal.
 
-    It draws only how many canaries lie between neighbouring thresholds, which takes less time than to draw
-    their scores.
+    Scores themselves are not drawn, only how many lie between neighbouring thresholds, which takes less time.
 
     Args:
       means: (..., 1) the mean score of each run.

@@ -294,8 +294,8 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     for run in _select_present(design):
         # The divisor is kept above 0, so that the cosines 1 and -1 give finite numbers too.
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
-        # A failed run has the cosine -1. Its T, below -1e100, would drown the mean of all scores. It is raised
-        # to -10, which is below all thresholds too.
+        # A failed run has the cosine -1. Its T, below -1e100, would drown the mean of all scores. It is
+        # raised to -10, which is below all thresholds too.
         runs.append(np.maximum(student, -_FAR))
     return summarise_scores(runs)
 

@@ -225,7 +225,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
     Each is the tail of a smooth law with the mean and variance of the drawn statistics: a gamma law for cells
     and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n drawn statistics
-    reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    reach the observed one, the p-value is at least (r + 1) / (n + 1), which needs no smooth law.
 
     Args:
       statistics: (..., 3) observed statistics.
@@ -362,9 +362,9 @@ def approximate_fit(table: Array) -> Fit:
     sizes = table.sum(-1, keepdims=True)
     # Half a score more below and above each cut keeps the quantiles finite.
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # Cuts weigh by the inverse of a rough variance. A normal quantile's is about share (1 - share) /
-    # density^2, over the number of scores, and density^2 is proportional to e^(-z^2). Only this factor is
-    # taken.
+    # Cuts weigh by the inverse of a rough variance. The variance of a normal quantile z is about
+    # share (1 - share) / density^2, over the number of scores. Only the density is taken into account, whose
+    # square is proportional to e^(-z^2).
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
