@@ -38,7 +38,8 @@ def local_hardware() -> Hardware:
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
 
     stats = devices[0].memory_stats() or {}  # None for devices that count nothing
-    memory = stats.get("bytes_limit", 4 << 30)  # 4 GiB, where a device does not say
+    # Where a device does not say, a low guess, 4 GiB: too low a value only makes fewer runs train at once.
+    memory = stats.get("bytes_limit", 4 << 30)
     scratch = 0
     if platform == "tpu":
         from jax.experimental.pallas import tpu  # slow to import
@@ -116,9 +117,10 @@ def _count_written(jaxpr: Jaxpr) -> int:
 def _count_held(jaxpr: Jaxpr) -> int:
     """Returns the most bytes that a program's live results take while any of its equations runs.
 
-    A result is live until its last use. An equation with programs of its own (a loop, a call, branches) adds
-    the most that one of these holds.
+    A result is live until its last use. The program's arguments do not count. An equation with programs of
+    its own (a loop, a call, branches) adds the most that any of these holds.
     """
+    # Variables go by their ids, since some of an equation's inputs (literals) cannot be keys of a dictionary.
     last_use: dict[int, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
         for variable in equation.invars:
@@ -142,7 +144,10 @@ def _count_held(jaxpr: Jaxpr) -> int:
 
 
 def _inner_programs(equation: Any) -> list[Jaxpr]:
-    """Returns the programs among an equation's parameters, such as the body of a `lax.scan`."""
+    """Returns the programs among an equation's parameters, such as the body of a `lax.scan`.
+
+    The branches of a `lax.cond` are not among them: that parameter is a tuple, which is passed over.
+    """
     programs = []
     for value in equation.params.values():
         if hasattr(value, "jaxpr"):  # a ClosedJaxpr

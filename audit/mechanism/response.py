@@ -86,9 +86,9 @@ def respond(
     """Estimates how canaries and noise move the final model, by linear response along a noiseless run.
 
     The run's state has n entries: the p parameters and the optimizer's state. Two factors are carried along
-    the run: F (n, n), with the state's covariance F' F, and P (n, D), where the columns of F' P are the
-    shifts of the state by the D canaries. At the end both are restricted to the p parameters. The mu of a
-    canary is then the norm of its column of P, which is sqrt(shift' covariance^-1 shift).
+    the run. F (n, n) gives the state's covariance, F' F. P (n, D) gives the shifts of the state by the D
+    canaries, the columns of F' P. At the end both are restricted to the p parameters. The mu of a canary is
+    then the norm of its column of P, which is sqrt(shift' covariance^-1 shift).
 
     The estimate is for noise above 0, and for mechanisms whose steps are linear in what is inserted: SGD with
     momentum or without, not Adam. It is computed in float32; mu is within 1% of that from float64.
@@ -105,14 +105,15 @@ def respond(
       The covariance of the final model, each canary's shift of it, and the mu of each canary's best score.
     """
     silent = hyper._replace(noise_multiplier=jnp.float32(0))
-    # A segment of steps takes a key, although no noise is drawn.
+    # A segment of steps takes a key, although no noise is drawn. The key states its random generator, so that
+    # nothing depends on JAX's default.
     key = jax.random.key(0, impl="threefry2x32")
     first = mechanism.start(theta_0)
     p = theta_0.size
     start, unravel = ravel_pytree((first.theta, first.optimizer))
     # What is inserted to measure the effect of noise along each coordinate: C, the largest length that
     # clipping leaves alone. A step is linear in what is inserted, so that effects scale.
-    units = hyper.clipping_norm * jnp.eye(p, dtype=theta_0.dtype)
+    pushes = hyper.clipping_norm * jnp.eye(p, dtype=theta_0.dtype)
     # What an insertion adds to P, (p, D): the canaries in standard deviations of a step's noise, which are
     # sigma C along each coordinate.
     inserted = canaries.T / (hyper.noise_multiplier * hyper.clipping_norm)
@@ -147,16 +148,19 @@ def respond(
 
         # How a standard deviation of this step's noise, along each coordinate, moves the next state: (p, n).
         # A push has length C, and the noise has standard deviation sigma C.
-        pushed = jax.vmap(lambda unit: take_step(carry.flat, now, unit))(units)
+        pushed = jax.vmap(lambda push: take_step(carry.flat, now, push))(pushes)
         noise = hyper.noise_multiplier * (pushed - after)
 
-        # How the next state changes with each row of F, (n, n): central differences over `distance` rows.
-        # The distance is enlarged where float32 could not resolve it beside the largest entry of the state;
-        # this step's noise gives the scale of a standard deviation.
+        # How the next state changes with each row of F, (n, n): central differences, between the state moved
+        # ahead by `distance` times the row and the state moved behind as far. The usual distance, sqrt(3)
+        # standard deviations, matches a Gaussian's fourth moments. It is enlarged where float32 could not
+        # resolve such a move beside the largest entry of the state. The largest move by this step's noise
+        # stands for a standard deviation.
         least = _RESOLUTION * jnp.max(jnp.abs(carry.flat)) / jnp.max(jnp.abs(noise))
         distance = jnp.maximum(_DISTANCE, least)
         ahead = carry.flat + distance * carry.factor
         behind = carry.flat - distance * carry.factor
+        # In batches, which bound the memory.
         moved = jax.lax.map(
             lambda flat: take_step(flat, now, jnp.zeros(p)),
             jnp.concatenate([ahead, behind]),

@@ -97,8 +97,8 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """Returns the lower limit of the privacy parameter by the betting test, at least 0.
 
     It is the largest parameter t at which the betting capital reaches 1 / error everywhere on the trade-off
-    curve f_t. The search starts at the parameter of the curve through the observed error rates; where that
-    is not above 0, neither is the limit.
+    curve f_t. The search starts at the parameter of the curve through the observed error rates. Where that is
+    0 or less, the rates are such as a mechanism that leaks nothing gives, and the limit is 0.
 
     Args:
       family: The trade-off functions f_t.
@@ -121,7 +121,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     # rates, which may exceed 1.
     fpr, fnr = counted.rest.smoothed()
     observed = float(family.parameter(min(fpr, 1.0), min(fnr, 1.0)))
-    if not observed > 0:  # also where it is NaN
+    if observed <= 0:
         return 0.0
     return find_largest_refuted(is_rejected, 0.0, observed, _HALVINGS)
 
@@ -139,8 +139,8 @@ def _find_least_mixture(growth: Array, shares: Array, target: float) -> float:
     """
     best_alone = (growth + np.log(shares)[:, None]).max(0)
     undecided = best_alone < target  # the points at which no bet suffices alone
-    least = float(mix_bets(growth[:, undecided], shares).min(initial=target))
-    return min(least, target)
+    # The initial value takes part in the minimum: it cuts it to the target.
+    return float(mix_bets(growth[:, undecided], shares).min(initial=target))
 
 
 def _split_capital(alone: int) -> Array:
@@ -251,7 +251,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         at_corners_in = growth_in[:, _find_corners(family, parameter, _COARSE_LEVELS)]
         # The cells that are left to the pairs. A bet starts with a share of the capital, in logs added.
         best_alone = np.maximum(at_corners_out[alone].max(0), at_corners_in[alone].max(0))
-        is_left = ~(best_alone + log_alone_share >= target)
+        is_left = best_alone + log_alone_share < target
         # The log growth of each pair: that of both its stakes, (S, S, cells that are left).
         sums = at_corners_out[:, None, is_left] + at_corners_in[None, :, is_left]
         return np.asarray((sums + np.log(_BEST_SHARE) >= target).all(-1))
@@ -266,7 +266,8 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     best_out, best_in = np.unravel_index(
         int(find_sufficient(largest_rejected).argmax()), (size, size)
     )
-    # Indices of stakes above 0; STAKES[0] is 0. A bet on a single set of runs has stake 0 on the other.
+    # Indices of stakes above 0; STAKES[0] is 0. The others are a geometric grid, so that an offset in indices
+    # is a factor. A bet on a single set of runs has stake 0 on the other.
     neighbours_out = np.clip(best_out + _NEIGHBOURS, 1, size - 1)
     neighbours_in = np.clip(best_in + _NEIGHBOURS, 1, size - 1)
     no_stake = np.zeros_like(alone)
@@ -356,10 +357,12 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     """Returns the bet that should reject the largest parameter, and others in case it does not.
 
     A bet is a stake on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP. The others are
-    larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1). What a bet should
-    reject is judged by the pilot's log growth, scaled to the number of counted runs: every mean of z from a
-    critical mean on. A bet should reject a parameter if z has such a mean everywhere on the parameter's
-    trade-off curve. Points of the curve that bets on a single error rate should reject do not count.
+    larger and smaller stakes on the same z, and bets on a single error rate (part 0 or 1).
+
+    What a bet should reject is judged by the pilot's log growth, scaled to the number of counted runs. This
+    gives each bet a critical mean of z, from which on it should bring the needed capital. So it should reject
+    a parameter if z has at least this mean everywhere on the parameter's trade-off curve. Points of the curve
+    that bets on a single error rate should reject do not count.
 
     Args:
       family: The trade-off functions.

@@ -114,9 +114,10 @@ def gaussian_power(mu: float) -> Power:
 
 
 def examine_claim(counted: Exceedances, power: Power, confidence: float) -> ClaimTest:
-    """Tests a claimed curve by betting against it in each run; the test stays valid when more runs follow.
+    """Tests a claimed curve by betting against it in each run.
 
     The bets are those of `compute_log_capital`; `judge_capital` says when their capital refutes the claim.
+    Where rows are in the order in which runs were begun, the test stays valid when more runs follow.
 
     Args:
       counted: The exceedances of each run.
@@ -253,6 +254,7 @@ def _compute_gains(counted: Exceedances, power: Power) -> Array:
     h is the share of the run's canaries above the threshold, m the power that the claim allows there.
     """
     allowed = np.asarray(power(np.exp(counted.log_rates)), np.float64)
+    # The power divides, so that it is kept above 0. It may be 0 where a rate is too small for a float.
     return counted.shares / np.maximum(allowed, _LEAST_ALLOWED) - 1
 
 

@@ -110,6 +110,8 @@ def trade_off_curve(
     scores_at_ranks_out = np.sort(s_out)[limits_out.ranks - 1]
     scores = np.unique(np.concatenate([[-np.inf], scores_at_ranks_in, scores_at_ranks_out]))
     errors = thresholds.count_errors(s_in, s_out, scores)
+    # `enclose` takes numbers of draws below a point. False positives lie above their threshold: they are
+    # draws below a point if the scores out are negated, which changes none of the limits.
     return TradeOffCurve(
         errors.false_positives / len(s_out),
         errors.false_negatives / len(s_in),
@@ -249,7 +251,7 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
     # Both are the same score unless a cumulated weight is 1/2, up to rounding.
     low = values[np.searchsorted(cumulated, 0.5 - 1e-12)]
     high = values[np.searchsorted(cumulated, 0.5 + 1e-12)]
-    return float(low / 2 + high / 2)
+    return float(low / 2 + high / 2)  # the sum of both might be too large for a float
 
 
 def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | None:
@@ -336,12 +338,13 @@ def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
     """Returns the local level: the error of each rank's limits, at which all together have the error `error`.
 
     The error of all together is 1 minus their coverage, which `compute_coverage` gives. The local level is
-    right to 1e-5 of itself. For errors below 1e-8 it is error / m (Bonferroni), which is less. An error above
-    0.99 is taken for 0.99.
+    right to 1e-5 of itself. For errors below 1e-8 it is the error over the number m of ranks (Bonferroni),
+    which is less. An error above 0.99 is taken for 0.99: the search takes the log of the coverage, which must
+    not be 0.
 
     Args:
       trials: The number of draws.
-      ranks: (m,) ranks of order statistics, as for `compute_coverage`.
+      ranks: (m,) ranks of order statistics, as `compute_coverage` needs them.
       error: The probability that not all limits hold.
     """
     if error < 1e-8:  # it would be lost in the rounding of a coverage, a number near 1
@@ -427,7 +430,8 @@ def _choose_ranks(trials: int) -> Ranks:
     """
     if trials <= _MOST_RANKS:
         return np.arange(1, trials + 1)
-    # From the quantile of the first rank to the median; the other half is mirrored.
+    # From the quantile at 0.5 / n, near which the first of n draws lies, to the median. The other half is
+    # mirrored.
     end = special.ndtri(0.5 / trials)
     shares = special.ndtr(np.linspace(end, 0, _MOST_RANKS // 2))
     below_median = np.unique(np.ceil(trials * shares).astype(np.int64))

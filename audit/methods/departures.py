@@ -70,7 +70,8 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
     # The degrees of freedom of the spread within runs: a mean is fitted to each run.
     degrees = len(deviations) - len(runs)
-    # Where each run has a single canary, nothing shows the spread within runs: that of scores out is taken.
+    # Where each run has a single canary, the spreads within and between runs cannot be told apart. The first
+    # is then taken to be that of scores out, 1, and the second 0.
     within = 1.0
     between = 0.0
     if degrees > 0:
@@ -93,7 +94,8 @@ def find_least_departure(
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
     A departure is noise of r < 1 times what is stated, which multiplies the mean score by 1 / r. Audits with
-    such noise are simulated, and tested as the real scores are.
+    such noise are simulated, and tested like real runs that are given in order: the claim is refuted if the
+    capital is large enough after any of the runs.
 
     Args:
       scores: The summary of scores of canaries that are in, under the stated noise.
@@ -108,7 +110,8 @@ def find_least_departure(
       refuted. None where not even a tenth of the stated noise would be refuted.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
-    # Far thresholds are left out where scores do not reach them: bets on them would gain nothing.
+    # Far thresholds are left out, to save time, where scores hardly reach them under the stated noise: bets
+    # on them gain next to nothing at small departures. Without them the capital is never larger.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
     log_rates = log_rates[: len(thresholds)]
     # The claim's power is computed once: that of a privacy loss distribution takes a while.
@@ -171,6 +174,7 @@ def _simulate(
     Returns:
       (S, R, T) for S audits of R runs: the share of each run's canaries whose scores exceed each threshold.
     """
+    # As many audits as take 10,000 runs in all, from 20 to 200.
     audits = int(np.clip(_SIMULATED_RUNS // scores.runs, _LEAST_AUDITS, _MOST_AUDITS))
     size = (audits, scores.runs, 1)
     # Scores are in standard deviations of a score that is out. On that scale r times the noise leaves
@@ -183,10 +187,9 @@ def _simulate(
 def draw_shares(
     means: Array, deviation: float, thresholds: Array, canaries: int, rng: np.random.Generator
 ) -> Array:
-    """Draws normal scores of canaries, and returns the share of them that exceeds each threshold.
+    """Draws which share of a run's canaries exceeds each threshold, if their scores are normal.
 
-    It draws only how many canaries lie between neighbouring thresholds, which takes less time than to draw
-    their scores.
+    Scores themselves are not drawn, only how many lie between neighbouring thresholds, which takes less time.
 
     Args:
       means: (..., 1) the mean score of each run.

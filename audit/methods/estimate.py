@@ -217,7 +217,10 @@ def if_gaussian(
 ) -> Bound:
     """Returns the lower bound on mu by an exact test (see `exact`), and the epsilon of that Gaussian curve.
 
-    The threshold's rank is chosen on a pilot of a twentieth of the scores; the others are counted.
+    The scores are split 21 times, at random, into a pilot and the rest. The pilot, a twentieth of each world
+    (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
+    bound is the median over the splits, reported with the threshold and the errors of the split that gives
+    it.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -241,8 +244,12 @@ def assumption_free(
 ) -> Bound:
     """Returns the lower bound on epsilon by an exact test of (epsilon, delta)-DP itself (see `exact`).
 
-    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2). The
-    threshold's rank is chosen on a pilot of an eighth of the scores; the others are counted.
+    It holds whatever the trade-off curve. With n scores a world it is at most about log(n / 2).
+
+    The scores are split 21 times, at random, into a pilot and the rest. The pilot, an eighth of each world
+    (at least 20 scores, but at most half), chooses the threshold's rank. The rest's errors are tested. The
+    bound is the median over the splits, reported with the threshold and the errors of the split that gives
+    it.
 
     Args:
       scores_in: (n,) scores of runs with the canary, higher meaning in.
@@ -516,6 +523,7 @@ def _test_splits(
             n_out,
             family.parameter,
             error,
+            # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
             any_shape=family is not exact.GAUSSIAN,
         )
         # The threshold is itself a score of the rest, of the chosen rank r in its world. The r - 1 scores

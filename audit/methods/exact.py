@@ -117,7 +117,8 @@ def lower_bound(
       error: The probability with which the limit may exceed the truth.
 
     Returns:
-      (the lower limit of the parameter, at least 0; the index of the audit that decides it)
+      (the lower limit of the parameter, at least 0; the index of the audit that decides it, whose p-value at
+      this limit is the `rejecting`-th lowest)
     """
     level = error * rejecting / len(audits)
     rates = [_compute_rates(counts.rank, counts.scores) for counts in audits]
@@ -139,7 +140,7 @@ def lower_bound(
         deciding = np.sort(compute_p_values(parameter))[rejecting - 1]
         return float(np.log(max(deciding, _LEAST)) - np.log(level))
 
-    if compute_excess(0.0) > 0:
+    if compute_excess(0.0) > 0:  # not even the parameter 0 is rejected
         return 0.0, find_deciding_audit(0.0)
     # p-values rise with the parameter. Doubling gives an interval in which the audits cease to reject.
     bracket = find_bracket(lambda parameter: compute_excess(parameter) <= 0, 0.0, 1.0)

@@ -292,9 +292,10 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     root = np.sqrt(design.dimension - 1)
     runs = []
     for run in _select_present(design):
-        # Finite for the cosines 1 and -1 too.
+        # The divisor is kept above 0, so that the cosines 1 and -1 give finite numbers too.
         student = run * root / np.sqrt(np.maximum(1 - run * run, _TINY))
-        # A run that failed has the cosine -1, which would be an infinite T.
+        # A failed run has the cosine -1. Its T, below -1e100, would drown the mean of all scores. It is
+        # raised to -10, which is below all thresholds too.
         runs.append(np.maximum(student, -_FAR))
     return summarise_scores(runs)
 
@@ -401,12 +402,12 @@ def _choose_assumption(design: Fresh) -> Assumption:
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
-    """Returns the p-value of a test whether cosines (any shape) of canaries that are out have the law in R^d.
+    """Returns the p-value of a test whether cosines of canaries that are out have their law in R^d.
 
-    That is the law of the cosine between a fixed and a uniform direction. The cosines must be independent. It
-    is enough that each belongs to a direction of its own, and that the vectors on the other side depend on
-    none of these directions. Such a vector is the movement of the model, or the part of it outside the span
-    of the canaries that were in.
+    That is the law of the cosine between a fixed and a uniform direction. The cosines, (n,) or (R, K), must
+    be independent. It is enough that each belongs to a direction of its own, and that the vectors on the
+    other side depend on none of these directions. Such a vector is the movement of the model, or the part of
+    it outside the span of the canaries that were in.
 
     Cosines are mapped to normal deviates of the same probability. A Kolmogorov-Smirnov test compares these
     with the normal law, and a chi-squared test looks at the sum of their squares. The p-value is twice the
@@ -612,7 +613,8 @@ class _Growth:
             return np.asarray(after_first)
 
         # Thresholds and bets: log f_j once for each of these pairs, times the number of runs that have it.
-        # Each threshold's pairs follow each other, from `starts` on, and are summed: (T, C).
+        # Each threshold's pairs follow each other, from `starts` on, and are summed: (T, C). No threshold is
+        # without pairs, since each added run has a share above every threshold.
         largest_means = self._compute_most(epsilon)
         gains = (self._distinct_shares[places] / largest_means[thresholds] - 1)[:, None]
         log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
@@ -786,10 +788,9 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
         return float(np.mean(shares / most))
 
     # With few canaries, or where scores depend on other canaries' directions, there is no other bet.
-    has_many = _has_many_canaries(design)
-    may_choose = design.plain and has_many and len(run) >= 2 * _LEAST_PILOT
+    may_choose = design.plain and len(run) >= 2 * _LEAST_PILOT
     if not may_choose:
-        split = _SPLIT_OF_MANY if has_many else _SPLIT_OF_FEW
+        split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
         return _First(split, win_on_likely)
 
     # Half of the canaries, the pilot, chooses the threshold above which the others are counted.

@@ -225,7 +225,7 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
 
     Each is the tail of a smooth law with the mean and variance of the drawn statistics: a gamma law for cells
     and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n drawn statistics
-    reach the observed one, the p-value is at least (r + 1) / (n + 1).
+    reach the observed one, the p-value is at least (r + 1) / (n + 1), which needs no smooth law.
 
     Args:
       statistics: (..., 3) observed statistics.
@@ -362,11 +362,12 @@ def approximate_fit(table: Array) -> Fit:
     sizes = table.sum(-1, keepdims=True)
     # Half a score more below and above each cut keeps the quantiles finite.
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
-    # Cuts weigh by the inverse of a rough variance. A normal quantile's is about share (1 - share) /
-    # density^2, over the number of scores, and density^2 is proportional to e^(-z^2). Only this factor is
-    # taken.
+    # Cuts weigh by the inverse of a rough variance. The variance of a normal quantile z is about
+    # share (1 - share) / density^2, over the number of scores. Only the density is taken into account, whose
+    # square is proportional to e^(-z^2).
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
+    # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.
     mu = np.clip(mu, -_MOST_MU, _MOST_MU)
 
     # The cuts, by bisection of the mixture's distribution function.
@@ -477,8 +478,9 @@ def fit_tables(table: Array, near: Fit) -> Fit:
 def _take_step(fit: Fit, step: Array) -> Fit:
     """Returns the fit after a step (..., cells): the changes of the cells - 1 cuts, then that of mu.
 
-    The step is scaled down so that it closes at most 0.7 of any gap between cuts, which keeps them in order,
-    and moves no parameter by more than 1.
+    The step is scaled down so that it closes at most 0.7 of any gap between cuts, and moves no parameter by
+    more than 1. (Cuts stay in order with any share below 1 in place of 0.7.) The size of mu is cut at 12,
+    beyond which the worlds do not overlap and any larger mu would fit as well.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])
@@ -527,11 +529,14 @@ def compute_likelihood_ratio(table: Array, fit: Fit) -> Array:
 def compute_rao_scores(table: Array, fit: Fit) -> Array:
     """Returns Rao's score statistics (..., 2) for two more terms in the log-likelihood ratio of the worlds.
 
-    The first term is quadratic; the second is cubic, with the sign opposite to that of mu. A term f tilts the
-    fitted law of world "in" by exp(c f), and leaves that of world "out" as it is; the fit is c = 0. Its
-    statistic is the derivative of the log likelihood by c at c = 0, divided by the standard deviation that
-    the derivative has when cuts and mu are fitted. (Rao's score test with nuisance parameters.) Both
-    statistics are about standard normal where the fit holds and cells contain many scores of both worlds.
+    The first term is quadratic. The second is cubic, with the sign opposite to that of mu: it bends the ratio
+    towards 0, so that far scores say less than under a Gaussian curve.
+
+    A term f tilts the fitted law of world "in" by exp(c f), and leaves that of world "out" as it is; the fit
+    is c = 0. Its statistic is the derivative of the log likelihood by c at c = 0, divided by the standard
+    deviation that the derivative has when cuts and mu are fitted. (Rao's score test with nuisance
+    parameters.) Both statistics are about standard normal where the fit holds and cells contain many scores
+    of both worlds.
 
     Args:
       table: (..., 2, cells) counts, world out first.

@@ -134,7 +134,8 @@ def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven
     """Returns a lower bound on mu, the parameter of a Gaussian trade-off curve, and the epsilon of that mu.
 
     The betting test bounds mu, for any number of runs. The epsilon is that of a Gaussian curve with this mu.
-    It is a lower bound only if the average trade-off curve is Gaussian.
+    It is a lower bound only if the error rates, averaged over canaries and runs, have a Gaussian trade-off
+    curve.
 
     Args:
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
@@ -498,7 +499,7 @@ def _conclude(
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
-    if limits is None:
+    if limits is None:  # no coins decide, or the library's own, which are fair
         proven = method.prove(counted, delta, confidence)
     else:
         widened = counted._replace(rest=limits.widened(counted.rest))
@@ -507,7 +508,8 @@ def _conclude(
         if assumes == NOTHING:
             assumes = COINS
     # With coins, a guess on each canary counts for both worlds, with a scale of about 2. So the number of
-    # guesses over the scale is about the number of canaries that are in (or out), half of all.
+    # guesses over the scale is about the number of canaries that are in (or out), half of all. Without coins
+    # a guess counts for its own world alone, and the scale is 1.
     guesses_in, guesses_out = counted.rest.guesses()
     return Bound(
         method=method.name,
