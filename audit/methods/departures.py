@@ -21,6 +21,7 @@ from audit.methods.claimed_curve import (
     LogCapital,
     Power,
     compute_log_capital,
+    judge_capital,
 )
 
 Array = NDArray[np.float64]
@@ -46,6 +47,8 @@ class ScoreSummary(NamedTuple):
       within: The standard deviation of scores among the canaries of a run.
       runs: The number of runs.
       canaries: The number of canaries that are in, in a run.
+      in_order: Whether the runs are in the order in which they were begun. The test of a claim then looks at
+        the scores after each run, and else after all runs alone.
     """
 
     mean: float
@@ -53,9 +56,10 @@ class ScoreSummary(NamedTuple):
     within: float
     runs: int
     canaries: int
+    in_order: bool
 
 
-def summarise_scores(runs: list[Array]) -> ScoreSummary:
+def summarise_scores(runs: list[Array], in_order: bool) -> ScoreSummary:
     """Returns the means and standard deviations of runs' scores, for simulations of runs like them.
 
     Scores are in standard deviations of a score that is out. The deviation within runs is 1 where each run
@@ -64,6 +68,7 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
 
     Args:
       runs: An array (K,) for each run, the scores of its canaries that are in.
+      in_order: Whether the runs are in the order in which they were begun.
     """
     means = np.array([run.mean() for run in runs])
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
@@ -80,7 +85,7 @@ def summarise_scores(runs: list[Array]) -> ScoreSummary:
         # The variance of runs' means, less what the spread within runs adds to it.
         excess = float(means.var(ddof=1)) - within**2 / canaries
         between = float(np.sqrt(max(excess, 0.0)))
-    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries)
+    return ScoreSummary(float(means.mean()), between, within, len(runs), canaries, in_order)
 
 
 def find_least_departure(
@@ -94,8 +99,7 @@ def find_least_departure(
     """Returns the smallest departure of the noise that runs like these would refute in 9 of 10 cases.
 
     A departure is noise of r < 1 times what is stated, which multiplies the mean score by 1 / r. Audits with
-    such noise are simulated, and tested like real runs that are given in order: the claim is refuted if the
-    capital is large enough after any of the runs.
+    such noise are simulated, and tested as the real scores are.
 
     Args:
       scores: The summary of scores of canaries that are in, under the stated noise.
@@ -109,7 +113,6 @@ def find_least_departure(
       The departure's noise as a multiple of the stated noise, and the probability with which it would be
       refuted. None where not even a tenth of the stated noise would be refuted.
     """
-    log_capital_needed = -np.log1p(-confidence)  # log(1 / error), with the error 1 - confidence
     # Far thresholds are left out, to save time, where scores hardly reach them under the stated noise: bets
     # on them gain next to nothing at small departures. Without them the capital is never larger.
     thresholds = NEAR if scores.mean < NEAR[-1] - _FAR_DEVIATIONS else THRESHOLDS
@@ -127,9 +130,9 @@ def find_least_departure(
         audits = _simulate(scores, noise_ratio, thresholds, rng)
         n_refuted = 0
         for shares in audits:
-            log_capital = bet(Exceedances(shares, log_rates, in_order=True), get_allowed)
-            if log_capital.max() >= log_capital_needed:
-                n_refuted += 1
+            log_capital = bet(Exceedances(shares, log_rates, scores.in_order), get_allowed)
+            test = judge_capital(log_capital, scores.in_order, confidence)
+            n_refuted += test.refuted
         return n_refuted / len(audits)
 
     return _find_largest_ratio(estimate_refutation_probability)

@@ -297,7 +297,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
         # A failed run has the cosine -1. Its T, below -1e100, would drown the mean of all scores. It is
         # raised to -10, which is below all thresholds too.
         runs.append(np.maximum(student, -_FAR))
-    return summarise_scores(runs)
+    return summarise_scores(runs, design.in_order)
 
 
 def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:

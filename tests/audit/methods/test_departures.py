@@ -19,7 +19,7 @@ def shares_of(scores):
 
 def test_the_departure_that_would_be_seen_is_seen_so_often():
     claim = Gdp(3.953)
-    scores = ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64)
+    scores = ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64, in_order=True)
     departure = find_least_departure(scores, LOG_RATES, claim.power, CONFIDENCE)
     refuted = 0
     for seed in range(100):
@@ -32,5 +32,13 @@ def test_the_departure_that_would_be_seen_is_seen_so_often():
 
 
 def test_scores_that_tell_nothing_would_have_seen_nothing():
-    scores = ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64)
+    scores = ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64, in_order=True)
     assert find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None
+
+
+def test_runs_without_an_order_see_no_more_than_runs_in_order():
+    ordered = ScoreSummary(1.0, between=0.3, within=1.0, runs=20, canaries=4, in_order=True)
+    seen = []
+    for scores in (ordered, ordered._replace(in_order=False)):
+        seen.append(find_least_departure(scores, LOG_RATES, Gdp(1.0).power, CONFIDENCE).noise)
+    assert seen[1] < seen[0] < 1
