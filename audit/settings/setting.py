@@ -304,8 +304,8 @@ def _validate_sampler(setting: Setting) -> None:
         _validate_known_steps(setting)
         return
 
-    # What is left are samplers by epochs. A canary joins a random step of each epoch. In a part of an epoch it
-    # would join or not by chance, so that the number of insertions would not be fixed.
+    # What is left are samplers by epochs. A canary joins a random step of each epoch. In a part of an epoch
+    # it would join or not by chance, so that the number of insertions would not be fixed.
     whole_epochs = steps // sampling.batches * sampling.batches
     fix = f"give `steps` {whole_epochs + sampling.batches}"
     if whole_epochs > 0:

@@ -303,7 +303,7 @@ def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
 
 @contextlib.contextmanager
 def _naming(path: object) -> Iterator[None]:
-    """Puts a file's name before the message of an InputError."""
+    """Puts a file's name before the message of an InputError that is raised in the block."""
     try:
         yield
     except InputError as error:
@@ -391,6 +391,7 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
     missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
     require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
     draws = _read_whole(path, "fresh_draws", arrays["fresh_draws"], 1, MOST_DRAWS)
+    # Beside ranks, `given.ranks` takes the number of the draws instead of their scores.
     with _naming(path):
         return given.ranks(arrays["ranks"], draws, presence)
 
