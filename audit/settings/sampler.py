@@ -10,7 +10,6 @@
 The adversary knows which steps take a canary with `every` and `known`, and with no other.
 """
 
-import math
 from typing import NamedTuple
 
 from audit.errors import InputError, require
@@ -110,7 +109,8 @@ def _read_rate(text: str, message: str) -> float:
         rate = float(text)
     except ValueError:
         raise InputError(message) from None
-    require(math.isfinite(rate) and 0 < rate <= 1, f"{message}; a rate is above 0, at most 1")
+    # Infinity and NaN, which `float` reads too, fail this comparison.
+    require(0 < rate <= 1, f"{message}; a rate is above 0, at most 1")
     return rate
 
 

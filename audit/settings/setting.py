@@ -94,7 +94,7 @@ class ScheduleFields:
 
     @property
     def place(self) -> int:
-        """Returns the step of each period, 1 to k, at which the canary is inserted."""
+        """Returns the step, counted from 1, of each period of `periodicity` steps that inserts the canary."""
         if self.insert == LAST:
             return self.periodicity
         if self.insert == FIRST:
@@ -162,7 +162,7 @@ class Setting:
         epochs it is the number of epochs, each of which inserts the canary once.
         """
         sampling = self.sampling
-        if sampling.times:  # above 0 with `known` alone
+        if sampling.times:  # at least 1 with `known`, 0 with other samplers
             return sampling.times
         schedule = self.schedule
         if sampling.batches:  # a sampler by epochs
@@ -214,7 +214,7 @@ def flat(setting: Setting) -> dict[str, Any]:
 
 
 def summary(setting: Setting, runs: int) -> str:
-    """Returns one line on what is audited: the model, the adversary, and what decides the upper bound."""
+    """Returns a line on an audit: its model, adversary, runs, canaries, insertions, sigma, C and seed."""
     canaries = f" of {setting.canaries} canaries" if setting.canaries > 1 else ""
     mechanism = setting.mechanism
     return (
@@ -261,7 +261,9 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError for a number of runs that is out of range, or does not go with the canaries.
 
     Where runs share their canaries, two more rules hold. If all canaries are inserted, without coins, there
-    must be a single run. A single run must have at least LEAST_COINS canaries.
+    must be a single run, whose scores are compared with their known law. Several runs are compared with each
+    other, and none would lack a canary. A single run must have at least LEAST_COINS canaries: they alone are
+    its evidence, and bounds by coins take no fewer.
     """
     adversary = setting.adversary
     canaries = setting.canaries
@@ -302,7 +304,8 @@ def _validate_sampler(setting: Setting) -> None:
         _validate_known_steps(setting)
         return
 
-    # What is left are samplers by epochs: the steps must be whole epochs.
+    # What is left are samplers by epochs. A canary joins a random step of each epoch. In a part of an epoch
+    # it would join or not by chance, so that the number of insertions would not be fixed.
     whole_epochs = steps // sampling.batches * sampling.batches
     fix = f"give `steps` {whole_epochs + sampling.batches}"
     if whole_epochs > 0:
@@ -313,7 +316,8 @@ def _validate_sampler(setting: Setting) -> None:
 def _validate_known_steps(setting: Setting) -> None:
     """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large.
 
-    Each canary has steps of its own, so that memory grows with that product.
+    Each canary has steps of its own, so that memory grows with that product. The canaries are dealt evenly to
+    the steps: a single canary would get steps at about even distances, for which there is `periodicity`.
     """
     steps = setting.schedule.steps
     canaries = setting.canaries

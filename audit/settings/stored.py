@@ -60,7 +60,9 @@ class Audits(NamedTuple):
 
 
 def parse_config(config: dict[str, Any]) -> StoredConfig | None:
-    """Parses the content of a config.json; returns None unless it describes an audit of a trained model.
+    """Parses the content of a config.json; returns None unless it describes an audit with valid values.
+
+    Other experiments, such as federated runs, are no audits.
 
     Args:
       config: what `Store.config` returns.
@@ -85,7 +87,11 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
 
 def audits(root: Path) -> Audits:
-    """Finds the audits under a store's root; raises InputError where the root can't be read."""
+    """Finds the audits under the root of stores, and counts the folders with scores of other kinds.
+
+    Folders whose config can't be read are in the result with the reason. Raises InputError where the root
+    can't be read.
+    """
     folders = []
     others = 0
     refused = {}

@@ -54,7 +54,7 @@ class Checkpoints:
             writing takes at most 2% of all time. With 0, every segment has a checkpoint, however slow that
             is.
         """
-        self._folder = folder.absolute()
+        self._folder = folder.absolute()  # orbax takes no relative paths
         self._seconds = seconds
         self._due = time.monotonic() + seconds  # from this moment on, the next checkpoint is due
         self._has_failed = False  # whether a failure to write was reported
@@ -146,9 +146,10 @@ class Checkpoints:
     def _report_once(self, error: Exception) -> None:
         """Prints on stderr why a checkpoint could not be written, at the first failure alone."""
         if not self._has_failed:
-            # A message may be nested, as "what failed: why: the cause". Only the cause is shown.
-            last_part = str(error).split(": ")[-1]
-            reason = getattr(error, "strerror", None) or " ".join(last_part.split())
+            # An OSError has its reason in `strerror`. Another error's message may be nested, as "what failed:
+            # why: the cause", and have several lines. The cause alone is shown, in a single line.
+            cause = str(error).split(": ")[-1]
+            reason = getattr(error, "strerror", None) or " ".join(cause.split())
             print(
                 f"no checkpoint in {self._folder} ({reason}): training goes on without; "
                 "make room, or keep results in another folder",
@@ -240,7 +241,7 @@ def _remove(path: Path) -> None:
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
     """Silences orbax's log in the block: orbax logs every error that it raises, with a traceback."""
-    logger = logging.getLogger("absl")
+    logger = logging.getLogger("absl")  # by which orbax logs
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:

@@ -74,7 +74,8 @@ def turn(folder: Path, part: str) -> Iterator[None]:
 def holder(folder: Path, part: str = "claim") -> str:
     """Returns who holds a part of a folder, in words: "host, process 123".
 
-    A remark follows where the claim is dated in the future, since nobody takes over such a claim.
+    A remark follows where the claim is dated far in the future: until then, other processes would take its
+    holder to be alive, unless it died on this host.
     """
     path = folder / f"{part}.lease"
     owner = _make_lease(path, STALE_SECONDS).owner
@@ -88,10 +89,10 @@ def holder(folder: Path, part: str = "claim") -> str:
 
 
 def _remark_on_future(path: Path) -> str:
-    """Returns a remark on a lease that is dated in the future; empty for all other leases.
+    """Returns a remark on a lease that is dated far in the future; empty for all other leases.
 
-    A clock that was set back leaves such a lease. It would count as abandoned only after its date has passed.
-    Up to STALE_SECONDS ahead that is soon enough, and there is no remark.
+    A clock that was set back leaves such a lease. Unless its holder died on this host, it counts as abandoned
+    only STALE_SECONDS after its date. A date at most STALE_SECONDS ahead passes soon, and gets no remark.
     """
     try:
         seconds_ahead = path.stat().st_mtime - time.time()

@@ -176,9 +176,10 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
 
 
 def require_room(folder: Path, size: int) -> None:
-    """Raises OSError where a folder's disk has no room for `size` bytes and a spare megabyte.
+    """Raises OSError where a folder's disk has no room for `size` bytes of data and a spare megabyte.
 
-    It is called before a library writes a file: on a full disk the library would print many lines of its own.
+    It is called before a library writes the data: on a full disk the library would print many lines of its
+    own. The spare megabyte is for what the library's format adds to the data.
     """
     if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))

@@ -178,10 +178,14 @@ def read_cosines(
           `in`, (runs, K), or (runs,) of a single canary a run;
           `scores` and `presence`, (runs, K), or (K,) of a single run;
         or a .npy file of a matrix (runs, K).
-      dimension: the dimension of the directions.
-      leave_one_out: whether a canary's cosine used the other canaries' directions. The evidence of a single
-        run is then of the same kind as that of several.
-      in_order: whether rows are in the order in which runs were begun.
+      dimension: the number of trained parameters, which is the dimension of the canaries' directions.
+      leave_one_out: whether a canary's cosine used the other canaries' directions.
+      in_order: whether rows are in the order in which runs were begun. Bounds of several runs then hold
+        wherever the runs stop.
+
+    Returns:
+      A `OneRun` for a single run whose cosines are not leave-one-out; else a `Fresh`. An array `in` counts as
+      several runs, even with a single row.
 
     Raises:
       InputError: the file holds something else.
@@ -189,8 +193,8 @@ def read_cosines(
     arrays = _read_cosine_arrays(path)
     with _naming(path):
         cosines, presence, are_several_runs = _arrange_by_run(arrays)
-        # The cosines of canaries that were not inserted may be in `unobserved` in this case alone: a single
-        # run without coins, in which no cosine used the other canaries' directions.
+        # A single run without coins, in which no cosine used the other canaries' directions, is compared with
+        # `unobserved`, the cosines of canaries that were not inserted. No other evidence uses these.
         may_have_unobserved = not (are_several_runs or leave_one_out or presence is not None)
 
         # An array that would not be used is refused: the user expects it to count.
@@ -299,7 +303,7 @@ def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
 
 @contextlib.contextmanager
 def _naming(path: object) -> Iterator[None]:
-    """Puts a file's name before the message of an InputError."""
+    """Puts a file's name before the message of an InputError that is raised in the block."""
     try:
         yield
     except InputError as error:
@@ -387,6 +391,7 @@ def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
     missing = ", ".join(sorted({"ranks", "fresh_draws"} - set(arrays)))
     require(not missing, f"{path} has no array {missing}: save ranks= and fresh_draws=")
     draws = _read_whole(path, "fresh_draws", arrays["fresh_draws"], 1, MOST_DRAWS)
+    # Beside ranks, `given.ranks` takes the number of the draws instead of their scores.
     with _naming(path):
         return given.ranks(arrays["ranks"], draws, presence)
 
@@ -595,8 +600,8 @@ def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
     """
     with _reading(path):
         with open(path, "rb") as raw:
-            # The mark that tells the encoding is the first two or three bytes.
-            encoding = _find_encoding(raw.read(4))
+            # UTF-16 begins with a mark of two bytes. Without it the file is taken for UTF-8.
+            encoding = _find_encoding(raw.read(2))
         # newline="" leaves line ends as they are, which the csv module splits by itself.
         with open(path, newline="", encoding=encoding) as file:
             return _parse_csv(path, file, renamed)
@@ -797,6 +802,7 @@ def _read_second_column(name: str, values: ArrayLike) -> Array:
     """
     if name == "out" or not _has_words(values):
         return floats(name, values)
+    # Labels in words are flat, (runs,): in lists of lists `_has_words` sees no text.
     labels = [_parse_label(str(value)) for value in np.asarray(values).ravel()]
     return np.array(labels, np.float64)
 

@@ -43,7 +43,7 @@ def chunks(
     # The number of runs that would be missing now if only this process had stored any since the last look. It
     # is 0 before the first look, so that `elsewhere` is not called then.
     missing_without_others = 0
-    patience = _Patience()
+    patience = _Patience()  # sleeps between looks; reports a long time without a chunk
     while True:
         # Look at the store, and report what other processes have stored.
         stored = store.find_runs_by_file(stored)
@@ -63,7 +63,7 @@ def chunks(
                 if mine:
                     yield chunk
                     missing_without_others -= count_runs([chunk])  # the caller has stored it
-                    patience = _Patience()
+                    patience = _Patience()  # its clock begins anew after a chunk
                     break
         else:  # no chunk was yielded: other processes hold them all
             patience.wait(store)
@@ -125,10 +125,10 @@ class _Patience:
 
     def _report(self, store: Store) -> None:
         """Prints on stderr which process holds the first leased chunk, if any chunk is leased."""
-        from audit.storage import claims
+        from audit.storage import claims  # it loads filelock, which only a claim or a wait needs
 
         leased = _find_leases(store)
-        if leased:
+        if leased:  # the last lease may have been released since the look for a chunk
             first, stop = leased[0]
             holder = claims.holder(store.path, _name_part(leased[0]))
             print(f"runs {first} to {stop - 1} are with {holder}", file=sys.stderr)

@@ -167,6 +167,7 @@ class Store:
             raise InputError(
                 f"cannot read {config} ({error.strerror}): name another `setting`"
             ) from None
+        # `resolve`, since "." or a link to the folder has another name than the folder.
         require(_hash(content) == hash_of(folder.resolve()), _describe_misnamed(config))
         return cls.of(folder, content.decode(errors="replace"))
 
@@ -251,7 +252,7 @@ class Store:
         Args:
           part: the name of the block.
         """
-        from audit.storage import claims
+        from audit.storage import claims  # imported here, as in `claim`: it loads filelock
 
         with claims.turn(self.path, part):
             yield
@@ -269,6 +270,7 @@ class Store:
             "presence": chunk.presence,
             "sha256": np.array(_compute_checksum(chunk)),
         }
+        # A file leaves these out where they are 0; `_parse_chunk` reads 0 where they are missing.
         if chunk.dimension:
             arrays["dimension"] = np.array(chunk.dimension)
         if chunk.draws:

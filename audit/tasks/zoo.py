@@ -95,11 +95,12 @@ def _find_obstacle() -> str:
 def _import_from_folder() -> None:
     """Imports the package `models` from the folder beside `audit`, though that is not on sys.path.
 
-    These are the steps of an import statement, but for the search.
+    These are the steps of an import statement, but for the search for the package.
     """
     spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
     assert spec is not None and spec.loader is not None  # for type checkers
+    # This makes it a package: `import models.catalogue` looks for the module in this folder.
     spec.submodule_search_locations = [str(_ROOT / _ZOO)]
     module = importlib.util.module_from_spec(spec)
-    sys.modules[_ZOO] = module
+    sys.modules[_ZOO] = module  # before its code runs, which may import `models` itself
     spec.loader.exec_module(module)

@@ -195,8 +195,8 @@ def root(seed: int, name: str) -> Array:
 def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArray[np.bool_]:
     """Returns whether each of K canaries is in, for each of R runs: (R, K).
 
-    A single canary is in if the run's index is odd, else out. Several canaries are each in with probability
-    1/2, independently.
+    A single canary is in if the run's index is odd, else out: of consecutive runs, as many have it as lack
+    it, give or take a run. Several canaries are each in with probability 1/2, independently.
 
     Args:
       runs: the indices of the runs, (R,).
@@ -425,11 +425,12 @@ class _ChunkPlayer:
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
         """
         game = self._game
-        # The cache stores the lambda below. If `self` were in it, the copies of the shared arrays that `self`
-        # has on the devices would stay in memory.
+        # The cache holds the lambda below beside the function that it makes. If `self` were in the lambda,
+        # the copies of the shared arrays that `self` has on the devices would stay in memory.
         placement = self._placement
-        # All that the compiled function depends on: `begin` differs where runs draw their own theta_0. With
-        # the key None nothing is shared.
+        # Games of an equal `program` have the same functions, and `name` says which of them this is; a name
+        # always comes with the same axes. `begin` alone also depends on whether runs draw their own theta_0.
+        # With the key None nothing is shared.
         key = None
         if game.program is not None:
             key = (name, game.program, game.unknown_initialisation, placement)
