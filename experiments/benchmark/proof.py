@@ -281,7 +281,7 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
         # As many of these as fit into memory at once.
         stage_size = trainer.stage(max(whole_rounds, cores()))
     parameters = build.trainee(how.model, dataset).model.n_parameters
-    ready = time.monotonic() - start  # data and game are there; nothing is compiled yet
+    ready = time.monotonic() - start  # data and game are there; no run is trained yet
 
     clock: list[Reading] = []
     stages = []
