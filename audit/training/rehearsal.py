@@ -143,14 +143,17 @@ class _Recorder:
         self._with_lines = _choose_steps_with_lines(distances, effort)
         self._progress = progress
         # The models before the middle one of each `_search_interval` measured steps are stored in `moments`.
-        # That gives about `effort.searched` steps at which `search_secants` can search later.
+        # That gives about `effort.searched` steps at which `search_secants` can search later. Where fewer
+        # steps are measured than are to be searched, the interval is 1: the models before each are stored.
         count = count_measured(len(game.schedule.mask), effort)
         self._search_interval = max(count // effort.searched, 1)
         # By the run's place in the chunk: the direction (p,) that its last measured step stretched most.
         self._directions: dict[int, NDArray[np.float64]] = {}
-        self.values: dict[int, float] = {}
-        self.secants: list[Secant] = []
-        self.moments: list[Moment] = []
+
+        # Results, which grow with each measured step.
+        self.values: dict[int, float] = {}  # by step, the largest stretch by its derivative
+        self.secants: list[Secant] = []  # the worst of each run, at each step that has lines
+        self.moments: list[Moment] = []  # the models that are stored
 
     def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
         """Measures by which factor a step stretches distances between models close to each run's model.
@@ -329,8 +332,8 @@ def rehearse(
     steps = len(game.schedule.mask)
     # The recorder is called after each segment: a segment ends where a step is to be measured.
     rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
-    # A run's index decides its randomness, so that these runs are no audit's. An even index: with a single
-    # canary, even runs are without it and odd runs with it.
+    # A run's index decides its randomness. An audit's indices are below MOST_RUNS, so that none of its runs
+    # is trained here. The first index is even: with a single canary, even runs are without it, odd with it.
     first = MOST_RUNS + MOST_RUNS % 2
     recorder = _Recorder(game, clipped_sum, distances, effort, progress)
 
@@ -372,7 +375,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
 
     It is the distance of the two models that the hidden-state bound couples, which is what a step stretches.
     Where these are together, it is the largest distance of any step: a shorter secant would show only
-    rounding.
+    rounding. If they are together at all steps, that is 0, and such secants count as not stretched.
 
     Args:
       game: The game that is rehearsed.
@@ -380,6 +383,7 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
         the clipping norm over the batch size.
     """
     batch_size = game.schedule.batches.shape[1]
+    # The unit of the distances, as a Euclidean distance between parameter vectors.
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
     return np.where(_are_apart(distances), distances, distances.max()) * unit
 
@@ -396,6 +400,7 @@ def _spread(
     """Spreads the values of measured steps over all steps, (T,).
 
     A measured step keeps its value; any other takes the larger of those of the measured steps beside it.
+    Steps after the last measured step take its value.
 
     Args:
       measured: The numbers of the measured steps, rising from 0.
@@ -405,6 +410,7 @@ def _spread(
     numbers = np.arange(steps)
     # For each step, the place in `measured` of the last measured step up to it, and of the first from it on.
     before = np.searchsorted(measured, numbers, side="right") - 1
+    # Beyond the last measured step there is no next, and its own place is taken.
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
     return np.maximum(values[before], values[after])
 

@@ -106,6 +106,8 @@ def train(
         require(smaller, "out of memory with one run at a time: lower `batch_size`")
         print(f"out of memory: going on with chunks of {smaller} runs", file=sys.stderr)
         size = smaller
+    # These runs are stored, and need no checkpoint. But another process may still train a chunk, as for a
+    # larger number of runs: then all checkpoints stay, its own among them.
     if shares.is_idle(store):
         checkpoints.clear()
     return Trained(store.load(runs), clock.runs, clock.seconds(), size, clock.model_steps)
@@ -152,6 +154,8 @@ class ChunkTrainer:
         self._size = size
         # The chunk that `train` was given and `game.play` has not taken yet, if any.
         self._requested: list[shares.Range] = []
+        # The running `game.play`, which yields each chunk's scores; None before the first chunk, and after
+        # an error.
         self._scores: Iterator[Scores] | None = None
 
     def train(self, chunk: shares.Range) -> Scores | None:

@@ -84,7 +84,7 @@ class AuditedCell(NamedTuple):
         """Returns the measured cell from the values of its file.
 
         Whether the estimator claims a level, and which of its assumptions are broken, is taken from the
-        present records, not from the file.
+        present records, not from the file. So a corrected record needs no audit to be run again.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         broken = make_setting(self).find_broken(estimator.assumes)
@@ -190,7 +190,8 @@ def list_cells(
 ) -> list[AuditedCell]:
     """Returns a cell for each estimator, each mechanism of the estimator's design, and each size.
 
-    Estimators that are not installed are left out.
+    The sizes are `scale.n` alone, or the mechanism's own where that is None. Estimators that are not
+    installed are left out.
 
     Args:
       estimators: The estimators' names.
@@ -211,6 +212,7 @@ def list_cells(
         for n in sizes:
             for estimator in candidates:
                 if estimator.design == mechanism.design:
+                    # A slow estimator has fewer audits, by a factor of its cost.
                     audits = max(scale.audits // estimator.cost, LEAST_AUDITS)
                     cells.append(AuditedCell(estimator.name, name, n, audits, seed))
     return cells

@@ -70,8 +70,9 @@ class ClaimCell(NamedTuple):
         return MeasuredClaim(**values)
 
     def find_limits(self) -> RunLimits:
-        """Returns the fewest and the most runs to try; both are 1 for estimators that audit a single run."""
+        """Returns the fewest and the most runs to try; both are 1 for estimators that take no more."""
         estimator = registry.ESTIMATORS[self.estimator]
+        # Estimators of these designs take any number of runs; fewer than _LEAST_RUNS refute nothing.
         if estimator.design in (ONE_CANARY, SEVERAL):
             return RunLimits(_LEAST_RUNS, self.most_runs)
         # Our own estimators of directions have a test of the claimed curve, `examine`, which takes any number
@@ -86,7 +87,7 @@ class ClaimCell(NamedTuple):
         """Finds how many runs the estimator needs to refute the false claim, and counts its false alarms.
 
         A false alarm is an audit that refutes a true claim; these audits have the number of runs that the
-        false claim needed.
+        false claim needed. Where no number of runs was enough, none is audited, and no alarm is counted.
         """
         estimator = registry.ESTIMATORS[self.estimator]
         limits = self.find_limits()

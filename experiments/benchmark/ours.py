@@ -60,8 +60,12 @@ def from_scores(method: ScoreMethod, coins: Coins, delta: float, confidence: flo
 def from_canaries(method: CanaryMethod, coins: Coins, delta: float, confidence: float) -> float:
     """Returns a method's lower bound on epsilon from runs with several canaries each.
 
-    The coins are treated as a caller's (`given`), whose fairness this library can't vouch for. So the bound
-    also pays for confidence limits of the probability with which a canary is in.
+    The coins are treated as a caller's (`given`), which this library did not toss. They are refused only
+    where fair coins would very rarely fall like them. Slightly unfair coins pass, so that the bound also pays
+    for confidence limits of the probability with which a canary is in.
+
+    Raises:
+      InputError: Fair independent coins would very rarely fall like these.
     """
     fair_coins.require_fair(coins.presence)
     checked = canaries.make_coins(coins.scores, coins.presence)
@@ -113,8 +117,9 @@ def _make_estimator(
 ) -> Estimator:
     """Returns the benchmark's record of a method of `audit.methods`.
 
-    What the method assumes goes into the record in words, and as constants. On mechanisms that break one of
-    these, the benchmark does not hold the method to its level.
+    What the method assumes goes into the record twice: in words, for people, and as constants such as FAIR,
+    for the benchmark. On mechanisms that break one of these constants, the benchmark does not hold the method
+    to its level.
 
     Args:
       name: The method's name.
@@ -135,10 +140,12 @@ def _make_estimator(
         kind=OURS,
         source=f"audit.methods, {name}",
         design=design,
+        # The words for a page; where there are none, those of the JSON.
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
         assumes=frozenset(assumes),
-        claims_level=documented.word != NO_BOUND,  # an estimate claims no confidence
+        # A record whose word is NO_BOUND is of an estimate, which claims no confidence.
+        claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
     )
 

@@ -95,6 +95,7 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
         axes = list(grid.flat)
         for axis, (design, shown) in zip(axes, panels.items(), strict=False):
             _draw_panel(axis, design, shown)
+        # With three panels, the fourth place of the two columns stays empty.
         for axis in axes[len(panels) :]:
             axis.set_axis_off()
 

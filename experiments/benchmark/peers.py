@@ -103,12 +103,16 @@ def opake_eps_delta(coins: Coins, delta: float, confidence: float) -> float:
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns epsilon by privacyguard-platform's analysis of one run, with a fifth of the coins guessed."""
+    """Returns epsilon by privacyguard-platform's analysis of one run, with a fifth of the coins guessed.
+
+    The analysis assumes a Gaussian trade-off curve.
+    """
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     is_right = judge_guesses(coins)
     [(guesses, right)] = count_right_guesses(is_right, best=False)
-    # The package's names: m coins, c of c_cap guesses right.
+    # The package's names: m coins, c of c_cap guesses right; `threshold` is the probability with which the
+    # result may be too large.
     node = FDPAnalysisNode(
         m=len(is_right), c=right, c_cap=guesses, threshold=1 - confidence, delta=delta
     )
@@ -147,8 +151,8 @@ _opake = partial(
 _privacyguard = partial(
     Estimator, kind=PEER, package="privacyguard-platform", module="privacy_guard"
 )
-_HELD = "scores of held-in and held-out canaries"
-_HELD_IN_ONE_RUN = f"{_HELD} of a single run"
+_SCORES_OF_BOTH_WORLDS = "scores of held-in and held-out canaries"
+_SCORES_OF_ONE_RUN = f"{_SCORES_OF_BOTH_WORLDS} of a single run"
 
 
 def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
@@ -161,7 +165,7 @@ def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
     return _jax(
         f"jax-privacy: clopper_pearson, {strategy}",
         design=ONE_CANARY,
-        assumption=_HELD,
+        assumption=_SCORES_OF_BOTH_WORLDS,
         epsilon=partial(jax_bound, "epsilon_clopper_pearson", strategy),
         cost=cost,
     )
@@ -176,7 +180,7 @@ def _one_run(strategy: str) -> Estimator:
     return _jax(
         f"jax-privacy: one_run, {strategy}",
         design=ONE_RUN,
-        assumption=_HELD_IN_ONE_RUN,
+        assumption=_SCORES_OF_ONE_RUN,
         epsilon=partial(jax_bound, "epsilon_one_run", strategy),
         assumes=frozenset([FAIR]),
     )
@@ -191,10 +195,10 @@ def _one_run_fdp(strategy: str) -> Estimator:
     return _jax(
         f"jax-privacy: one_run_fdp, {strategy}",
         design=ONE_RUN,
-        assumption=f"{_HELD_IN_ONE_RUN}; its source: a Gaussian curve",
+        assumption=f"{_SCORES_OF_ONE_RUN}; its source: a Gaussian curve",
         epsilon=partial(jax_bound, "epsilon_one_run_fdp", strategy),
         assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
-        cost=10,
+        cost=10,  # it is slow: a tenth of the audits
     )
 
 
@@ -202,7 +206,7 @@ ESTIMATORS = (
     _jax(
         "jax-privacy: epsilon_from_gdp",
         design=ONE_CANARY,
-        assumption=f"{_HELD}; GDP",
+        assumption=f"{_SCORES_OF_BOTH_WORLDS}; GDP",
         epsilon=jax_gdp,
         assumes=frozenset([GAUSSIAN_CURVE]),
         remark="fixed in its repository since July 2026, in no release yet",
@@ -210,7 +214,7 @@ ESTIMATORS = (
     _jax(
         "jax-privacy: epsilon_raw_counts",
         design=ONE_CANARY,
-        assumption=f"{_HELD}; an estimate",
+        assumption=f"{_SCORES_OF_BOTH_WORLDS}; an estimate",
         epsilon=jax_counts,
         claims_level=False,
     ),
@@ -221,7 +225,7 @@ ESTIMATORS = (
     _jax(
         "jax-privacy: clopper_pearson, pooled",
         design=SEVERAL,
-        assumption=f"{_HELD}, of all runs; their independence is not said to matter",
+        assumption=f"{_SCORES_OF_BOTH_WORLDS}, of all runs; their independence is not said to matter",
         epsilon=partial(jax_bound, "epsilon_clopper_pearson", "Bonferroni"),
         assumes=frozenset([INDEPENDENT]),
     ),

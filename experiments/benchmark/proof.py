@@ -261,7 +261,8 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
       start: The value of time.monotonic() when this process was started.
 
     Returns:
-      The scores of all runs, and the times by which they were there.
+      The scores of all runs, and the times by which they were there, in seconds from `start`. Beside them
+      what a table of spent time needs: when the game was built (`ready`), and what training took.
     """
     prepare_jax()  # before JAX touches a device; the imports below load JAX
     from audit.settings import build
@@ -280,7 +281,7 @@ def _train_on_clock(how: How, way: Way, rate: float, start: float) -> ClockedSco
         # As many of these as fit into memory at once.
         stage_size = trainer.stage(max(whole_rounds, cores()))
     parameters = build.trainee(how.model, dataset).model.n_parameters
-    ready = time.monotonic() - start
+    ready = time.monotonic() - start  # data and game are there; no run is trained yet
 
     clock: list[Reading] = []
     stages = []
@@ -361,10 +362,10 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
 
 
 def find_refutations(how: How, fresh: ClockedScores) -> list[Refutation]:
-    """Returns when fresh directions refute claims of more noise than the training has, one for each share.
+    """Returns when fresh directions refute claims of more noise than the training has.
 
-    The claims' noise multiplier is the training's over _NOISE_SHARES. The test of a claim bets on the runs in
-    their order, so that it may be looked at after each of them.
+    There is a claim for each share in _NOISE_SHARES: its noise multiplier is the training's over the share.
+    The test of a claim bets on the runs in their order, so that it may be looked at after each of them.
 
     Args:
       how: The user's choices.
@@ -377,8 +378,11 @@ def find_refutations(how: How, fresh: ClockedScores) -> list[Refutation]:
         claimed_noise = setting.mechanism.noise_multiplier / share
         claim = DpSgd(claimed_noise, setting.schedule.steps)
         test = conclude(fresh.scores.directions(), claim, level).claim_test
+        # There is no test where the scores contradict what it assumes of canaries that are out.
         reading = None
         if test is not None and test.refuted:
+            # `test.runs` is the number of runs after which the claim was refuted. The clock was read only at
+            # the end of stages, so that the time is that of the first reading with as many runs.
             reading = next(reading for reading in fresh.clock if reading.runs >= test.runs)
         refutations.append(Refutation(share, reading))
     return refutations
@@ -718,13 +722,14 @@ def _draw_curve(axis: Axes, curve: Curve) -> None:
     is_lone_run = curve.way == ONCE.name
     method = _shorten_method(curve)
     label = f"{curve.way}: {method} (assumes {curve.assumes})"
-    # Our curves differ in colour by method, those at a peer's speed by engine. Others have no line ("").
+    # Our curves differ in colour by method, those at a peer's speed by engine. A method or engine without an
+    # entry has orange marks and no line ("").
     if is_ours:
         color, line = _LINES.get(curve.method, (ORANGE, ""))
     else:
         color, line = _LINES.get(curve.engine, (ORANGE, ""))
         label = f"{curve.engine}, {label}"
-    if curve.assumes == _REFUTED:
+    if curve.assumes == _REFUTED:  # the curve proves nothing
         color = FADED
 
     marker = "o"

@@ -87,11 +87,14 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
 
     The code has an error in a variance (Errata L1; see `fourth_order_limit`), which this function has too.
     """
-    # A threshold is chosen on a part of the runs. On the rest, each canary whose score is above it is guessed
-    # to be in, and each run's wrong guesses are counted.
+    # On a part of the runs a threshold is chosen for a large bound on epsilon at delta (`approximate_dp`).
+    # On the rest, each canary whose score is above it is guessed to be in, and each run's wrong guesses
+    # are counted.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
-    canaries = rest.canaries_in  # K: each canary of a run may be in, or out, by its coin
+    # K, for misses and false alarms alike: a coin decides whether a canary is in or out, so that each of a
+    # run's canaries may give either error.
+    canaries = rest.canaries_in
 
     # Each of the two error rates gets half of the probability with which the bound may fail.
     error = (1 - confidence) / 2
@@ -296,10 +299,12 @@ def one_shot_fit(name: str) -> EpsilonFunction:
 def one_shot_limit(prior: float) -> EpsilonFunction:
     """Returns the estimator eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
-    At a threshold, epsilon follows from confidence limits of the error rates (`one_shot.in_sample`).
+    At a threshold, epsilon follows from the exact false-positive rate and a confidence limit of the
+    false-negative rate (`one_shot.in_sample`). The first rate needs no limit: the law of a cosine without its
+    canary can be computed.
 
     Args:
-      prior: The parameter of the beta law of an error rate's limit: 1/2 for Jeffreys' limits, 1 for those of
+      prior: Which limit is taken, as the prior of its beta law: 1/2 for Jeffreys' limit, 1 for that of
         Clopper and Pearson.
     """
 

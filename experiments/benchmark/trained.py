@@ -38,6 +38,7 @@ def _train(canaries: int, runs: int) -> Coins:
 
     The model is the FCNN on Housing. The adversary "gc_r" inserts canaries along random coordinates.
     """
+    # Imported here, since they load JAX: only the process that trains needs it.
     from audit.runtime.machine import prepare_jax
     from audit.settings import build, stored
     from audit.settings.make import setting_of

@@ -207,12 +207,15 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
     require_fields(setting)
-    # Beside each field's own limits, those that the data set.
+    # Beside each field's own limits, those that the data set. All draws are without replacement, so that none
+    # is larger than what it is drawn from.
     limits = {
-        # Mock rounds draw their cohort from the population.
+        # A round draws its cohort from the clients to train on, a mock round from the population. At least 2:
+        # a canary may replace one of several.
         "cohort": FieldLimits(2, min(population, train_clients)),
         "population": FieldLimits(2, train_clients),
         "pool": FieldLimits(1, mock_clients),
+        # 0 stands for as many updates as the cohort has clients, or the whole pool if that has fewer.
         "design_batch": FieldLimits(0, pool),
     }
     fields = declared(Attacked)

@@ -144,9 +144,9 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
     """
-    # For a canary above 0. With it the score has the same law, shifted up by `canary`: the grid reaches up as
-    # far. The density with the canary at x is read from that without it at x - canary: the grid reaches down
-    # as far, too.
+    # With the canary the score has the same law, shifted up by `canary`: the grid reaches up as far. The
+    # density with the canary at x is read from that without it at x - canary: the grid reaches down as far,
+    # too. The canary is not below 0: its direction is its own.
     reach = (min(-canary, 0.0), max(canary, 0.0))
     law = score_law(dots, cohort, sigma, reach)
     return _make_pair(law, law, canary)
@@ -169,8 +169,8 @@ def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> D
     dots = np.asarray(dots, np.float64)
     others = cohort._replace(size=cohort.size - 1)
     # The canary takes the place of a client, so that it moves the score's mean by `shift`. The density with
-    # the canary at x is that of the other clients' score at x - canary. The grid must be wide enough for
-    # both.
+    # the canary at x is that of the other clients' score at x - canary. So both grids are widened, on either
+    # side: by |canary|, and by the shift if it is upwards.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
@@ -300,7 +300,7 @@ def _find_log_odds(round_: _Round, tilt: float) -> float:
     that `size` of them join; there c is chosen so that `size` clients join on average.
 
     Args:
-      round_: The round's clients, cohort and noise.
+      round_: The round's clients, noise and cohort, which must have fewer than all clients.
       tilt: The tilt s.
     """
     size = round_.cohort.size
