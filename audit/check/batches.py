@@ -314,8 +314,9 @@ def _name_findings(
         odd_rows.remove("largest batch")
         # Sizes that are cut also spread less.
         odd_rows = [row for row in odd_rows if row != "spread of sizes"]
-    # Where a kind was recognised, it is the assumed one here, or no row is left. The findings so far then
-    # count as the explanation of all rows.
+    # A recognised kind is the assumed kind here: with another, a rejected row has led to the return above.
+    # The findings so far then count as the explanation of the rows that are left. For example, sizes that are
+    # all wrong fail the rows of their mean and of their spread.
     if result and kind:
         return result
 
@@ -567,11 +568,12 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
 
 
 def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float]:
-    """Returns p-values of three spreads under Poisson sampling, by row of the report.
+    """Returns the p-values of three rows of the report under Poisson sampling, by row.
 
-    "spread of sizes" tests the batches' sizes. "every example" tests how many batches hold each example.
-    "order" tests how many examples of a pair of neighbours a batch holds: binomial(2, rate) for Poisson
-    batches, while examples that are drawn as blocks of neighbours make 0 and 2 more frequent.
+    "spread of sizes" compares the batches' sizes with their whole distribution. The other two rows test a
+    variance alone. "every example" tests that of how many batches hold each example, which is larger where
+    some examples come more often. "order" tests that of how many examples of a pair of neighbours a batch
+    holds: binomial(2, rate) for Poisson batches, while blocks of neighbours make 0 and 2 more frequent.
 
     Args:
       sample: the batches.
@@ -747,8 +749,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
-    # All Poisson batches have the first batch's size with the probability of this size to the power of how
-    # many batches there are.
+    # The probability that all Poisson batches are as large as the first is the probability of this size, to
+    # the power of the number of batches.
     size_law = scipy.stats.binom(sample.examples, rate)
     log_same_size = float(size_law.logpmf(int(sizes[0])))
     if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
@@ -759,8 +761,8 @@ def _recognise_kind(sample: BatchSample) -> str:
 def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
     """Returns each pass's members, (batches, observed): whether a batch holds an observed example.
 
-    The batches of a loader that yields one at a time are cut into passes of as many as a pass should have; if
-    their sizes vary, there are no passes to return.
+    The batches of a loader that yields one at a time are cut into passes of as many batches as a pass should
+    have. Where their sizes vary, passes may have other numbers of batches, and none is returned.
     """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
@@ -804,6 +806,7 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     noise_multiplier = read_noise_multiplier(noise_multiplier)
     epochs = number("epochs", epochs, int)
     delta = number("delta", delta, float)
+    # The bound for shuffled batches composes epochs: a million would take minutes.
     require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     batches = count_batches(sampling_rate)
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
