@@ -202,8 +202,8 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
-    # Where Poisson batches are not assumed, 1 takes the place of a row's p-value if the batches are as
-    # assumed, and 0 if they are not. Only the test of "every example" stays, for fixed-size batches.
+    # Where other batches than Poisson are assumed, 1 takes the place of a row's p-value if the batches are as
+    # assumed, and 0 if they are not. Only for fixed-size batches, "every example" is tested as for Poisson.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
     if sample.assumed in _ONCE_A_PASS:
@@ -218,8 +218,10 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
         text = "" if measured[row] else "as expected"
-        p_value_of = {sample.assumed: p_value}  # by what the row tests: that batches are as assumed
-        outcomes[row] = CheckOutcome(text, p_values=p_value_of, measured=measured[row])
+        # `p_values` holds a p-value by the name of what is tested: here that batches are as assumed.
+        outcomes[row] = CheckOutcome(
+            text, p_values={sample.assumed: p_value}, measured=measured[row]
+        )
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind)
 
@@ -690,7 +692,7 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
     last = usual
     if sample.assumed == SHUFFLED:
-        last = sample.examples % max(usual, 1)
+        last = sample.examples % max(usual, 1)  # the usual size rounds to 0 where the rate is tiny
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))
     are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
     may_vary = sample.assumed == BALLS_IN_BINS
