@@ -32,7 +32,8 @@ def hidden_state_epsilon(
         says for which models). Not for momentum or Adam.
       k: the number of steps from one insertion to the next.
       insert: which of every k steps inserts the canary, "last", "first" or 1 to k.
-      step_sizes: the learning rate, a number or one for each step; only their ratios count.
+      step_sizes: the learning rate, a number or one for each step. Only their ratios count, since the canary
+        and the noise are both multiplied by it.
       delta: the delta at which epsilon is bounded.
 
     Raises:
@@ -47,6 +48,7 @@ def hidden_state_epsilon(
     from audit.claims.hidden_state import Periods, bound_periods, insert_step
     from audit.values import number, plain
 
+    # NumPy would read None as NaN.
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")
     steps_per_insertion = number("k", k, int)
     # `plain` turns a NumPy scalar into Python's own; `insert_step` turns "last" and "first" into a number.

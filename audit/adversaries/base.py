@@ -33,7 +33,8 @@ class Expect(Protocol):
     """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects.
 
     The adversary knows everything of a training run but the noise and the coins. So it expects the model that
-    is trained without noise and with half of every canary.
+    is trained without noise and with half of every canary, or with less where steps also take a canary only
+    with some probability.
     """
 
     def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...

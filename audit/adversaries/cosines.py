@@ -93,6 +93,8 @@ def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> "Adversary"
     if fields.observe == "weights":
         origin = directions.zero_model
     adversary = directions.final_cosines(canaries, origin)
+    # `final_cosines` calls the law known only for directions that every run draws afresh. An audit of a
+    # single run knows it for directions that runs share, too. An audit of several such runs does not use it.
     return adversary._replace(all_in=fields.all_in, law_is_known=True)
 
 

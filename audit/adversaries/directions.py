@@ -158,8 +158,9 @@ def final_cosines(
       origin: theta_0 (p,) -> the model (p,) from which the displacement of the final model is measured.
         With `initial_model`, cosines are taken with what training changed. With `zero_model`, they are taken
         with the final weights, as in the paper; the initial weights make them smaller.
-      fresh: whether every run draws its own directions, as the bounds on fresh directions need. Only then do
-        the cosines of canaries that are out follow the same law in every run, independently between runs.
+      fresh: whether every run draws its own directions, as bounds over several runs need. Only then are the
+        cosines of canaries that are out independent between runs, each of the law of a uniform direction's
+        cosine. The adversary's `law_is_known` says so.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:

@@ -206,6 +206,9 @@ def random_examples(features: Array, labels: Array, classes: int) -> RandomGener
       features: (N, ...) the data's features.
       labels: (N, ...) the data's labels.
       classes: the number of classes; 0 if labels are not classes.
+
+    Returns:
+      The generator, with the two laws in words, which are equal for generators that draw the same.
     """
     feature_law = _measure(features)
     label_law = _measure(labels)
@@ -329,5 +332,5 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         draw=draw,
         all_in=True,
         draws=parameters - canaries,  # the other coordinates, among which a canary's is ranked
-        variant="afresh",
+        variant="afresh",  # no compiled program is shared with the GC-R whose coordinates all runs share
     )

@@ -38,8 +38,8 @@ class AdversaryFields:
     def least_runs(self) -> int:
         """Returns the fewest runs of an audit: 2, so that there is a run with the canary and one without.
 
-        It is 1 if every run draws its own canaries, or if all canaries are in: bounds then need no run of the
-        world without canaries.
+        It is 1 if every run draws its own canaries (`any_time`), or if all canaries are in (`inserts_all`):
+        bounds then need no run of the world without canaries.
         """
         return 1 if self.any_time or self.inserts_all else 2
 

@@ -67,8 +67,8 @@ class KnownMechanism(NamedTuple):
           assumes: the method's assumptions.
         """
         broken = self.law.breaks
-        # A method that assumes many runs need not hold for a few. A single run has methods of its own, which
-        # need no further runs.
+        # A method that assumes many runs need not hold for a few. Only methods for several canaries a run
+        # assume this. A single run of several canaries has methods of its own, which need no further runs.
         if self.canaries > 1 and 1 < self.runs < LEAST_RUNS:
             broken = broken | {ENOUGH_RUNS}
         return assumes & broken

@@ -176,7 +176,7 @@ class Tie(NamedTuple):
         """
         works = np.ones((setting.runs, 1))
         probability = self.failing(setting.runs)
-        if probability:  # else no random number is spent on it
+        if probability:  # where no run can fail, nothing is drawn for it
             works = (rng.random(works.shape) >= probability).astype(np.float64)
         return works, self.draw_noise(rng, setting.runs, setting.canaries)
 
@@ -305,8 +305,9 @@ def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
 
     A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, so rarely that
-    each is revealed with probability delta. A score of 2 or -2 reveals its coin. The other scores are 1 or -1
-    plus a random number up to 0.1, so that no two are equal.
+    each is revealed with probability delta. At mu = 0, so many raise the number of right guesses by three
+    standard deviations. A score of 2 or -2 reveals its coin. The other scores are 1 or -1 plus a random
+    number up to 0.1, so that no two of them are equal.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
@@ -329,7 +330,11 @@ def _draw_pairs(rng: Generator, setting: KnownMechanism) -> Cosines:
 
 
 def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
-    """Draws the cosines of uniformly random canaries with their noisy sum; the noise multiplier is 1 / mu."""
+    """Draws the cosines of a single run's uniformly random canaries with their noisy sum, all canaries in.
+
+    The noise multiplier is 1 / mu. The dimension grows with the number of canaries; the setting's own
+    dimension is not read.
+    """
     dimension = _DIMENSIONS * setting.canaries
     sigma = 1 / max(setting.mu, 1e-6)  # finite for mu = 0
     observed = cosine_law.simulate(rng, setting.canaries, dimension, sigma)

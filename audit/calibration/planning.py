@@ -128,7 +128,8 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
     """Returns the least number of runs, to two digits, at which a growing share reaches a target.
 
     Numbers of runs are tried until the largest that is too small and the least that is enough differ by at
-    most 5%. Which number to try next is predicted from 1 - share, which falls about as 1 / sqrt(runs).
+    most 5%. LEAST_RUNS counts as too small from the start, without being tried. Which number to try next is
+    predicted from 1 - share, which falls about as 1 / sqrt(runs).
 
     Args:
       target: the share to reach, between 0 and 1.
@@ -138,7 +139,7 @@ def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int 
       The number of runs; None if MOST_RUNS do not suffice.
     """
     too_few = LEAST_RUNS
-    enough = math.inf
+    enough = math.inf  # no number is known to be enough
     runs = _FIRST_TRIED
     while enough > 1.05 * too_few and too_few < MOST_RUNS:
         share = compute_share(runs)
@@ -195,6 +196,7 @@ def runs_until_refuted(
     Raises:
       InputError: the noise is no number above 0.
     """
+    # The command's flag `bug` gives the noise.
     require(0 < noise < math.inf, f"`bug={noise:g}`: give a number above 0, as 0.9")
     rng = np.random.default_rng(seed)
     # The log of the probability with which a score N(0, 1) of a canary that is out exceeds each threshold.
@@ -204,6 +206,7 @@ def runs_until_refuted(
     needed = []
     for _ in range(_BUG_AUDITS):
         shares = draw_shares(means, 1.0, THRESHOLDS, canaries, rng)  # of scores of deviation 1
+        # In order: then the test may refute the claim after any run, and says after which it did first.
         test = examine_claim(Exceedances(shares, log_rates, in_order=True), power, confidence)
         needed.append(test.runs if test.refuted else math.inf)
 

@@ -151,13 +151,12 @@ def _check_poisson(
         )
         bugs.append(finding)
 
-    # For the report, the accountant that gave the bound: where sampling gains nothing, it is the exact bound
-    # without sampling.
+    # For the report, which accountant gave the bound. It is never above the exact epsilon without sampling,
+    # and equals it where sampling gains nothing.
     sigma, steps, sampling_rate = composition
-    is_sampled = sampling_rate < 1
-    if is_sampled:
-        is_sampled = epsilon < accounting.epsilon_upper_bound(sigma, steps, delta)
-    accountant = "PLD" if is_sampled else "exact, without sampling"
+    accountant = "exact, without sampling"
+    if sampling_rate < 1 and epsilon < accounting.epsilon_upper_bound(sigma, steps, delta):
+        accountant = "PLD"
     text = f"dp-accounting ({accountant}) gives {epsilon:.4g} at delta {delta:g}"
     if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
         text += f", which {claimed:.4g} is well above"
@@ -187,6 +186,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     poisson = accounting.participant_upper_bound(composition, delta)
     grid = max(LEAST_GRID, _FINE * epsilon)  # of privacy losses, coarse enough to fit into memory
     opposite = _compute_replaced_epsilon(composition, delta, grid)
+    # Accounting rounds epsilon for Poisson batches up, which a lower bound must not do. What it adds is taken
+    # to be _CLOSE at most, in relative terms.
     least = max(poisson * (1 - _CLOSE), opposite)
     least = min(least, epsilon)  # computed bounds may cross by rounding
 

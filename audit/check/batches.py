@@ -202,8 +202,8 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
-    # Where Poisson batches are not assumed, 1 takes the place of a row's p-value if the batches are as
-    # assumed, and 0 if they are not. Only the test of "every example" stays, for fixed-size batches.
+    # Where other batches than Poisson are assumed, 1 takes the place of a row's p-value if the batches are as
+    # assumed, and 0 if they are not. Only for fixed-size batches, "every example" is tested as for Poisson.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
     if sample.assumed in _ONCE_A_PASS:
@@ -218,8 +218,10 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
         text = "" if measured[row] else "as expected"
-        p_value_of = {sample.assumed: p_value}  # by what the row tests: that batches are as assumed
-        outcomes[row] = CheckOutcome(text, p_values=p_value_of, measured=measured[row])
+        # `p_values` holds a p-value by the name of what is tested: here that batches are as assumed.
+        outcomes[row] = CheckOutcome(
+            text, p_values={sample.assumed: p_value}, measured=measured[row]
+        )
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind)
 
@@ -314,8 +316,9 @@ def _name_findings(
         odd_rows.remove("largest batch")
         # Sizes that are cut also spread less.
         odd_rows = [row for row in odd_rows if row != "spread of sizes"]
-    # Where a kind was recognised, it is the assumed one here, or no row is left. The findings so far then
-    # count as the explanation of all rows.
+    # A recognised kind is the assumed kind here: with another, a rejected row has led to the return above.
+    # The findings so far then count as the explanation of the rows that are left. For example, sizes that are
+    # all wrong fail the rows of their mean and of their spread.
     if result and kind:
         return result
 
@@ -567,11 +570,12 @@ def _test_poisson(sample: BatchSample) -> dict[str, float]:
 
 
 def _approximate_p_values(sample: BatchSample, size_law: Any) -> dict[str, float]:
-    """Returns p-values of three spreads under Poisson sampling, by row of the report.
+    """Returns the p-values of three rows of the report under Poisson sampling, by row.
 
-    "spread of sizes" tests the batches' sizes. "every example" tests how many batches hold each example.
-    "order" tests how many examples of a pair of neighbours a batch holds: binomial(2, rate) for Poisson
-    batches, while examples that are drawn as blocks of neighbours make 0 and 2 more frequent.
+    "spread of sizes" compares the batches' sizes with their whole distribution. The other two rows test a
+    variance alone. "every example" tests that of how many batches hold each example, which is larger where
+    some examples come more often. "order" tests that of how many examples of a pair of neighbours a batch
+    holds: binomial(2, rate) for Poisson batches, while blocks of neighbours make 0 and 2 more frequent.
 
     Args:
       sample: the batches.
@@ -688,7 +692,7 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
     last = usual
     if sample.assumed == SHUFFLED:
-        last = sample.examples % max(usual, 1)
+        last = sample.examples % max(usual, 1)  # the usual size rounds to 0 where the rate is tiny
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))
     are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
     may_vary = sample.assumed == BALLS_IN_BINS
@@ -747,8 +751,8 @@ def _recognise_kind(sample: BatchSample) -> str:
         varies = np.ptp(sizes[sizes > 0]) > 1 and len(np.unique(sizes)) > 2
         return BALLS_IN_BINS if varies else SHUFFLED
 
-    # All Poisson batches have the first batch's size with the probability of this size to the power of how
-    # many batches there are.
+    # The probability that all Poisson batches are as large as the first is the probability of this size, to
+    # the power of the number of batches.
     size_law = scipy.stats.binom(sample.examples, rate)
     log_same_size = float(size_law.logpmf(int(sizes[0])))
     if np.ptp(sizes) == 0 and len(sizes) * log_same_size < math.log(_CERTAIN):
@@ -759,8 +763,8 @@ def _recognise_kind(sample: BatchSample) -> str:
 def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
     """Returns each pass's members, (batches, observed): whether a batch holds an observed example.
 
-    The batches of a loader that yields one at a time are cut into passes of as many as a pass should have; if
-    their sizes vary, there are no passes to return.
+    The batches of a loader that yields one at a time are cut into passes of as many batches as a pass should
+    have. Where their sizes vary, passes may have other numbers of batches, and none is returned.
     """
     batches_per_pass = count_batches(sample.sampling_rate)
     if len(sample.passes) > 1:
@@ -804,6 +808,7 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     noise_multiplier = read_noise_multiplier(noise_multiplier)
     epochs = number("epochs", epochs, int)
     delta = number("delta", delta, float)
+    # The bound for shuffled batches composes epochs: a million would take minutes.
     require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     batches = count_batches(sampling_rate)
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)

@@ -296,9 +296,9 @@ def find_cause(
     if len(violations) == len(rows):  # only examples in certain rows exceed C
         return _describe_places(tried, rows)
 
-    # Clipped number by number, if most of the parameters that move in the largest movement do so by C, and
-    # none by more.
-    sizes = largest.sizes[largest.sizes > 1e-3]
+    # Every number of a gradient is clipped by itself, if most of the parameters that move at all in the
+    # largest movement do so by C, and none by more.
+    sizes = largest.sizes[largest.sizes > 1e-3]  # less than 0.001 C counts as no movement
     if sizes.size > 3 and np.max(sizes) < 1.02 and np.mean(sizes > 0.98) > 0.5:
         return BugCause("clipped number by number", "No number moves by more than C.")
     if _are_scaled_up(tried):
@@ -323,7 +323,8 @@ def find_cause(
     if mistakes:
         return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
 
-    # Without clipping, movements are as large as gradients, which grow with features.
+    # Without clipping, movements are as large as gradients, which grow with features. The largest is then far
+    # above C, here taken to be 3 C; a wrong factor or norm may give a little more than C.
     if largest.norm > 3 and _grows_with_features(tried):
         return BugCause("no clipping of single examples", "")
     if examples_interact and _clips_whole_batch(probe):
@@ -409,12 +410,12 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     peaks = np.max(layer_norms, axis=0)  # each layer's largest norm
     allowed = 1 + max(movement.tolerance for movement in movements.values())  # C, and rounding
 
-    # Layers are clipped one by one if none exceeds C, and the example that moves the step most moves several
-    # layers by C.
+    # Layers are clipped one by one if none exceeds C, to 0.5% or to rounding, and the example that moves the
+    # step most moves several layers by C.
     loudest = layer_norms[np.argmax(np.linalg.norm(layer_norms, axis=1))]
     at_c = np.sum(np.abs(loudest - 1) < max(0.01, allowed - 1))  # how many, to 1% or to rounding
     if np.max(peaks) <= max(allowed, 1.005) and at_c > 1:
-        moved = np.sum(peaks > 1e-3)  # layers that examples move at all
+        moved = np.sum(peaks > 1e-3)  # layers that examples move at all: by 0.001 C
         name = "every layer clipped by itself" if at_c == moved else "layers clipped by themselves"
         return BugCause(name, f"{at_c} of {moved} layers stop at C at once.")
 
@@ -425,7 +426,8 @@ def _find_layer_cause(probe: StepProbe, tried: TriedExamples) -> BugCause | None
     is_largest = [tried.examples[name].is_largest for name in movements]
     peak_of_largest = np.max(layer_norms[is_largest][:, unclipped], initial=0.0)
     # A layer that is left out of the norm alone is still multiplied by the clipping factor, which is tiny for
-    # examples with the largest features. If it moves far with these, it is not clipped at all.
+    # examples with the largest features. If it moves far with these, by a tenth of its largest movement or
+    # more, it is not clipped at all.
     if peak_of_largest > 0.1 * np.max(peaks[unclipped]):
         return BugCause(f"{names} left out of clipping", "The others stop at C.")
     return BugCause(f"{names} left out of the clipping norm", "The others stop at C.")
