@@ -39,7 +39,8 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
     if mu < _SMALL_MU and np.all(eps >= 0):
-        # Both terms are too near each other to be subtracted.
+        # Both terms are too near each other to be subtracted. That is so for epsilon >= 0 only: below 0 they
+        # differ by 1 - e^epsilon or more, and the approximation fails.
         return _log_delta_from_small_mu(mu, eps)
 
     log_first = special.log_ndtr(-eps / mu + mu / 2)
@@ -94,9 +95,11 @@ def epsilon_from_mu(mu: float, delta: float) -> float:
         """Returns by how much the log of delta at an epsilon exceeds the log of the requested delta."""
         return float(log_delta_from_mu(mu, epsilon) - np.log(delta))
 
-    if mu == 0 or compute_excess(0.0) <= 0:
+    if compute_excess(0.0) <= 0:
         return 0.0
     # At this epsilon the first term of delta(epsilon), Phi(-epsilon / mu + mu / 2), is below delta already.
+    # Without the 1, it is Phi(-x) <= exp(-x^2 / 2) / 2 = delta / 2 for x = sqrt(2 log(1 / delta)); the 1 is
+    # room to spare.
     high = mu * mu / 2 + mu * np.sqrt(-2 * np.log(delta)) + 1
     return float(scipy.optimize.brentq(compute_excess, 0.0, high, xtol=1e-13 * high, rtol=1e-14))
 

@@ -129,6 +129,8 @@ def anderson_darling(values: ArrayLike) -> AndersonDarling:
     """
     x = np.sort(np.asarray(values, np.float64))
     n = len(x)
+    # The correction for n in `critical_values` fails for few values: at 3 it is even negative. 8 is the
+    # usual limit.
     require(n >= 8, f"there are {n} values: the test of normality needs at least 8")
     deviation = x.std(ddof=1)
     require(deviation > 0, f"all {n} values equal {x[0]:g}: they have no spread")

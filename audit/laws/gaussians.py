@@ -70,7 +70,8 @@ def epsilon(first: Gaussian, second: Gaussian, delta: float) -> Array:
         """Returns, for each entry, whether delta at its epsilon exceeds the given delta."""
         return np.asarray(log_delta(first, second, epsilons) > target)
 
-    # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected.
+    # Each entry is doubled from 1 until it is high enough; the interval below it is then bisected. The limit
+    # only makes the loop finite: so many doublings reach infinity, where delta is 0.
     high = np.ones_like(log_delta_at_0)
     for _ in range(_MOST_DOUBLINGS):
         too_low = is_too_low(high)
@@ -111,7 +112,8 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
       eps: Epsilon, at least 0; broadcasts.
 
     Returns:
-      The logs; -inf where the difference is 0, and where there is no root, so that no loss exceeds epsilon.
+      The logs; -inf where the difference is 0, and where there is no root. Without a root, all losses exceed
+      epsilon or none does. All cannot: P would be above Q everywhere, and both have total probability 1.
     """
     with np.errstate(all="ignore"):  # of cases that `positive` below replaces by -inf
         a = (1 - s) * (1 + s) / (2 * s * s)

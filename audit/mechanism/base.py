@@ -221,8 +221,8 @@ def sum_canaries(
     crafted = canaries.craft(step, theta)
     if isinstance(crafted, Directions) and jnp.ndim(mask):
         # Where each canary has a mask of its own, few may join a step, and only their directions are drawn.
-        # Those that are out (presence 0) are drawn too: runs that are trained at once share the mask but not
-        # the presence, and in this way they share the drawn directions.
+        # The mask alone decides which are drawn, and a presence of 0 then drops some of them. Runs that are
+        # trained at once, by `vmap`, share the mask but not the presence: in this way they share the draws.
         def weighted_direction(weight: Array, k: Array) -> Array:
             """Draws canary k's unit direction (p,), multiplied by its mask (`weight`) and its presence."""
             weight_in = weight * canaries.presence[k]
@@ -345,7 +345,8 @@ def make_inserter(
 ) -> Inserter:
     """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries of a step.
 
-    Constant canaries are summed once for the whole segment, unless they join steps by chance.
+    Canaries that are the same at every step are summed once for the whole segment, if each step inserts all
+    that are in, or none. They are summed at each step if the mask is (K,), or if they join steps by chance.
 
     Args:
       canaries: what is inserted.
@@ -369,8 +370,9 @@ def make_inserter(
     total = insert(state.step, state.theta, jnp.float32(1))
 
     def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns the same sum as `insert`: for a mask () a multiple of `total`, else a sum of its own."""
+        """Returns what `insert` returns; for a mask () it scales `total` instead of summing again."""
         if jnp.ndim(mask):
+            # A mask (K,) leaves out some canaries, which `total` has.
             return insert(step, theta, mask)
         return mask * total
 
@@ -403,7 +405,9 @@ def _make_joining_inserter(
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the canaries that join the step, weighted by mask, () or (K,)."""
+        # `join` gives 1 for each canary that joins the step, else 0, (K,).
         weights = mask * join(canaries.presence, run_key, step)
+        # The clipped directions (K, p), drawn once; None where each step crafts its canaries.
         if stored is not None:
             return weights @ stored
         crafted = canaries.craft(step, theta)
@@ -425,8 +429,8 @@ def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array
     crafted = canaries.craft(state.step, state.theta)
     if not isinstance(crafted, Directions):
         return None
-    # This is K p where each direction has a single key. Where each has a key for every block of its
-    # coordinates, it counts every block as a whole direction, which only stores fewer.
+    # The product is K p, the size of the result, where each direction has a single key. Where each has a key
+    # for every block of its coordinates, the product is larger: some that would fit are not stored.
     if crafted.keys.size * state.theta.size > _MOST_STORED_ENTRIES:
         return None
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)

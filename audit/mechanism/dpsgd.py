@@ -37,7 +37,11 @@ class DPSGD(NamedTuple):
 
 
 def mechanism(choices: DPSGD) -> base.Mechanism:
-    """Returns DP-SGD under the contract of `audit.mechanism.base`."""
+    """Returns DP-SGD under the contract of `audit.mechanism.base`.
+
+    Args:
+      choices: the clipping strategy and the optimizer.
+    """
 
     def start(theta_0: Array) -> base.State:
         # Any learning rate will do: the optimizer's first state does not depend on it.
@@ -81,8 +85,9 @@ def mechanism(choices: DPSGD) -> base.Mechanism:
         )
         clipping_norm = jax.ShapeDtypeStruct((), jnp.float32)
         gradients = step_memory(choices.clipped_sum, jax.typeof(theta_0), batch, clipping_norm)
-        beside = _THETAS_IN_MEMORY * theta_0.nbytes  # the vectors (p,)
-        return gradients.times(1, beside)
+        # Beside a single clipped sum, the bytes of the vectors (p,) of the run's state and updates.
+        vectors = _THETAS_IN_MEMORY * theta_0.nbytes
+        return gradients.times(1, vectors)
 
     return base.Mechanism(start, segment, memory)
 

@@ -102,6 +102,7 @@ class Placement(NamedTuple):
         devices = np.array(over or jax.local_devices())
         number = len(devices)
         divisors = [n for n in range(1, number + 1) if number % n == 0]
+        # A mesh has at least a row, even where there are no runs.
         rows = max(n for n in divisors if n <= max(runs, 1))
         # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)

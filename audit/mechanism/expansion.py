@@ -279,7 +279,8 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     ) -> tuple[Array, Array]:
         """Climbs along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere |u| = length.
 
-        The stretch that it raises is |phi(theta + u) - phi(theta)| / |u|.
+        The training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`. What
+        the climb raises is the stretch |phi(theta + u) - phi(theta)| / |u|.
 
         Returns:
           (the largest stretch less 1, its direction u (p,), of any length)
@@ -302,7 +303,9 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
         def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
             """Takes a step to a displacement that is stretched more, by the best of _STEP_LENGTHS.
 
-            It stays where none stretches more. The stretch of u is |phi(theta + u) - phi(theta)| / |u|.
+            It stays where none stretches more. The stretch of u is |phi(theta + u) - phi(theta)| / |u|. The
+            training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`.
+
             `carry` is (u (p,), of any length; its stretch less 1 when scaled to `length`).
             """
             u, best = carry
@@ -310,8 +313,9 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
             displacement, change = measure_change(there)
             _, pull = jax.vjp(lambda model: descend(scale, model, batch), there)
             # Half the gradient of |phi(theta + u) - phi(theta)|^2 at u is J'(u + change), with the Jacobian J
-            # of phi at `there`. This is the step from u to it: taken whole (length 1), it is a step of the
-            # power method, which finds the largest singular value where phi is linear.
+            # of phi at `there`. `uphill` leads from u to this half. Taken whole (a step length of 1), it is a
+            # step of the power method, which finds the largest singular value where phi is linear. It is
+            # short where J is near the identity: longer steps are tried too.
             uphill = change - scale.rate * pull(displacement + change)[0]
             candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
             gains = jax.lax.map(measure, candidates)
@@ -328,10 +332,11 @@ def _make_search(descend: _Descend, rounds: int) -> _Search:
     ) -> tuple[Array, Array]:
         """Climbs from each of the starts (n, p) to the displacement of this length that is stretched most.
 
-        Several starts are climbed from at once.
+        The stretch of a displacement u by the training step phi is |phi(theta + u) - phi(theta)| / |u|. Large
+        models climb from a single start at a time, others from several at once.
 
         Returns:
-          (the largest stretch less 1 from each start (n,), the directions of the displacements (n, p))
+          (the largest stretch less 1 from each start (n,), the displacements u (n, p), of any length)
         """
 
         def search_one(start: Array) -> tuple[Array, Array]:
@@ -358,14 +363,15 @@ def _make_walk(descend: _Descend) -> _Walk:
         """Returns the stretch less 1, (m - 1,), of each secant between neighbouring models on a line.
 
         The models are x_i = theta + positions[i] * unit, with positions (m,) and unit (p,). The stretch is
-        |phi(x_(i + 1)) - phi(x_i)| / |x_(i + 1) - x_i|.
+        |phi(x_(i + 1)) - phi(x_i)| / |x_(i + 1) - x_i|, with the training step phi.
         """
         first = theta + positions[0] * unit
 
         def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
             """Goes on to the next position, and returns the stretch less 1 of the secant that leads there.
 
-            `carry` is (the model at the position before, d there), where phi(theta) = theta - eta d(theta).
+            `carry` is (the model at the position before, d there). The training step is
+            phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`.
             """
             place, descent = carry
             there = theta + position * unit
@@ -389,10 +395,14 @@ def _make_slopes(descend: _Descend) -> _Walk:
     def slopes_along(
         scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
     ) -> Array:
-        """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit."""
+        """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit.
+
+        The training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`. So J
+        is I - eta H, with the Jacobian H of d.
+        """
 
         def measure(position: Array) -> Array:
-            """Returns |J unit| - 1 at a position; J unit = unit - eta H unit."""
+            """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
             there = theta + position * unit
             _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), there)
             return _measure_stretch(unit, -scale.rate * _push_forward(pull_back, unit))
@@ -412,7 +422,10 @@ def _map_over_directions(measure_along: _Walk) -> _Walk:
     def measure(
         scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
     ) -> Array:
-        """Returns what `measure_along` gives along each direction, a row for each; several at once."""
+        """Returns what `measure_along` gives along each of the directions (n, p), a row for each.
+
+        Large models are measured along a single direction at a time, others along several at once.
+        """
 
         def measure_on_line(direction: Array) -> Array:
             """Returns what `measure_along` gives along a direction (p,), scaled to length 1 or left at 0."""
@@ -514,7 +527,7 @@ def largest_secant(
       batch: The mini-batch of the step.
       search: The length of u, and the number of starts.
       directions: (n, p) directions u, for example the direction that the derivative stretches most. The
-        search starts from u and from -u, in place of 2 n of its random starts.
+        search starts from u and from -u, in place of 2 n of its random starts: it needs 2 n starts or more.
     """
     starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
@@ -536,15 +549,19 @@ def worst_on_lines(
     """Returns the stretch of that secant on lines through theta which most exceeds what derivatives explain.
 
     A secant joins models x and x + u, and a step phi stretches it by |phi(x + u) - phi(x)| / |u|. The secants
-    of a line lie end to end, so that no jump that the line crosses is missed: at least half of it falls
-    within a single secant. Jumps beside the lines stay unseen. Derivatives along the secants are computed
-    only if some secant stretches more than `line.derivative` explains.
+    of a line lie end to end, so that no jump of phi on the line is missed: a jump that is shorter than a
+    secant lies within a secant or on the border of two, so that a secant has at least half of it. Jumps
+    beside the lines stay unseen.
+
+    Derivatives along the secants are computed only if some secant stretches more than `line.derivative`
+    explains.
 
     Args:
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines; those of length 0 are left out.
+      directions: (n, p) the directions of the lines. Length 0 gives no line: its secants and its derivatives
+        count as 1, so that nothing is exceeded.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
@@ -557,8 +574,9 @@ def worst_on_lines(
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        # Derivatives beside theta may be far larger than `line.most`, the largest at any measured model. They
-        # count only up to MOST_MARGIN times its excess over 1, the largest margin of a bound.
+        # Derivatives beside theta may be far larger than `line.most`, the largest at any measured model. Of
+        # their excess over 1, at most MOST_MARGIN times that of `line.most` counts: the margins that reports
+        # give for a bound go up to this factor.
         explained = np.minimum(slopes, 1 + MOST_MARGIN * max(line.most - 1, 0))
         derivatives = np.maximum(derivatives, explained)
 

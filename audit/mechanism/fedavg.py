@@ -103,6 +103,9 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
     Data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)): client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are clients (rounds, W), padded with ABSENT.
     Hyperparameters.own is a Federated.
+
+    Args:
+      choices: what is compiled in.
     """
 
     def start(theta_0: Array) -> base.State:
@@ -392,7 +395,9 @@ def _add_canaries(
 ) -> Sums:
     """Returns a round's sums, to which the canaries that join the round are added.
 
-    Each canary counts as clipped, which is -1/2 in the sum `unclipped`; an update left alone is 1/2.
+    In the sum `unclipped` a clipped update counts -1/2, and an update that clipping leaves alone 1/2.
+    Canaries count as clipped whatever their norm: the random directions of the one-shot audit have an
+    infinite norm.
 
     Args:
       choices: what is compiled in.

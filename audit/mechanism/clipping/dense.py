@@ -105,8 +105,9 @@ def _require_separate_examples(
     """Raises TypeError if a module gives other logits for a batch than for each of its examples alone.
 
     `_forward` takes the whole batch at once, with an example in each column. Its logits are wrong if a
-    function between the dense layers mixes examples, such as a softmax over the last axis. Both kinds of
-    logits are computed with random parameters and random features, and compared.
+    function between the dense layers mixes examples, such as a softmax over the last axis. They are wrong
+    too if a layer has a dtype of its own: `_forward` ignores it, while the module itself rounds to it. Both
+    kinds of logits are computed with random parameters and random features, and compared.
 
     Args:
       module: a module of dense layers.

@@ -81,12 +81,14 @@ def unfolded_book_keeping(
         shapes, size = _plan_blocks(module, params, batch, block_bytes)
 
         # The sum of a kernel's gradients over a block may come as Factors: the inputs and the scaled output
-        # gradients, whose product is the sum. Such kernels are left out of the running total. Their factors
-        # are stacked instead, one block after the other, and multiplied at the end.
+        # gradients, whose product is the sum. Such kernels are left out of the running total, or every block
+        # would read and write a kernel's whole sum. Their factors are stacked instead, and are multiplied at
+        # the end, all at once.
         def add_unless_factored(total: Array, summed: Any) -> Array:
             """Returns a parameter's total plus its sum over a block, unless that is held as Factors.
 
-            Then it returns the total as it is: the factors of all blocks are multiplied at the end.
+            Then it returns the total as it is. The factors of all blocks are multiplied at the end, at once,
+            so that the kernel's whole sum is not read and written for each block.
             """
             if _is_factored(summed):
                 return total
@@ -320,6 +322,7 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
         if path in calls:
             raise UnknownLayer(f"layer {path} is called twice")
         calls[path] = call
+        # Without taps, only the shapes of the calls are wanted.
         return call.add(taps[path]) if taps else call.output
 
     with nn.intercept_methods(intercept):
