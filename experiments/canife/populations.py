@@ -512,7 +512,8 @@ def _make_updates(
       data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
-    # Training has a key of another name, so that clients shuffle their examples in other orders there.
+    # The key's name has to differ from that of training's key, so that clients shuffle their examples in
+    # other orders there.
     key = root(setting.seed, "guess")
 
     @jax.jit

@@ -380,12 +380,13 @@ def ideal(
       The mean and deviation of the finite estimates of _REPETITIONS simulated rounds, and the training run's
         epsilon if the median of all estimates is charged to every round.
     """
-    scores_per_world = scores // 2
+    scores_per_world = scores // 2  # an odd n is rounded down to an even number
     sigma = charge.noise_multiplier
     draws = sigma * rng.standard_normal((_REPETITIONS, 2, scores_per_world))
     epsilons = []
     for noise_in, noise_out in draws:
-        epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)
+        estimate = best_epsilon(1 + noise_in, noise_out).estimate  # at delta 1/n, the default
+        epsilons.append(estimate.epsilon)
 
     # The median is over all estimates, infinite ones too. It becomes the noise multiplier of every round.
     median = float(np.median(epsilons))

@@ -115,8 +115,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
     # Of each figure, the fields that vary, with their values. There is a curve for each value of the first;
     # the second is on the x axis. Figure 5a has all pools but the smallest; Figure 8a has every other pool,
-    # from the smallest on. It also has two more seeds, as its designs differ much from seed to seed: some keep
-    # their first sample.
+    # from the smallest on. It also has two more seeds, as its designs differ much from seed to seed: some
+    # keep their first sample.
     penalties = ("of_the_mean", "as_printed")
     by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
     by_steps: Varied = {"start": STARTS, "design_steps": design_steps}

@@ -315,7 +315,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
             rng, dots, cohort, own, sigma, setting.scores
         )
     else:
-        half = setting.scores // 2
+        half = setting.scores // 2  # an odd n is rounded down to an even number
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
 
     # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.

@@ -233,8 +233,8 @@ class _OwnThreadStdout(io.TextIOBase):
 def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
     """Returns what a task requests: a GPU and a core where any node has a GPU, else cores alone.
 
-    Without GPUs a task requests as many cores as the node with the fewest cores has. So every node can run a
-    task, and all tasks train on equally many devices, a device for each core.
+    Without GPUs a task requests as many cores as the smallest node with any core has. So every node with
+    cores can run a task, and all tasks train on equally many devices, a device for each core.
 
     Args:
       nodes: The resources of each node, by Ray's names.
