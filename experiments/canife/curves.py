@@ -168,7 +168,7 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
     for row in rows:
         estimate = row.published
         epsilon = estimate.estimate.epsilon
-        lower_epsilon = rounds.lower_charged(estimate)
+        lower_epsilon = rounds.lower_charged(estimate)  # at least 0.2, as in the public code
         published.append(rounds.renyi_charge(epsilon, delta_of_round, true_noise))
         lower.append(rounds.renyi_charge(lower_epsilon, delta_of_round, true_noise))
         upper.append(rounds.renyi_charge(estimate.upper, delta_of_round, true_noise))
@@ -203,10 +203,11 @@ def predict_other_cohorts(
         is normal.
     """
     clients = len(measured.known)
-    # 24 sizes from 2 to half of the clients, but at least 2, evenly spaced by their logarithm. `unique` drops
-    # sizes that are equal once they are rounded down.
+    # 24 sizes from 2 to half of the clients, but at least 2, evenly spaced by their logarithm. Beyond half,
+    # the clients' deviation falls as it rose before. `unique` drops sizes that are equal once rounded down.
     sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
     clients_deviation = compute_cohort_deviation(measured.known, sizes)
+    # The noise is independent of the cohort, so the variances add up.
     deviations = np.hypot(clients_deviation, setting.noise_multiplier)
     # The best threshold lies halfway between the means of both worlds, which differ by `own`. A score is on
     # the right side with probability Phi(own / 2 / deviation). 1e-12 stands in for a deviation of 0.
@@ -311,8 +312,9 @@ def average_over_seeds(
       measured: The settings, each with its measured rounds.
 
     Returns:
-      The curves, with averages of QUANTITIES and of TOTALS. The latter are epsilons of the training run; they
-        are NaN unless rounds are on the x axis.
+      The curves, with averages of QUANTITIES and of TOTALS. The latter are epsilons of the training run. They
+        are composed of all measured rounds, which are there only where rounds are on the x axis. Elsewhere
+        they are NaN.
     """
     # By point, which is (the curve's value, x, round): a list for each seed. It has the values of QUANTITIES
     # and then those of TOTALS.
@@ -501,7 +503,8 @@ def format_totals(
     The procedure is simulated for 150 rounds, and every round is charged their median estimate (Errata C9).
 
     The accountant has two lines. Scores come from mock rounds, which are played with a frozen model and not
-    released. The second line counts all mock rounds as if they were released too (Errata C4).
+    released. The second line counts all rounds of the setting, and the mock rounds of the published estimates
+    as if they were released too (Errata C4). The mock rounds of lower bounds are not counted.
 
     Args:
       setting: The setting.
@@ -514,7 +517,7 @@ def format_totals(
     rng = np.random.default_rng(setting.seed)  # so that the simulation is the same at each call
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
-    # All rounds that are played: those of training, and a mock round for each score of a measured round.
+    # The rounds of training, and a mock round for each score of a published estimate.
     played = setting.rounds + len(rows) * setting.scores
     released = rounds.composed([charge._replace(rounds=played)], setting.delta)
 

@@ -256,24 +256,24 @@ def designer(design: SampleDesign) -> Designer:
         # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
 
-        losses_by_block = []
+        penalties_by_block = []
         for i, block in enumerate(blocks):
             first = i * steps // len(blocks)
             stop = (i + 1) * steps // len(blocks)
             updates = block()
-            carry, block_losses = take_steps(theta, updates, carry, keys[first:stop])
-            losses_by_block.append(block_losses)
+            carry, block_penalties = take_steps(theta, updates, carry, keys[first:stop])
+            penalties_by_block.append(block_penalties)
         # Each step returned the penalty before it. The last sample's penalty is still to be computed, on the
         # last block, which is in memory.
-        final_loss = measure(carry.sample, theta, updates, keys[-1])
+        final_penalty = measure(carry.sample, theta, updates, keys[-1])
 
-        losses = jnp.concatenate([*losses_by_block, final_loss[None]])
+        penalties = jnp.concatenate([*penalties_by_block, final_penalty[None]])
         require(
-            jnp.isfinite(losses).all(),
+            jnp.isfinite(penalties).all(),
             "the canary's design diverged: lower `design_rate`",
         )
-        best = _select(final_loss < carry.least, carry.sample, carry.best)
-        return Designed(carry.sample, best, losses)
+        best = _select(final_penalty < carry.least, carry.sample, carry.best)
+        return Designed(carry.sample, best, penalties)
 
     return run
 

@@ -153,7 +153,8 @@ def _draw_rounds(axes: Axes, rows: Sequence[RoundValues]) -> None:
             if np.isfinite(value):
                 heights.append(value)
     top = 1.15 * max(heights)
-    # Matplotlib takes the lengths of the bars below and above each point, which must not be negative or NaN.
+    # Matplotlib takes the lengths of the bars below and above each point. A length would be NaN where the
+    # estimate is infinite, and negative where it lies above the panel's top. There it is 0.
     bars = np.array([finite - lower, np.minimum(upper, top) - finite])
     bars = np.nan_to_num(np.clip(bars, 0, None))
     axes.errorbar(
@@ -352,7 +353,8 @@ def _draw_canary(axes: Axes, row: RoundValues) -> None:
         spread = max(high - low, 1e-12)  # not 0 where all pixels are equal
         axes.imshow((canary - low) / spread, cmap="gray")
     title = f"canary of round {row.measured.number}"
-    if row.measured.label.size:  # a text that is its own labels has no probabilities of a label
+    # There are no probabilities of a label for texts without classes, whose labels are their characters.
+    if row.measured.label.size:
         title += f", label {int(row.measured.label.argmax())}"
     axes.set(title=title)
     axes.axis("off")

@@ -118,14 +118,15 @@ class Population(NamedTuple):
 
 
 def deal_images(setting: Attacked, data: DataSets) -> Split:
-    """Deals a data set of images to clients: one image each, or by Dirichlet's proportions.
+    """Deals a data set of images to clients: one image each, or unequal shares of each class.
 
-    Training images go to the clients to train on, test images to mock clients. The number of mock clients is
-    such that they have as many images on average as the clients to train on.
+    Training images go to the clients to train on, test images to mock clients. The clients' shares of a class
+    are drawn from a symmetric Dirichlet(alpha) distribution. The number of mock clients is such that they
+    have as many images on average as the clients to train on.
 
     Args:
-      setting: The setting: its model, its number of clients (0: one client for each image), and alpha, by
-        which images are dealt the more unevenly the smaller it is.
+      setting: The setting: its model, its number of clients (0: one client for each image), and alpha. The
+        smaller alpha is, the more unequal are the shares.
       data: The models' data.
     """
     train, test = data.clients(setting)
@@ -154,6 +155,7 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     Raises:
       InputError: More clients are to be trained on than there are other roles.
     """
+    # 0 loads all roles: the mock clients come from them too, whatever the number of clients to train on.
     all_roles = data.clients(dataclasses.replace(setting, clients=0)).clients
     order = np.random.default_rng(setting.seed).permutation(all_roles.number)
     mock_clients = max(round(_MOCK_SHARE * all_roles.number), 1)
@@ -510,7 +512,8 @@ def _make_updates(
       data: The clients' features, labels, starts and counts.
     """
     norm = jnp.float32(setting.clipping_norm)
-    # Training has a key of another name, so that clients shuffle their examples in other orders there.
+    # The key's name has to differ from that of training's key, so that clients shuffle their examples in
+    # other orders there.
     key = root(setting.seed, "guess")
 
     @jax.jit

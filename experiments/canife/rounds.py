@@ -106,9 +106,9 @@ def best_epsilon(
     """Returns the published estimate: the largest epsilon over thresholds at which both errors occur.
 
     The errors are false positives and false negatives of guessing "with the canary" at scores that reach the
-    threshold. A threshold that separates the two worlds' scores has neither error: then the estimate is
-    infinite. Otherwise it is 0 where no threshold has both errors, and where epsilon is negative at all that
-    do.
+    threshold. A threshold with neither error separates the two worlds' scores. If there is such a threshold,
+    the estimate is infinite. Otherwise only thresholds with both errors count. The estimate is 0 if there are
+    none, or if epsilon is negative at all of them.
 
     Args:
       scores_in: (n,) scores with the canary.
@@ -182,13 +182,15 @@ def renyi_epsilon(noise_multiplier: float, delta: float) -> float:
 def renyi_noise(epsilon: float, delta: float) -> float:
     """Returns the noise multiplier at which `renyi_epsilon` is this epsilon.
 
-    It is searched between _LEAST_SIGMA = 0.001 and _MOST_SIGMA = 10,000. For an epsilon that would need 0.001
-    or less, such as an infinite epsilon, it is 0.
+    It is searched between _LEAST_SIGMA = 0.001 and _MOST_SIGMA = 10,000, which no setting's noise multiplier
+    exceeds. For an epsilon that would need 0.001 or less, such as an infinite epsilon, it is 0.
 
     Raises:
       InputError: An epsilon below 0.01, or so small that it would need more than 10,000.
     """
     conversions.require_delta(delta)
+    # At a large delta `renyi_epsilon` is 0 for all large noise multipliers, so an epsilon of 0 would have no
+    # single answer. The limit _LEAST_NOISY_EPSILON = 0.01 refuses it.
     least_epsilon = max(_LEAST_NOISY_EPSILON, renyi_epsilon(_MOST_SIGMA, delta))
     # Rounded up, so that the epsilon that the message advises is accepted.
     rounded_up = np.ceil(1000 * least_epsilon) / 1000
@@ -197,7 +199,7 @@ def renyi_noise(epsilon: float, delta: float) -> float:
         f"epsilon is {epsilon:g}: at delta {delta:g} give at least {rounded_up:g}",
     )
     largest_epsilon = renyi_epsilon(_LEAST_SIGMA, delta)
-    if np.isinf(epsilon) or epsilon >= largest_epsilon:
+    if epsilon >= largest_epsilon:
         return 0.0
 
     def compute_excess(sigma: float) -> float:
@@ -378,12 +380,13 @@ def ideal(
       The mean and deviation of the finite estimates of _REPETITIONS simulated rounds, and the training run's
         epsilon if the median of all estimates is charged to every round.
     """
-    scores_per_world = scores // 2
+    scores_per_world = scores // 2  # an odd n is rounded down to an even number
     sigma = charge.noise_multiplier
     draws = sigma * rng.standard_normal((_REPETITIONS, 2, scores_per_world))
     epsilons = []
     for noise_in, noise_out in draws:
-        epsilons.append(best_epsilon(1 + noise_in, noise_out).estimate.epsilon)
+        estimate = best_epsilon(1 + noise_in, noise_out).estimate  # at delta 1/n, the default
+        epsilons.append(estimate.epsilon)
 
     # The median is over all estimates, infinite ones too. It becomes the noise multiplier of every round.
     median = float(np.median(epsilons))
@@ -426,8 +429,8 @@ def _compute_epsilons(errors: _Errors, delta: float) -> Array:
     """Returns epsilon at each threshold (T,) from the observed error rates.
 
     It is the larger of log((1 - delta - fnr) / fpr) and log((1 - delta - fpr) / fnr), with the false-positive
-    rate fpr and the false-negative rate fnr. Where only one kind of error occurs, it is -inf; where neither
-    does, +inf.
+    rate fpr and the false-negative rate fnr. Where neither kind of error occurs, it is +inf. Where only one
+    kind occurs, it is -inf, since the public code leaves out such a threshold (Errata C7).
     """
     fpr = errors.false_positives / errors.n_out
     fnr = errors.false_negatives / errors.n_in
@@ -524,10 +527,12 @@ def _integrate_log_moment(sigma: float, rate: float, order: float) -> float:
     # distance of _REACH = 13 deviations.
     low = -_REACH * sigma
     high = order + _REACH * sigma
-    # The density varies over a distance sigma. The likelihood ratio grows by a factor e over a distance
-    # sigma^2: a small sigma needs finer steps.
+    # The density varies over a distance sigma, and the likelihood ratio grows by a factor e over a distance
+    # sigma^2. The steps are fractions of both, small enough for rounding to be the larger error.
     fine_step = min(sigma / 20, sigma**2 / 4)
-    # No finer than sigma / 200, so that the grid does not outgrow memory.
+    # No finer than sigma / 200, so that the grid does not outgrow memory. This acts where sigma < 0.02. There
+    # nearly all of the integral lies where q L is far above 1: the integrand is then a Gaussian density with
+    # deviation sigma, up to a factor.
     step = max(fine_step, sigma / 200)
     points = np.linspace(low, high, int(np.ceil((high - low) / step)) + 1)
 

@@ -143,7 +143,7 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         return model.loss(theta, (features, label))
 
     def project(sample: Sample) -> Sample:
-        """Clips the pixels to [0, 1] before normalising, where `clamp` says so."""
+        """Clips normalised pixels to the range that pixels on [0, 1] have, where `clamp` says so."""
         if not clamp:
             return sample
         return sample._replace(content=jnp.clip(sample.content, low, high))

@@ -89,16 +89,18 @@ def measure_missing(
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
     trained, state = checkpoints.resume(_STATES, population.start())
-    # The checkpoint's model may have played the first missing round already: then training starts afresh.
+    # The checkpoint's model may have played the first missing round already. Then training starts afresh. In
+    # any case a number of whole stretches is trained, as checkpoints are stored between stretches.
     if trained >= missing[0]:
         trained, state = 0, population.start()
 
     starts = setting.measured()  # the first rounds of the stretches
     for target in starts:
-        # Up to the first missing round the model is trained at once. After the last, there is nothing to do.
+        # Targets before the first missing round are skipped: the loop below trains up to that round without
+        # a stop. After the last missing round there is nothing to do.
         if not missing[0] <= target <= missing[-1]:
             continue
-        # Plays the stretches that are not trained yet, up to the round before the target.
+        # Plays the stretches that begin after the trained rounds, up to the round before the target.
         for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)
@@ -313,7 +315,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
             rng, dots, cohort, own, sigma, setting.scores
         )
     else:
-        half = setting.scores // 2
+        half = setting.scores // 2  # an odd n is rounded down to an even number
         scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
 
     # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.

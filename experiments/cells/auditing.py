@@ -68,7 +68,8 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_above(conclusion.path, multiple * upper.epsilon)
-        # The path of the bound on mu is in epsilon too, so `multiple` times mu is converted to epsilon.
+        # All audits that may stop early have the bound on mu. Its path is in epsilon too, so `multiple` times
+        # mu is converted to epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_above(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 

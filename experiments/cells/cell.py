@@ -49,7 +49,7 @@ class DataSets:
     """The models' data, from the user's files or as `audit` finds them; each is loaded when first needed."""
 
     def __init__(self, data_files: Mapping[str, str | None], tfds_dir: str | None = None) -> None:
-        """Loads nothing yet.
+        """Takes the places of the user's files, and loads nothing yet.
 
         Args:
           data_files: The user's file or folder in place of a published data set, by the data set's name;
@@ -59,7 +59,7 @@ class DataSets:
         self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
-        # The clients that were loaded last, by all that decides them.
+        # A single entry: the clients that were loaded last. Its key is all that decides them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -188,7 +188,7 @@ def read_answer(store: Store) -> dict[str, Any] | None:
         return None
     try:
         return parsed_answer(content)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # the latter where damaged JSON is nested too deeply
         store.distrust(store.path / _ANSWER, "it is computed again")
         return None
 

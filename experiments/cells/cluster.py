@@ -46,6 +46,7 @@ class Cluster:
         """Takes the module `ray`, by which the process has joined a cluster."""
         self._ray = ray
         self.needs = _find_needs(list(self._resources_by_node().values()))
+        # By function: its remote form, which Ray can start as a task. It is made once, in `start`.
         self._remote_functions: dict[Callable[..., Any], Any] = {}
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: a value, and Ray's reference to it
 
@@ -109,7 +110,8 @@ class Cluster:
         """Returns the result of a task that has ended.
 
         Raises:
-          InputError: The task raised it, or Ray could not run the task: its workers died _RETRIES times.
+          InputError: The task raised it; or Ray gave the task up, as its workers died at each of _RETRIES
+            retries.
         """
         try:
             return self._ray.get(task)
@@ -231,8 +233,8 @@ class _OwnThreadStdout(io.TextIOBase):
 def _find_needs(nodes: list[dict[str, float]]) -> TaskNeeds:
     """Returns what a task requests: a GPU and a core where any node has a GPU, else cores alone.
 
-    Without GPUs a task requests as many cores as the node with the fewest cores has. So every node can run a
-    task, and all tasks train on equally many devices, a device for each core.
+    Without GPUs a task requests as many cores as the smallest node with any core has. So every node with
+    cores can run a task, and all tasks train on equally many devices, a device for each core.
 
     Args:
       nodes: The resources of each node, by Ray's names.

@@ -210,8 +210,10 @@ def _make_watch(
 ) -> "Watch":
     """Returns a watch: a function that looks at a chunk of runs while they train.
 
-    It stores the accuracies of final models, and the scores that other settings give these models. It is
-    called before the trained setting's own scores are stored.
+    It stores the accuracies of final models, and the scores that other settings give these models.
+
+    Accuracies are stored before the scores of the same runs: the trained setting's scores are stored after
+    the last call. So a process that dies in between leaves no run with a score and without an accuracy.
 
     Args:
       store: The store of the setting that is trained, which gets accuracies.
@@ -225,12 +227,13 @@ def _make_watch(
         """Stores the accuracies and the other settings' scores of a chunk's models, if they are final."""
         from audit.training import game as games
 
-        if midway.steps < rounds:
+        if midway.steps < rounds:  # the watch is called after each segment of training
             return
         accuracies = np.asarray(measure(midway.thetas), np.float64)
         keep_accuracies(store, midway.first, accuracies)
         for other_game, other_store in others:
             scores = games.final_scores(other_game, midway.thetas, midway.first)
+            # Before the scores, which tell that a run is complete.
             keep_accuracies(other_store, midway.first, accuracies)
             other_store.save(scores)
 
