@@ -127,7 +127,7 @@ def train(
     # A worker does many tasks of the same game: the last trainer, and so what it compiled, is used again.
     trainer = _TRAINERS.get((recipe.key, piece.size), make_trainer)
     all_scores: list[Scores] = []
-    fastest = math.inf
+    fastest = math.inf  # in seconds; the first chunk's time may include compilation
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
         begin = time.perf_counter()
         scores = trainer.train(chunk)
@@ -203,8 +203,8 @@ class RunsJob:
         self._shared = shared
         self._request = request
         self._waiting: deque[Piece] = deque()
-        self._is_prepared = False  # whether the task that prepares has started
-        self._is_training = False
+        self._has_started = False  # whether the first task, which prepares, has started
+        self._is_training = False  # whether a task that trains has started
         # The number of runs that are not stored yet. 1 until they are counted: at 0 the job would be done.
         self._left = 1
         self._chunk_seconds = math.inf  # of the fastest chunk so far
@@ -221,8 +221,8 @@ class RunsJob:
           The task, with the function that stores its result.
         """
         # The cluster adds the number of devices, the first argument of `prepare` and `train`.
-        if not self._is_prepared:
-            self._is_prepared = True
+        if not self._has_started:
+            self._has_started = True
             most_trained = self._request.most_trained
             chunk = self._request.chunk
             task = self._cluster.start(node, prepare, *self._shared, most_trained, chunk)
@@ -230,7 +230,7 @@ class RunsJob:
         if not self._waiting:
             return None
         if not self._is_training:
-            self._request.progress(0)  # the bar's clock begins after compilation
+            self._request.progress(0)  # starts the bar's clock, at the first task that trains
         self._is_training = True
         piece = self._take_piece()
         task = self._cluster.start(node, train, *self._shared, piece)
@@ -322,10 +322,10 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 def run_jobs(
     cluster: Cluster, jobs: Iterable[AnyJob]
 ) -> Iterator[tuple[AnyJob, InputError | None]]:
-    """Runs jobs side by side, each on a node of its own, and yields each job when it ends.
+    """Runs jobs side by side, and yields each job when it ends.
 
-    So only a single node compiles a job's program. At the end, when no further jobs wait, idle nodes help
-    with the jobs of other nodes.
+    As long as further jobs wait, a job stays on its node, so that no other node compiles its program. At the
+    end idle nodes help with the jobs of other nodes, and compile their programs too.
 
     Args:
       cluster: The cluster.
@@ -342,7 +342,7 @@ def run_jobs(
         for task in cluster.wait(list(scheduler.running)):
             job, keep, _ = scheduler.running.pop(task)
             if job not in scheduler.homes:  # `homes` has the jobs under way
-                continue  # the job has failed already, in another task
+                continue  # the job has failed in another task, and was yielded then: this result is dropped
             error = None
             try:
                 keep(cluster.get_result(task))
@@ -394,6 +394,8 @@ class _Scheduler(Generic[AnyJob]):
     def fill(self) -> bool:
         """Gives tasks to nodes until each has _AHEAD tasks for each of its workers, or no task is left.
 
+        A worker that ends a task has the next at hand then, and need not wait for this process.
+
         A job's home is the node that has compiled its program. Where that node is gone, the job loses its
         home, so that another node may take it.
 
@@ -407,7 +409,7 @@ class _Scheduler(Generic[AnyJob]):
             if home not in nodes:
                 self.homes[job] = None
         for node in nodes:
-            workers = 1
+            workers = 1  # at least, on whichever node joins first
             if node is not None:
                 workers = node.workers
             given = sum(running.node == node for running in self.running.values())
@@ -426,7 +428,7 @@ class _Scheduler(Generic[AnyJob]):
             for job in list(self.homes):
                 if self.homes[job] == home and self._start_task(job, node):
                     return True
-        for job in self._more:
+        for job in self._more:  # takes only the next: a job that has not begun has a task to start
             self.homes[job] = node
             if self._start_task(job, node):
                 return True
@@ -521,13 +523,13 @@ def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
     waiting = cells
     try:
         while waiting:
-            sweep = _SweepPass(cluster, place, progress, outcome)
-            with sweep.claims:  # gives back the claims on cells, also after an error
-                for job, error in run_jobs(cluster, sweep.open_jobs(waiting)):
-                    sweep.end(job, error)
-            if sweep.left:  # cells that other drivers hold
+            sweep_pass = _SweepPass(cluster, place, progress, outcome)
+            with sweep_pass.claims:  # gives back the claims on cells, also after an error
+                for job, error in run_jobs(cluster, sweep_pass.open_jobs(waiting)):
+                    sweep_pass.end(job, error)
+            if sweep_pass.left:  # cells that other drivers hold
                 time.sleep(_POLL_SECONDS)
-            waiting = sweep.left
+            waiting = sweep_pass.left
     finally:
         progress.close()
     return outcome
@@ -559,10 +561,11 @@ class _LateProgress:
         """
         self._sweep_progress = sweep_progress
         self._cell = cell
+        # The function that shows trained runs in the line; None until the first call makes the cell current.
         self._progress: Progress | None = None
 
     def __call__(self, runs: float) -> None:
-        """Adds `runs` trained runs to the progress; 0 says that all is compiled."""
+        """Adds `runs` trained runs to the progress; 0 says that the first task that trains starts now."""
         if self._progress is None:
             self._progress = self._sweep_progress.begin(self._cell)
         self._progress(runs)

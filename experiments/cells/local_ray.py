@@ -77,8 +77,8 @@ def _own_folder(temporary: Path) -> Path:
 def start_arguments(arguments: Sequence[str]) -> list[str]:
     """Returns the arguments of `ray start` with this project's defaults in front, after checking them.
 
-    The defaults are a folder, and no monitor of logs: nobody reads the logs, and the monitor takes a
-    twentieth of a core.
+    Of repeated flags the last wins, so that `arguments` override the defaults. The defaults are a folder, and
+    no monitor of logs: nobody reads the logs, and the monitor takes a twentieth of a core.
 
     Raises:
       InputError: A port is taken, or nobody answers at the address to be joined.
@@ -150,6 +150,7 @@ def check_answer(address: str) -> None:
     Other addresses, such as "auto", are not checked.
     """
     host, _, port = address.rpartition(":")
+    # The system would take a larger number modulo 2^16, and so try another port.
     if host and port.isdecimal() and int(port) < 2**16:
         host_name = host.strip("[]")  # the brackets of an IPv6 address
         socket.create_connection((host_name, int(port)), _ANSWER_SECONDS).close()
@@ -159,7 +160,8 @@ def check_answer(address: str) -> None:
 def reap_processes() -> Iterator[None]:
     """Kills what is left of the cluster that this process started, when the block or the process ends.
 
-    What kills them is another process, the reaper, which outlives this process, however that ends.
+    What kills them is another process, the reaper, which outlives this process, however that ends. It notes
+    which processes they are when the block begins, so that the cluster must have been started by then.
     """
     if not sys.platform.startswith("linux"):
         yield  # on other systems Ray has a process of its own for this

@@ -56,8 +56,8 @@ class RunsRequest(NamedTuple):
       runs: The number of runs that the store is to have afterwards.
       most_trained: The most runs that will have to be trained; chunks are no larger.
       chunk: The number of runs in a chunk; 0 for as many as fit into memory.
-      progress: (runs) -> anything; called with 0 once all is compiled, then with the number of runs trained
-        since the last call.
+      progress: (runs) -> anything; called with 0 once all is compiled (on a cluster, once the first runs are
+        given to a worker), then with the number of runs trained since the last call.
     """
 
     store: Store
@@ -136,8 +136,9 @@ class SweepProgress:
         self._n_cells = len(cells)
         self._n_done = 0
         self._seconds_done = 0.0  # of the cells that have ended, by their own estimates
-        total = sum(cell.seconds for cell in cells)
+        total = sum(cell.seconds for cell in cells)  # the bar's unit is an estimated second
         layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
+        # The latest rate has a weight of 0.1 in the time that is left, so that this does not jump.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
         # Of the current cell: the runs that were trained so far, and when their training began.
         self._runs = 0.0
@@ -153,16 +154,17 @@ class SweepProgress:
 
         def progress(runs: float) -> None:
             """Shows in the line that `runs` more runs were trained since the last call."""
-            if not runs:  # the first call says that all is compiled
+            if not runs:  # the first call, with 0, says that training begins now
                 self._begin = time.perf_counter()
                 return
             self._runs += runs
             rate = self._runs / (time.perf_counter() - self._begin)
             shown_rate = f"{rate:.2g}"
             if rate >= 10:
-                shown_rate = f"{rate:.0f}"
+                shown_rate = f"{rate:.0f}"  # since .2g shows 100 as 1e+02
             self._bar.set_postfix_str(f"{shown_rate} runs/s", refresh=False)  # `update` redraws
-            # The bar goes no further than the cell's estimate; `end` completes the estimate.
+            # The bar, which is at `n`, counts estimated seconds. It goes no further than the cell's estimate;
+            # `end` fills up what is missing.
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
             self._bar.update(min(runs * seconds_per_run, left_of_cell))
 

@@ -81,7 +81,8 @@ def main() -> None:
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the models that the store lacks, and prints and files the conclusion.
 
-    Everything but the arguments comes from flags: levels, looks, data and engine.
+    Everything else comes from flags: delta and confidence, the data, the engine, and the looks, which are
+    numbers of runs after which bounds are printed, too.
 
     Args:
       setting: The setting.
@@ -206,7 +207,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 def _declared_looks() -> list[int]:
     """Returns the numbers of runs that --looks declares, in increasing order; [] without the flag.
 
-    Raises InputError for looks that are no schedule, and for a --runs that is not the last of them.
+    A look is a number of runs after which bounds are computed. Raises InputError for numbers that do not
+    increase or begin below 2, and for a --runs that is not the last of them.
     """
     if FLAGS.looks is None:
         return []

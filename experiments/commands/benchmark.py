@@ -106,6 +106,9 @@ def _choose_cells(estimators: list[str], scale: Scale) -> list[AuditedCell]:
 def _parse_scale() -> Scale:
     """Returns the scale that --scale names, with --audits and --n in place of its own numbers.
 
+    A scale has the number of audits in a cell and the size n of an audit: its scores in each world, its runs,
+    or its canaries in a single run, as the cell's estimator takes them.
+
     Raises InputError for an unknown scale, and for numbers that are out of range.
     """
     require(

@@ -132,6 +132,7 @@ def _checked_mus() -> list[float]:
     mus = cli.numbers("mu")
     require(mus, "--mu is empty: give numbers, comma-separated")
     for mu in mus:
+        # At mu = 100 and delta = 1e-5 epsilon is over 5,000: nothing is private any more.
         require(0 <= mu < 100, f"--mu={mu:g}: give 0 to 100")
     return mus
 
@@ -184,11 +185,14 @@ epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}
 
 
 def _make_direction_study(runs: list[int]) -> _Study:
-    """Returns the study of bounds by the exact null law of uniform directions.
+    """Returns the study of bounds from canaries that are uniform directions, all of them in.
 
-    Such a bound holds at any number of runs. So each audit is looked at after every number of runs in --runs,
-    by default after 1, 10 and 60. A setting's runs are the largest of these numbers. There is a setting for
-    each law of directions at each --mu. Raises InputError for flags of the other studies.
+    Such a bound compares the canaries' cosines to their exact law where nothing leaks, and holds at any
+    number of runs. So each audit is looked at after every number of runs in --runs, by default after 1, 10
+    and 60. An audit has as many runs as the largest of these numbers.
+
+    There is a setting for each law of directions at each --mu. Raises InputError for flags of the other
+    studies.
     """
     for name in (*_FOR_SEVERAL_RUNS, "one_run"):
         require(
@@ -219,7 +223,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
         _column("setting.mu", "mu", number(".3g"), 5),
         _method_column(15),
         _column("runs", "runs", width=4),  # after how many runs the row's bounds are read
-        # In JSON alone: all these numbers, in every row.
+        # In JSON alone: all numbers of runs after which bounds are read, the same in every row.
         Column("setting.runs", attrgetter("setting.stops")),
         *_setting_columns("canaries", "dimension"),
         _exceeding_column(),
@@ -264,6 +268,7 @@ def _make_many_canary_study(runs: list[int]) -> _Study:
     columns = (
         Column("setting.design", name_design, "design", width=6, left=True),
         _column("setting.runs", "runs", width=5),
+        # A blank before each tie, which is aligned to the left, parts it from the number before it.
         Column("setting.tie", attrgetter("setting.law.name"), " tie", " {}".format, 12, left=True),
         _column("setting.mu", "mu", number(".3g"), 5),
         _method_column(17),
@@ -353,8 +358,10 @@ probability {1 - FLAGS.confidence:.3g} does so in at most {allowed:.1%} of them 
 def _make_curve_study(settings: list[KnownMechanism]) -> _Study:
     """Returns the study that calibrates both bounds and the test of whether a trade-off curve is Gaussian.
 
-    Its columns fired, unsure and missed are about that test. A column without a key is in the table alone,
-    and a column without a head in JSON alone.
+    Three columns are about that test, in shares of audits: it rejects a Gaussian curve (fired); it does not,
+    but its power is too low for this to count (unsure); it does not, has the power, and yet the bound exceeds
+    the truth (missed). A column without a key is in the table alone, and a column without a head in JSON
+    alone.
 
     Args:
       settings: Mechanisms with a single canary a run; all have the same number of scores.
@@ -448,7 +455,7 @@ def _exceeding_column() -> Column:
         """Returns a share in percent, followed by a star where it is above the allowed share."""
         if share > allowed:
             return f"{share:.1%}*"
-        return f"{share:.1%} "
+        return f"{share:.1%} "  # as long as with a star, so that digits are aligned
 
     return _column("exceeding", "exceeding", show, 9)
 

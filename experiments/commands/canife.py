@@ -59,7 +59,8 @@ def main() -> None:
 
     setting, split, store = training.prepare(setting, out, data)
     numbers = setting.measured()  # of the rounds that are measured: 1, 1 + every, ...
-    # Damaged files are renamed under the claim. They stay, but are not read, where another process has it.
+    # Reading renames damaged files, which takes the claim on the store. Where another process has the claim,
+    # measuring goes on without it: damaged files then stay, and are not read.
     with store.claim():
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
@@ -82,7 +83,7 @@ def main() -> None:
     ]
     print(table.text())
     canaries = curves.format_canaries(rows)
-    if canaries:
+    if canaries:  # empty where canaries are images: only texts are printed
         print("\n" + canaries)
     print("\n" + curves.format_totals(setting, rows, composed, backward))
     print("\n" + "\n".join(os.fspath(path) for path in written))

@@ -40,6 +40,7 @@ def main() -> None:
     rows = []
     for mechanism, model in tqdm(trainings, desc="compiling", leave=False):
         rows.append(ahead.compile_for_tpu(mechanism, model))
+    # A column without a head is in JSON alone, and a column without a key in the table alone.
     columns = (
         Column("mechanism", lambda row: row.mechanism, "training", width=10, left=True),
         Column("model", lambda row: row.model, "model", width=15, left=True),

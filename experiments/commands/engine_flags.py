@@ -47,9 +47,9 @@ def engine() -> "AbstractContextManager[TrainingEngine]":
 
 @contextlib.contextmanager
 def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
-    """Yields an engine, by which this process trains or a Ray cluster does.
+    """Starts and yields the engine that trains, in this process or on a Ray cluster.
 
-    This process belongs to the cluster until the end of the block.
+    With a cluster, this process belongs to it until the end of the block.
 
     Args:
       name: "local" for this process, "ray" for a cluster.

@@ -178,7 +178,8 @@ def _largest_scale(held: Holdings) -> str:
     def is_finished(cell: Cell) -> bool:
         """Returns whether the store has all of a cell's results.
 
-        No data are loaded here. So an audit's results count whatever data they are of.
+        No data are loaded here. So an audit's results count whatever data they are of, while the audit's own
+        `is_done` would compare the checksums of data.
         """
         if cell.audited is None:
             return cell.is_done(held, DataSets({}))

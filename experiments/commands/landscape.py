@@ -50,7 +50,7 @@ def main() -> None:
     the hidden-state paper's, a convex landscape, and the latch, whose last model hides nothing of the earlier
     models. What the paper's landscape leaks is computed exactly, and audits of it are simulated.
     """
-    # The paper's landscape: simulations, which need JAX, and exact laws are computed if the store lacks them.
+    # The paper's landscape. What the store lacks is computed: simulations, which need JAX, and exact laws.
     study = _checked_study()
     out = cli.folder()
     if landscape_solve.simulates(landscape.holdings(out), study):
@@ -108,6 +108,7 @@ def _checked_study() -> Study:
     """
     cells = _checked_cells()
     norm = FLAGS.clipping_norm
+    # 2 runs in each world: some bounds choose a threshold on a part of them, and test it on the rest.
     require_runs(FLAGS.runs, least=4)
     require(1e-6 <= norm <= 1e6, f"--clipping_norm={norm}: give 1e-6 to 1e6")
     conversions.require_confidence(FLAGS.confidence)
@@ -128,6 +129,8 @@ def _checked_cells() -> tuple[LandscapeCell, ...]:
     sigmas = cli.numbers("sigmas")
     batch_sizes = cli.whole_numbers("batch_sizes")
     for sigma in sigmas:
+        # The first message is for what is no noise at all, the second for noise outside of the limits that
+        # suit float32 and the conversions to epsilon.
         require(0 < sigma < float("inf"), f"--sigmas: {sigma:g} is no positive finite number")
         limits = f"give {LEAST_NOISE:g} to {MOST_NOISE:g}"
         require(LEAST_NOISE <= sigma <= MOST_NOISE, f"--sigmas: {sigma:g}: {limits}")

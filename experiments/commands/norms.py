@@ -81,6 +81,7 @@ def _canary_norms(setting: Setting, out: Path) -> NDArray[np.float64]:
       out: The folder of all stores.
     """
     dataset = task(setting.model).data.load(Sources())
+    # The experiment's name keeps this store apart from that of an audit of the setting.
     store = stored.open_store(out, setting, dataset, cells.EXPERIMENT)
     with tqdm(total=FLAGS.runs, desc=setting.model, unit="runs") as bar:
         return cells.kept_norms(store, setting, dataset, FLAGS.runs, bar.update)

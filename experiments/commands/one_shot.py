@@ -67,8 +67,11 @@ def main() -> None:
     """
     require(FLAGS.report != "", "--report=: name an HTML file")
     sigmas = _parse_sigmas()
+    # A dimension d has sqrt(d) canaries, here 10 to 10,000. Floors may have more canaries: these are not
+    # drawn, but only the mean and the deviation that the cosines of so many would have.
     dimensions = _parse_whole_numbers("dimensions", 100, 10**8)
     canaries = _parse_whole_numbers("canaries", 10, 10**7)
+    # At least 2, since the table has the deviation of epsilon over simulations.
     require(
         2 <= FLAGS.simulations <= 10**6,
         f"--simulations={FLAGS.simulations}: give 2 to 1,000,000",
@@ -118,6 +121,7 @@ def _parse_whole_numbers(flag: str, least: int, most: int) -> list[int]:
 def _simulate_cells(sigmas: list[float], dimensions: list[int]) -> list[TableCell]:
     """Simulates Table 1's cells under a progress bar; returns them sorted by sigma, then by dimension."""
     cells = []
+    # A simulation draws its canaries once for all sigmas, and so counts once for all of them.
     with tqdm(total=len(dimensions) * FLAGS.simulations, desc="simulating", unit="audits") as bar:
         for dimension in dimensions:
             cells += estimates.simulate_cells(
@@ -141,12 +145,12 @@ def _simulate_panels(sigmas: list[float]) -> "list[Panel]":
     from experiments.one_shot.figures import Panel
 
     rng = np.random.default_rng([FLAGS.seed, 1])  # other draws than those of Table 1
-    canaries = int(np.sqrt(_FIGURE_DIMENSION))
-    rows = cosine_law.draw_canaries(rng, canaries, _FIGURE_DIMENSION)
+    number = int(np.sqrt(_FIGURE_DIMENSION))
+    canaries = cosine_law.draw_canaries(rng, number, _FIGURE_DIMENSION)
     panels = []
     for sigma in sigmas[:_MOST_PANELS]:
-        title = rf"$\sigma$ = {sigma:g}, k = {canaries:,}, d = $10^6$"
-        cosines = cosine_law.draw_cosines(rng, rows, _FIGURE_DIMENSION, sigma)
+        title = rf"$\sigma$ = {sigma:g}, k = {number:,}, d = $10^6$"
+        cosines = cosine_law.draw_cosines(rng, canaries, _FIGURE_DIMENSION, sigma)
         panels.append(Panel(title, cosines, _FIGURE_DIMENSION))
     return panels
 

@@ -86,10 +86,11 @@ def main() -> None:
     build.validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
 
-    # What the model's training takes, and what its adversary is expected to see.
+    # What the model's training takes, and what its adversary is expected to see. This follows from how the
+    # canary and the noise spread along a single run without noise, as if steps were linear around it.
     probe, workers = _time_training(setting, dataset)
     if FLAGS.ray_address is not None:
-        cli.prepare_jax()  # not before Ray has started its processes
+        cli.prepare_jax()  # only now: JAX takes this machine's accelerators, which Ray's workers may need
     with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
         expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
     last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
@@ -189,7 +190,9 @@ def _forecast_many_canaries(
 ) -> "ManyForecast | None":
     """Forecasts the bounds from several independent canaries a run; returns None for a single canary.
 
-    Three bounds are forecast: lifted, lifted if the trade-off curve is Gaussian, and clustered.
+    Three bounds are forecast. Two test each run's average over canaries by betting, the first without any
+    assumption (lifted), the second for a Gaussian trade-off curve. The third (clustered) follows from average
+    error rates with a standard error over runs.
 
     Args:
       mechanism: The audits with a single canary a run; mu, runs, levels and seed are taken from them.
@@ -218,6 +221,7 @@ def _checked_epsilons() -> tuple[float, float]:
     The truth is --epsilon, or by default the upper bound. Raises InputError for flags out of range.
     """
     cli.require_levels()
+    # 2 runs in each world: the bounds choose a threshold on a part of them, and test it on the rest.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
     require(2 <= FLAGS.audits <= 10**7, f"--audits={FLAGS.audits}: give 2 to 10,000,000")
     cli.require_seed()
@@ -230,6 +234,7 @@ def _checked_epsilons() -> tuple[float, float]:
     truth = FLAGS.epsilon
     if truth is None:
         truth = upper_bound
+    # Above 0, since the forecast has the number of runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
     return upper_bound, truth
 

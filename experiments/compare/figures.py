@@ -99,7 +99,8 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
     """Draws each row's epsilon as a dot, from top to bottom, and the accountant's epsilon as a line.
 
     The horizontal axis ends 5% beyond the largest epsilon, or beyond 1.6 times the accountant's if that is
-    less.
+    less. So a few estimates far above the accountant's epsilon, which become arrows, do not press all other
+    dots together.
 
     Args:
       rows: The rows of all methods, in order.
@@ -154,10 +155,11 @@ def _draw_value(axis: Axes, place: int, row: ComparedRow, edge: float) -> None:
     if row.assumes == REFUTED:
         color = FADED
     elif row.is_bound:
-        # `_COLOURS` has the assumptions under which a bound holds for every trade-off curve.
+        # `_COLOURS` has a colour for each assumption that leaves the trade-off curve open. Bounds with any
+        # other assumption hold only for some curves.
         color = _COLOURS.get(row.assumes, OUT)
     else:
-        color = IN  # an estimate
+        color = IN  # an estimate; IN and OUT are two colours of the palette
     filled = color if row.is_bound else "white"
     if row.epsilon <= edge:
         axis.plot(row.epsilon, place, "o", color=color, mfc=filled, clip_on=False)

@@ -86,7 +86,7 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
     rows: list[ComparedRow] = []
     for method in list_methods(compared):
         print(f"{method.method} ...", file=sys.stderr)
-        if method.shown:
+        if method.shown:  # empty for the methods of a single run
             rows += _many_run_rows(compared, method, place)
         else:
             rows += _one_run_rows(compared, method, place)
@@ -215,6 +215,7 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     attacked, split, store = canife_training.prepare(attacked, place.out, place.data)
     numbers = attacked.measured()
     seconds = None  # where the store has all rounds
+    # Making the list measures the rounds that the store lacks; it is empty where there are none.
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
 

@@ -433,7 +433,10 @@ def _play_chunks(played: "Game", runs: int, size: int) -> "tuple[list[Scores], l
     marks: list[float] = []
 
     def mark(*done: int) -> None:
-        """Notes the time; called when all is compiled, and after each segment of steps."""
+        """Notes the time; called when all is compiled, and after each segment of steps.
+
+        It has no use for `done`, the numbers of runs and of steps that `play` passes.
+        """
         marks.append(time.perf_counter())
 
     chunks = []
