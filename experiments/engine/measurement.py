@@ -147,6 +147,7 @@ def measure(
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
         for _ in range(rounds):
+            # The product is the yardstick alone, so that a round spends little time on it.
             products_per_second = product.rate(min(seconds, _GEMM_SECONDS))
             # A product of n x n matrices has n^3 multiplications and as many additions.
             gemm.append(2.0 * GEMM_SIZE**3 * products_per_second)
@@ -415,6 +416,8 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
         Column(None, Measurement.gemm_share, "of GEMM", number(".2%"), width=8),
         Column(None, lambda row: row.memory.peak / 1e6, "peak MB", number(",.0f"), width=8),
     )
+    # The columns' widths and the gaps add up to 76. With 0 the rule would be as long as the longest row, and
+    # differ between blocks where a ratio is wider than its column.
     return Table(columns, measurements, gap=" ", rule=76).text()
 
 
