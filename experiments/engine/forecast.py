@@ -408,7 +408,7 @@ def _show_step(seconds: float) -> str:
 
 
 def _show_time(seconds: float) -> str:
-    """Formats the time of runs, in seconds, minutes or hours."""
+    """Formats the time of runs: in seconds, in minutes from 2 of them on, in hours from 2 of them on."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -569,8 +569,8 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
     """Returns the reason why linear response is left out; "" where it is not.
 
     For each training step of a model with p parameters, linear response takes about as long as 2 p training
-    steps and a QR decomposition. The steps start from models on both sides of the run's model, a pair for each
-    parameter. QR of a matrix (m, n) has about 2 m n^2 floating-point operations, which is 4 p^3 for the
+    steps and a QR decomposition. The steps start from models on both sides of the run's model, a pair for
+    each parameter. QR of a matrix (m, n) has about 2 m n^2 floating-point operations, which is 4 p^3 for the
     matrix here, (2 p, p). This is for SGD without momentum, and is a rough figure with it.
 
     Args:

@@ -213,12 +213,12 @@ class Team:
             # Another process, since the numbers of models that this one tried count in its peak memory.
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
-            self.workers[0].about(tolerance)
+            self.workers[0].about(tolerance)  # waits until it is ready
         # An engine that uses a single core has a process for each core; the first is running already.
         if kind.one_thread and self.about.platform == "cpu":
             for _ in range(cores() - 1):
                 self.workers.append(Worker(kind, problem))
-        for worker in self.workers[1:]:
+        for worker in self.workers[1:]:  # only now, so that they build their engines side by side
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
@@ -330,7 +330,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
     with contextlib.suppress(EOFError):  # where the parent has ended
         while seconds := connection.recv():  # until None
             connection.send(rate(engine.run, seconds))
-        find_peak = engine.device_peak or _peak_memory
+        find_peak = engine.device_peak or _peak_memory  # the GPU's memory where there is a GPU
         connection.send(Memory(find_peak(), imports))
 
 

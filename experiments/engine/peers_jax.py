@@ -151,6 +151,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
         most_examples=most_examples,
         block=1,  # clients are trained one after the other
     )
+    # The last is the mean size of a cohort. The clipping norm is fixed, by default.
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
     data = tuple(map(jnp.asarray, clients.arrays))  # features, labels, starts, counts
 
