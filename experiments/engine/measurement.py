@@ -147,7 +147,7 @@ def measure(
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
         for _ in range(rounds):
-            # The product is the yardstick alone, so that a round spends little time on it.
+            # The product only serves as a yardstick, so that a round spends little time on it.
             products_per_second = product.rate(min(seconds, _GEMM_SECONDS))
             # A product of n x n matrices has n^3 multiplications and as many additions.
             gemm.append(2.0 * GEMM_SIZE**3 * products_per_second)
