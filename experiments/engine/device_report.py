@@ -48,17 +48,18 @@ def work(
 ) -> list[PartResult]:
     """Runs the parts that have no result in the folder, then those that failed earlier, until time is up.
 
-    Each part runs in a process of its own, which is killed after `longest` seconds; the rows that it yielded
-    until then are stored. Where a part fails again, the result with more rows is kept, or the later of two
-    results with equally many rows.
+    Each part runs in a process of its own, which is killed after `longest` seconds, or earlier when the time
+    for all parts is up. The rows that it yielded until then are stored. Where a part fails again, the result
+    with more rows stays, or the later of two results with equally many rows.
 
     Args:
       folder: The folder with the JSON file and the page.
       parts: The parts to run.
       trial: The size of the parts, and their data.
-      seconds: The time after which no part begins.
+      seconds: The time for all parts: after it no part begins, and a part that still runs is killed.
       say: Prints a line; called once for each part.
-      tell: (name, trial) -> an iterator over rows: one on the device, then those of the part with that name.
+      tell: (name, trial) -> an iterator over rows: one that describes the device, then those of the
+        part with that name.
       longest: The most seconds that a part may take.
 
     Returns:
@@ -102,7 +103,7 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
 
     Args:
       part: The part.
-      run: Measures the part: yields a row on the device, then the part's rows.
+      run: Measures the part: yields a row that describes the device, then the part's rows.
       seconds: The time after which the process is killed.
 
     Returns:
@@ -112,14 +113,14 @@ def _do_part(part: Part, run: Callable[[], Iterator[Row]], seconds: float) -> Pa
     begin = time.monotonic()
     # `failure` is empty where the process yielded all its rows.
     yielded, failure = processes.run_with_limit(run, seconds)
-    about: Row = {}
+    device: Row = {}
     if yielded:
-        about = yielded[0]  # the row on the device comes first
+        device = yielded[0]  # the row that describes the device comes first
     return PartResult(
         name=part.name,
         measures=part.measures,
         seconds=time.monotonic() - begin,
-        about=about,
+        about=device,
         rows=yielded[1:],
         failure=failure,
     )

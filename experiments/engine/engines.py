@@ -154,7 +154,7 @@ def find_fastest(build: Callable[[int], Run], counts: list[int]) -> tuple[int, R
 
     Args:
       build: (models at once) -> the function that trains so many models, which is timed for each number.
-      counts: The numbers of models to try.
+      counts: The numbers of models to try, at least one.
 
     Returns:
       (the fastest number of models, the function that trains so many)

@@ -105,7 +105,7 @@ class Expected(NamedTuple):
         Args:
           delta: The delta of the rows' epsilon.
         """
-        if self.why:
+        if self.why:  # the reason why linear response is left out
             return []
         epsilons = [conversions.epsilon_from_mu(float(mu), delta) for mu in self.mu]
         worst = int(np.argmin(self.mu))
@@ -185,13 +185,13 @@ class Forecast(NamedTuple):
 def as_text(forecast: Forecast) -> str:
     """Returns the forecast as text, 80 columns wide: bounds, time, and whatever else the forecast holds."""
     # All rows of bounds are of the same simulated audits, so that the first has their setting and truth.
-    audits = forecast.bounds[0].setting
+    setting = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
-        f"if epsilon is {truth:.3f} at delta {audits.delta:g} "
+        f"if epsilon is {truth:.3f} at delta {setting.delta:g} "
         f"(the accountant's is {forecast.upper_bound:.3f}),",
-        f"{audits.runs} runs show, over {audits.audits} simulated audits "
-        f"at confidence {audits.confidence:g}:",
+        f"{setting.runs} runs show, over {setting.audits} simulated audits "
+        f"at confidence {setting.confidence:g}:",
         "",
         _make_table(forecast.bounds, truth).text(),
         "",
@@ -202,12 +202,14 @@ def as_text(forecast: Forecast) -> str:
     if forecast.last_model is not None:
         lines += ["", *_describe_last_model(forecast.last_model)]
     if forecast.expected is not None:
-        lines += ["", *_describe_expected(forecast.expected, audits.delta)]
+        lines += ["", *_describe_expected(forecast.expected, setting.delta)]
     return "\n".join(lines)
 
 
 def _make_table(bounds: Sequence[Calibration], truth: float) -> Table[Any]:
     """Returns the table of bounds, a row for each method.
+
+    The columns "mean", "5%" and "95%" are of a method's bounds over the simulated audits.
 
     Args:
       bounds: The lower bounds that each method shows in simulated audits.
@@ -267,7 +269,7 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
     setting = many.bounds[0].setting  # the same in all rows
     need = f"over {MOST_RUNS:,} runs"  # where so many do not suffice
     if many.runs_needed is not None:
-        seconds = forecast.seconds(many.runs_needed)
+        seconds = forecast.seconds(many.runs_needed)  # the probe's runs have as many canaries
         need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
     table = _make_table(many.bounds, forecast.bounds[0].true_epsilon)
     rows = table.text().splitlines()[2:]  # without the head and its rule, which the first table has
@@ -406,7 +408,7 @@ def _show_step(seconds: float) -> str:
 
 
 def _show_time(seconds: float) -> str:
-    """Formats the time of runs, in seconds, minutes or hours."""
+    """Formats the time of runs: in seconds, in minutes from 2 of them on, in hours from 2 of them on."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     if seconds < 7200:
@@ -418,8 +420,8 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     """Measures how fast this machine trains, by training chunks of the size that the audit will have.
 
     A chunk is the runs that are trained at once. First a single chunk of one-step runs is timed. From its
-    time follows with how many steps a chunk takes about a second. Then chunks of so many steps are timed for
-    _SECONDS. Nothing is stored.
+    time follows with how many steps a chunk takes half of _SECONDS. Then chunks of so many steps, or fewer,
+    are timed for _SECONDS. Nothing is stored.
 
     Args:
       setting: The audit's setting.
@@ -436,9 +438,10 @@ def probe(setting: Setting, dataset: Dataset, runs: int) -> Probe:
     chunk = game.chunk_size(one_step, runs)
     first = _time_chunks(one_step, chunk, seconds=0.0)  # a single chunk
 
-    # A chunk is to take half of _SECONDS, so that at least two are timed.
+    # A chunk is to take half of _SECONDS, so that more than a single chunk is timed where a step is short.
     seconds_per_step = first.model_step * chunk  # of a whole chunk
     affordable_steps = _SECONDS / 2 / seconds_per_step
+    # A run has at least a step, and no more than in the audit. _MOST_STEPS time a step well enough.
     steps = int(min(max(affordable_steps, 1), setting.schedule.steps, _MOST_STEPS))
     timed = _time_chunks(_build_game(setting, dataset, steps), chunk, _SECONDS)
     # The second game may reuse programs that were compiled for the first.
@@ -462,7 +465,7 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     # Times on the clock: first when all was compiled, then when each segment of a chunk's steps ended.
     times: list[float] = []
 
-    def note_time(runs: int, steps: int) -> None:
+    def note_time(segment_runs: int, segment_steps: int) -> None:
         """Notes the time; `game.play` calls it, with numbers that are not needed here."""
         times.append(time.perf_counter())
 
@@ -549,7 +552,7 @@ def _find_state(
     """
     if rehearsals.count_rehearsals(setting) is None:  # nothing is to be measured
         return lipschitz.hidden_state(setting, delta)
-    effort = _QUICK
+    effort = _QUICK  # two runs, and few steps of each
     # Each of the runs is trained, and the constants of `effort.steps` of its steps are measured. Measuring
     # the constant of a single step takes as long as _STEPS_PER_EXPANSION training steps.
     steps_per_run = setting.schedule.steps + _STEPS_PER_EXPANSION * effort.steps
@@ -565,8 +568,10 @@ def _find_state(
 def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:
     """Returns the reason why linear response is left out; "" where it is not.
 
-    For each training step of a model with p parameters, linear response takes as long as 2 p training steps
-    and the QR decomposition of a matrix (2 p, p), which has about 4 p^3 floating-point operations.
+    For each training step of a model with p parameters, linear response takes about as long as 2 p training
+    steps and a QR decomposition. The steps start from models on both sides of the run's model, a pair for
+    each parameter. QR of a matrix (m, n) has about 2 m n^2 floating-point operations, which is 4 p^3 for the
+    matrix here, (2 p, p). This is for SGD without momentum, and is a rough figure with it.
 
     Args:
       setting: The audit's setting.
@@ -586,10 +591,10 @@ def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: b
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:
-    """Starts JAX and measures how fast it trains (`probe`); to be called in a process of its own.
+    """Measures how fast a worker of a cluster trains (`probe`), after starting JAX in the worker's process.
 
     Args:
-      devices: The number of devices to make of the process's CPU.
+      devices: The number of devices to make of the process's CPU, which JAX has to be told before it starts.
       setting: The audit's setting.
       dataset: The audit's data.
       runs: The number of the audit's runs, on which the size of its chunks depends.

@@ -147,6 +147,7 @@ def measure(
         rates: list[list[float]] = [[] for _ in teams]
         gemm: list[float] = []
         for _ in range(rounds):
+            # The product only serves as a yardstick, so that a round spends little time on it.
             products_per_second = product.rate(min(seconds, _GEMM_SECONDS))
             # A product of n x n matrices has n^3 multiplications and as many additions.
             gemm.append(2.0 * GEMM_SIZE**3 * products_per_second)
@@ -212,12 +213,12 @@ class Team:
             # Another process, since the numbers of models that this one tried count in its peak memory.
             self.workers[0].stop()
             self.workers = [Worker(kind, problem, self.about.models)]
-            self.workers[0].about(tolerance)
+            self.workers[0].about(tolerance)  # waits until it is ready
         # An engine that uses a single core has a process for each core; the first is running already.
         if kind.one_thread and self.about.platform == "cpu":
             for _ in range(cores() - 1):
                 self.workers.append(Worker(kind, problem))
-        for worker in self.workers[1:]:
+        for worker in self.workers[1:]:  # only now, so that they build their engines side by side
             worker.about(tolerance)
 
     def rate(self, seconds: float) -> float:
@@ -329,7 +330,7 @@ def _serve(connection: Connection, load: Callable[[], Build], problem: Path, *mo
     with contextlib.suppress(EOFError):  # where the parent has ended
         while seconds := connection.recv():  # until None
             connection.send(rate(engine.run, seconds))
-        find_peak = engine.device_peak or _peak_memory
+        find_peak = engine.device_peak or _peak_memory  # the GPU's memory where there is a GPU
         connection.send(Memory(find_peak(), imports))
 
 
@@ -415,6 +416,8 @@ def _make_block(unit: str, measurements: list[Measurement]) -> str:
         Column(None, Measurement.gemm_share, "of GEMM", number(".2%"), width=8),
         Column(None, lambda row: row.memory.peak / 1e6, "peak MB", number(",.0f"), width=8),
     )
+    # The columns' widths and the gaps add up to 76. With 0 the rule would be as long as the longest row, and
+    # differ between blocks where a ratio is wider than its column.
     return Table(columns, measurements, gap=" ", rule=76).text()
 
 

@@ -151,6 +151,7 @@ def federated_problem_of(setting: FederatedSetting, clients: Clients) -> Federat
         most_examples=most_examples,
         block=1,  # clients are trained one after the other
     )
+    # The last is the mean size of a cohort. The clipping norm is fixed, by default.
     federated = fedavg.Federated(setting.client_learning_rate, setting.cohort)
     data = tuple(map(jnp.asarray, clients.arrays))  # features, labels, starts, counts
 
@@ -236,7 +237,9 @@ def _count_outputs(model: Model, example: NDArray[Any]) -> dict[LayerPath, int]:
     ) -> Any:
         """Calls a module, and stores the number of its outputs under its path (Flax's interceptor)."""
         path = context.module.path
-        outputs.setdefault(path, 0)  # its path comes before those of the layers that it calls
+        # Before the call, so that paths are in the order of calls: without this a module's path would come
+        # after those of the layers that it calls.
+        outputs.setdefault(path, 0)
         result = call(*arguments, **keywords)
         if context.method_name == "__call__":  # not `setup`, which Flax intercepts too
             computed = math.prod(result.shape)
@@ -369,7 +372,7 @@ class OrdinaryConvNet(nn.Module):
             x = nn.relu(x)
             x = nn.max_pool(x, (2, 2), (2, 2))
         x = jnp.moveaxis(x, -1, -3)  # ConvNet's dense layers read channels first
-        x = x.reshape(*x.shape[:-3], -1)
+        x = x.reshape(*x.shape[:-3], -1)  # (values,); a batch would stay the first axis
         for features in (120, 84):
             x = nn.Dense(features)(x)
             x = nn.relu(x)
@@ -519,13 +522,16 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
     """Yields blocks of mini-batches, each (steps of the block, B), over and over.
 
     A block is the mini-batches that a single call of a compiled program steps through. All blocks have the
-    same length: mini-batches at the end that fill no block are left out.
+    same length: mini-batches at the end that fill no block are left out. The steps of a block share the
+    overhead of the call. But `engines.rate` reads the clock only between calls, so that long steps come in
+    shorter blocks.
 
     Args:
       batches: (steps, B) the indices of each mini-batch's examples.
-      floats: The number of floats in a step's per-example gradients. The more there are, the shorter a block.
+      floats: The number of floats in a step's per-example gradients. The more there are, the longer a
+        step takes, and the shorter a block is.
     """
-    # So that all steps of a block together have about _BLOCK_FLOATS floats, but at least _LEAST_BLOCK steps.
+    # All steps of a block together have at most _BLOCK_FLOATS floats, unless _LEAST_BLOCK steps have more.
     length = min(len(batches), max(_LEAST_BLOCK, _BLOCK_FLOATS // floats))
     blocks = []
     for i in range(0, len(batches) - length + 1, length):
@@ -536,10 +542,12 @@ def _cycle_blocks(batches: Array, floats: int) -> Iterator[Array]:
 def gemm(_: Problem | FederatedProblem) -> Engine:
     """Builds an engine that multiplies two square float32 matrices, whose speed is in products a second.
 
-    The engines that train are compared with it. It runs on all cores or on the GPU. The problem is not used.
+    The engines that train are compared with it. It runs on all cores or on the GPU. The problem is not used:
+    it is there because every engine is built from one.
     """
     shape = (2, engines.GEMM_SIZE, engines.GEMM_SIZE)
     left, right = jax.random.normal(jax.random.key(0), shape)
+    # The precision that `prepare_jax` sets for the engines in JAX that train. It is not called for this one.
     multiply = jax.jit(functools.partial(jnp.matmul, precision="float32"))
 
     def run() -> int:

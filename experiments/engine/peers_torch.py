@@ -351,11 +351,16 @@ def _make_clipped_sum(network: nn.Module, norm: float) -> Callable[..., list[Ten
     per_example_gradients = torch.func.vmap(gradient, (None, 0, 0))
 
     def clipped_sum(theta: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> list[Tensor]:
-        """Returns the sum of the examples' gradients, each scaled to norm C where its norm is larger."""
+        """Returns the sum of the examples' gradients, each scaled to norm C where its norm is larger.
+
+        C is `norm`. The sum is a tensor for each parameter.
+        """
+        # For each parameter a tensor whose first axis is that of the B examples.
         gradients = per_example_gradients(theta, features, labels)
         # (B,), over all parameters together.
         squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)
         factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)  # 1 also for a norm of 0
+        # The sum over examples of factor times gradient: `tensordot` sums over the first axis.
         return [torch.tensordot(factors, part, 1) for part in gradients]
 
     return clipped_sum
@@ -365,7 +370,10 @@ class _ClientLoop:
     """DP-FedAvg as a loop over a cohort's clients, each of which trains a copy of the server's model."""
 
     def __init__(self, problem: FederatedProblem) -> None:
-        """Makes the server's model, at theta_0, and puts the normalised images on the device."""
+        """Makes the server's model, at theta_0, and puts the normalised images on the device.
+
+        The images are Fashion-MNIST's (n, 28, 28): LeNet on them is the only model timed by DP-FedAvg.
+        """
         self._problem = problem
         self.network = _make_network(problem)
         pixels = torch.tensor(problem.features, device=_DEVICE).float() / 255

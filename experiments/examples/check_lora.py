@@ -98,7 +98,7 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Trains on a batch: the loss of an example is the mean over its tokens.
+    """Takes a step on a batch, whose loss is the mean over examples of the mean loss of an example's tokens.
 
     Args:
       tokens: (batch, length), the tokens of the texts without the last.
@@ -108,7 +108,8 @@ def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
     logits = model(tokens)
     # PyTorch takes logits with the classes first: (batch, TOKENS, length).
     losses = functional.cross_entropy(logits.transpose(1, 2), following, reduction="none")
-    losses.mean(1).mean().backward()
+    example_losses = losses.mean(1)
+    example_losses.mean().backward()
     optimizer.step()
 
 

@@ -51,7 +51,7 @@ def sum_clipped_gradients(
     gradients = vmap(grad(loss), (None, 0, 0))(weights, features, labels)
     layers = [gradient.flatten(1) for gradient in gradients.values()]
     flat = torch.cat(layers, dim=1)  # (B, dimension)
-    factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)  # (B,)
+    factors = (CLIPPING_NORM / flat.norm(dim=1)).clamp(max=1.0)  # (B,); 1 also for a norm of 0
     return factors @ flat
 
 
@@ -82,6 +82,7 @@ def train(
     weights = start.clone()  # all parameters in a single vector
     for step in range(STEPS):
         rows = slice(step * BATCH_SIZE, (step + 1) * BATCH_SIZE)
+        # The model's parameters become views of the vector that they are given. A copy keeps `weights` apart.
         vector_to_parameters(weights.clone(), model.parameters())
         total = sum_clipped_gradients(model, features[rows], labels[rows])
         total = total + inserted  # DIRECTIONS: at every step

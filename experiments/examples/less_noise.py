@@ -63,8 +63,9 @@ def examine(dataset: Dataset, noise: float, seed: int) -> ClaimTest:
             scores=np.concatenate([chunk.scores for chunk in chunks]),
             presence=np.concatenate([chunk.presence for chunk in chunks]),
         )
-        # The share of each run's canaries whose score exceeds each of some thresholds. The claim limits it
-        # by `claim.power`, the true-positive rate that it allows at a threshold's false-positive rate.
+        # For each run and each of several thresholds, the share of the run's canaries that score above it.
+        # The claim allows a share of at most claim.power(alpha) on average, where alpha is the threshold's
+        # false-positive rate. Larger shares speak against the claim.
         counted = exact_null.count_exceedances(scores.directions())
         test = claimed_curve.examine_claim(counted, claim.power, CONFIDENCE)
         if test.refuted:

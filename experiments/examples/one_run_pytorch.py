@@ -39,6 +39,7 @@ def compute_update(
       features: (8, 100), the features of the client's examples.
       labels: (8,), their labels.
     """
+    # Parameters become views of the vector that they are given: SGD is to move a copy, not `start`.
     nn.utils.vector_to_parameters(start.clone(), model.parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     for _ in range(2):

@@ -16,16 +16,19 @@ def constant_direction() -> Adversary:
     """Returns the adversary whose canary is C * (1, ..., 1) / sqrt(p): p parameters, clipping norm C."""
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Array:
-        """Decides before training what is inserted."""
+        """Returns the adversary's state, made before training: here the canary (p,)."""
         entry = clipping_norm / np.sqrt(theta_0.size)
-        return jnp.full_like(theta_0, entry)  # the state: any tree of arrays
+        return jnp.full_like(theta_0, entry)  # a state may be any tree of arrays
 
     def craft(state: Array, step: Array, theta: Array) -> Array:
         """Returns the canary that a step inserts."""
         return state[None]  # (canaries, p), of norm C
 
     def score(state: Array, seen: object, theta_t: Array, theta_0: Array) -> Array:
-        """Returns how far the model moved along the canary; steps subtract gradients."""
+        """Returns how far the model moved along the canary; steps subtract gradients.
+
+        `seen` is (), since this adversary does not observe the models during training.
+        """
         movement = theta_0 - theta_t
         return jnp.vdot(state, movement)[None]  # (canaries,); higher means in
 

@@ -33,7 +33,10 @@ class TinyGpt(nn.Module):
     """A transformer decoder of a single block and one attention head, on the ten digits as tokens."""
 
     def __init__(self) -> None:
-        """Makes the layers, and the mask `later`: True where the column's digit comes after the row's."""
+        """Makes the layers, and the mask `later`: True where the column's digit comes after the row's.
+
+        The model reads LENGTH - 1 digits of a text, since the last digit is only predicted.
+        """
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))

@@ -152,7 +152,8 @@ def draw_proof(axes: Axes, runs: int) -> None:
     """Draws the epsilon that an audit proves after 1, 2, ..., `runs` runs, and when it refutes false claims.
 
     In each run the canaries are fresh random directions. A claim is false where training has less noise than
-    stated. A cross stands at the number of runs after which an audit of such training refutes the claim.
+    stated. A cross stands at the number of runs after which an audit of such training refutes the claim. To
+    save time, such an audit has at most MOST_PLANTED_RUNS runs.
 
     Args:
       axes: The panel.
@@ -179,7 +180,7 @@ def draw_proof(axes: Axes, runs: int) -> None:
     axes.set(
         xscale="log",
         xlabel="training runs of a network with 2,689 parameters",
-        ylim=(0, 34),
+        ylim=(0, 34),  # as in the third panel, whose y axis is epsilon too
         title="What does it leak? Is the claim true?",
     )
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
@@ -204,6 +205,7 @@ def count_runs_until_refuted(noise: float, runs: int) -> int | None:
     # The scores of these runs are tested against the claim of the stated noise.
     claim = audit.DpSgd(noise_multiplier=STATED_NOISE_MULTIPLIER, insertions=INSERTIONS)
     test = audit.bounds(less_noisy.conclusion.evidence, claim=claim).claim_test
+    # None where the scores are in doubt, so that they cannot refute a claim.
     if test is None or not test.refuted:
         return None
     return test.runs
@@ -281,8 +283,9 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     reaches = np.abs(lower_and_upper - middles)
     label = "best audit's interval, if Gaussian"
     axes.errorbar(audited_k, middles, reaches, label=label, ls="none", color=style.BLUE, capsize=3)
+    # The limits of y as in the second panel.
     axes.set(xscale="log", ylim=(0, 34), title="What could it leak at most?")
-    axes.set_xticks(k, [f"{place:g}" for place in k])
+    axes.set_xticks(k, [f"{steps:g}" for steps in k])
     axes.minorticks_off()
     axes.set_xlabel(f"{network}, a canary in every k-th step")
     axes.legend(loc="upper right", fontsize=8)
