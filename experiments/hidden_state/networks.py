@@ -38,8 +38,8 @@ _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # How long a measurement takes. It compiles, trains its runs, and measures some steps of each run. To measure
 # a step takes as long as 400 training steps of a large model, and never less than 0.01 seconds.
 _COMPILING_SECONDS = 25.0
-_TRAINING_STEPS_A_MEASURED_ONE = 400
-_LEAST_SECONDS_A_MEASURED_STEP = 0.01
+_TRAINING_STEPS_PER_MEASURED_STEP = 400
+_LEAST_SECONDS_PER_MEASURED_STEP = 0.01
 
 
 class CoordinateAudits(NamedTuple):
@@ -259,7 +259,8 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
 
     Args:
       setting: The setting of the audit along a coordinate.
-      amount: How many runs are rehearsed, and how many of their steps are measured at most.
+      amount: How many runs are rehearsed. How many of their steps are measured at most serves to estimate
+        the time alone.
     """
     runs = amount.rehearsals
 
@@ -297,7 +298,7 @@ def _estimate_expansion_seconds(setting: Setting, amount: Amount) -> float:
     steps = setting.schedule.steps
     seconds_a_step = step_seconds(setting)  # of training
     seconds_a_measurement = max(
-        _TRAINING_STEPS_A_MEASURED_ONE * seconds_a_step, _LEAST_SECONDS_A_MEASURED_STEP
+        _TRAINING_STEPS_PER_MEASURED_STEP * seconds_a_step, _LEAST_SECONDS_PER_MEASURED_STEP
     )
     measured_steps = min(steps, amount.most_measured)
     seconds_a_run = steps * seconds_a_step + measured_steps * seconds_a_measurement
