@@ -107,7 +107,7 @@ def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None
 
     # A point has a single conclusion. Only with fresh directions is the law of scores without the canary
     # known, and then the bound needs no assumption. Along coordinates the interval takes scores to be normal,
-    # and the lower bound takes the trade-off curve to be Gaussian.
+    # and the lower bound takes the trade-off curve to be Gaussian. The legend shows a repeated label once.
     for point in panel_points:
         if point.conclusions[0].law_is_known:
             epsilon = point.conclusions[0].epsilon
@@ -185,6 +185,7 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
         """Returns the epsilon that a constant direction reaches; None where there is no prediction."""
         return point.predicted(levels.delta)
 
+    # A column with a key is in the CSV, a column with a heading is in the text.
     columns = (
         Column("panel", lambda point: point.panel),
         Column("x", lambda point: point.x, x_axis.symbol, "{:g}".format, 5, left=True),

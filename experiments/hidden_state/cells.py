@@ -122,7 +122,8 @@ def kept_norms(
     norms = _read(store, runs)
     if norms is None:
         with store.claim():
-            # Reads again for a side effect: under the claim, a damaged file is set aside.
+            # Reads again only for a side effect: under the claim, a damaged file is set aside, and so it is
+            # not overwritten below.
             _read(store, runs)
             norms = _train(setting, dataset, runs, progress)
             store.write_arrays(_FILE, {"norms": norms, "sha256": np.array(_checksum(norms))})

@@ -99,7 +99,9 @@ def simulate(
     presence: NDArray[np.bool_],
     rng: np.random.Generator,
 ) -> Array:
-    """Simulates runs step by step, in float32: theta_t = c'_t theta_(t-1) + s_t b + n_t z_t from theta_0 = 0.
+    """Simulates runs step by step: theta_t = c'_t theta_(t-1) + s_t b + n_t z_t, from theta_0 = 0.
+
+    Computes in float32, as training does.
 
     Args:
       landscape: the shifts s_t, slopes c'_t and deviations n_t of T steps.
@@ -199,7 +201,9 @@ def audited(
       confidence: The confidence of the lower bounds.
 
     Returns:
-      The exact mu of the last iterate, upper bounds on it, and the lower bounds that the audit proves.
+      The exact mu of the last iterate, upper bounds on it, and the mu that a canary along a constant
+      direction reaches. Of the audit, two lower bounds on epsilon: without an assumption, and if the
+      trade-off curve is Gaussian.
     """
     landscape = schedule.landscape()
     bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
@@ -244,11 +248,11 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
         Column("if_gaussian", lambda row: row.if_gaussian, "if_gaussian", at_least),
         Column("assumption_free", lambda row: row.assumption_free, "free", at_least),
     ]
-    about = f"sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz"
-    title = f"the convex landscape: {about}"
-    about_mu = "mu: of a constant direction, of the landscape and of the hidden-state bound"
-    about_epsilon = f"epsilon at delta {delta:g}: of the bound, and audits of simulated runs"
-    return Table(columns, rows, before=(title, about_mu, about_epsilon))
+    scope = f"sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz"
+    title = f"the convex landscape: {scope}"
+    mu_columns = "mu: of a constant direction, of the landscape and of the hidden-state bound"
+    epsilon_columns = f"epsilon at delta {delta:g}: of the bound, and audits of simulated runs"
+    return Table(columns, rows, before=(title, mu_columns, epsilon_columns))
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:

@@ -126,7 +126,8 @@ def norms_figure(norms: Mapping[str, own_cells.Norms], clipping_norm: float) -> 
     """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step.
 
     Args:
-      norms: Norms (runs, steps) by the model's label; the first five models are drawn.
+      norms: Norms (runs, steps) by the model's label; the first five models are drawn, since there
+        are looks for five lines.
       clipping_norm: C, which is drawn as a line.
     """
     with plt.rc_context(STYLE):
@@ -343,6 +344,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
         "mu claims, the lower one what\nthe process really loses."
     )
     note_axis.text(0.3, 0.5, note, va="center", fontsize=9, transform=note_axis.transAxes)
+    # All maps have the same scale of colours, so that the last image's bar serves for all.
     figure.colorbar(image, cax=note_axis.inset_axes((0.05, 0.05, 0.07, 0.9)))
     return figure
 
@@ -378,6 +380,7 @@ def _draw_heat_map(axis: Axes, cells: Sequence[LandscapeCell], ends: _Ends) -> A
 
     size_labels = [str(size) for size in sizes]
     sigma_labels = [f"{sigma:g}" for sigma in sigmas]
+    # The brightest colour is a rate of 1, where the last step leaks as much as the first.
     image = draw_heat_map(axis, rates, sigma_labels, size_labels, most=1.0)
     axis.set(xlabel="batch size B", ylabel="noise multiplier sigma")
     return image
@@ -411,7 +414,7 @@ def _draw_trade_off(axis: Axes, cell: LandscapeCell) -> None:
     """
     process = Process(cell.noise_multiplier, cell.batch_size, cell.steps)
     pair = law.last_law(process, constant(process, 0.5))  # C / 2, in units of C
-    # Of the Gaussian curve through the error rates of that test.
+    # mu of the Gaussian curve through the error rates of the test at C / 2.
     mu = float(densities.mu_at(pair, 0.5))
     # The canary is inserted in the first step alone: all iterates together leak one Gaussian step.
     mu_upper = 1 / cell.noise_multiplier

@@ -322,7 +322,8 @@ def with_cells(held: Holdings) -> Holdings:
     """Returns holdings with the settings in the subfolder CELLS added to those in the root.
 
     A root's holdings leave out subfolders of subfolders, and the landscape's results are stored in CELLS.
-    Where a setting is in both, the folder under CELLS comes first.
+    Where a setting is in both, the folder under CELLS comes first: `Holdings.open` takes the folder with the
+    most runs, and the first of folders with equally many.
 
     Args:
       held: What the root holds.

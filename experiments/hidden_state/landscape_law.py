@@ -209,7 +209,7 @@ def _make_toeplitz(taps: Array) -> Array:
     column = np.arange(_BLOCK)[None, :]
     tap = column - row + last_tap
     has_tap = (tap >= 0) & (tap <= last_tap)
-    nearest_tap = np.clip(tap, 0, last_tap)
+    nearest_tap = np.clip(tap, 0, last_tap)  # a valid index also where there is no tap
     return np.where(has_tap, taps[nearest_tap], 0.0)
 
 
@@ -310,7 +310,8 @@ def last_law(
 def is_separated(process: Process) -> bool:
     """Returns whether steps are so large beside their noise that no iterate recrosses the threshold.
 
-    Where B / sigma is at least 9, a step recrosses it with probability below 2e-19.
+    Where B / sigma is at least 9, a step recrosses it with probability below 2e-19. A process of a single
+    step has no threshold, and does not count.
     """
     return process.steps > 1 and process.batch_size / process.noise_multiplier >= _SEPARATED
 
@@ -354,7 +355,8 @@ def _compute_closed_form(
     half_width = int(np.ceil((reach + drift) / spacing))
     require_grid(process, half_width)
     # Both parts end in a cut, at threshold + drift and at threshold - drift. The points are placed so that
-    # each cut lies halfway between two of them.
+    # each cut lies halfway between two of them. They span more than `reach` on both sides of the threshold,
+    # and the rest is then cut away.
     points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
     points = points[np.abs(points - threshold) <= reach]  # symmetric about the threshold
 
@@ -405,6 +407,7 @@ def _compute_cut_normal(
       side: 1 for the part above the cut, -1 for the part below.
     """
     variance = s * s + r * r
-    centre = (mean * r * r + x * s * s) / variance  # the mean of X given the sum
+    # Given the sum, X is normal with the mean `centre` and the standard deviation s r / sqrt(variance).
+    centre = (mean * r * r + x * s * s) / variance
     probability = special.ndtr(side * (centre - cut) * np.sqrt(variance) / (s * r))
     return np.asarray(normal_density(x - mean, np.sqrt(variance)) * probability)

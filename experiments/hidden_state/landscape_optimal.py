@@ -74,14 +74,16 @@ def best_constant(process: Process, delta: float) -> Thresholds:
         """Returns the epsilon of a constant threshold, on a coarse grid, which takes less time."""
         return _evaluate_constant(process, threshold, delta, _COARSE).epsilon
 
-    # Where the likelihood ratio of theta_1 is e^epsilon. The grid begins at 1/2 and ends beyond that place.
+    # Where the likelihood ratio of theta_1 is e^epsilon. No threshold beyond that place leaks more. The grid
+    # goes a quarter further, so that the place itself can be its best point, with neighbours on both sides.
     top = _cross_at_first_step(process, upper_bound(process, delta))
     grid = np.linspace(0.5, 0.5 + 1.25 * (top - 0.5), 11)
     best = int(np.argmax([evaluate(threshold) for threshold in grid]))
     low = grid[max(best - 1, 0)]
     high = grid[min(best + 1, len(grid) - 1)]
 
-    # SciPy minimises, so that the largest epsilon is the least of -epsilon.
+    # SciPy minimises, so that the largest epsilon is the least of -epsilon. A rough place will do, since
+    # epsilon hardly changes near its largest value.
     minimum = scipy.optimize.minimize_scalar(
         lambda threshold: -evaluate(threshold),
         bounds=(low, high),
@@ -189,7 +191,7 @@ def _bracket_root(
 
     The root is first computed on the coarse grid, which costs less. The interval is that root plus or minus
     0.2% if the fine grid's excess changes its sign there. Otherwise it is [0, high], where `high` is just
-    above the accountant's epsilon.
+    above the accountant's epsilon. The caller has made sure that the fine grid's excess at 0 is positive.
 
     Args:
       fine: the process on the grid of the final result.

@@ -89,9 +89,10 @@ def compute_rates(latch: Latch) -> Rates:
 
     Once theta exceeds c, a latch pushes it further up in every step. So the last iterate exceeds c if theta
     did after any step. Until then, every step sets theta to noise of deviation sigma. The step of the
-    target's batch, which comes once in each epoch, adds a height h: 2 with the target, 1 without it, in units
-    of C. As the noise of each step is independent, the probability in E epochs of b batches is
-    1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
+    target's batch, which comes once in each epoch, adds a height h above other batches, in units of C. It is
+    2 with the target, whose gradient is C where every other example's is -C, and 1 where a gradient of 0
+    replaces the target's. As the noise of each step is independent, the probability in E epochs of b batches
+    is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
     function.
     """
     sigma, batches, epochs, threshold = latch
@@ -115,8 +116,9 @@ def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator
     """Returns the last iterates theta (R,) of simulated runs, in units of the clipping norm C.
 
     A step takes theta back to 0, or, where theta exceeds the threshold, pushes it further up. The step then
-    adds noise of deviation sigma. The step of the target's batch also adds the height: 2 with the target, 1
-    where the target is replaced.
+    adds noise of deviation sigma. The step of the target's batch also adds a height above other batches. It
+    is 2 with the target, whose gradient is C where every other example's is -C, and 1 where a gradient of 0
+    replaces the target's.
 
     Args:
       latch: The latch.
@@ -156,7 +158,7 @@ def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: floa
     """Returns the largest epsilon at delta that the last iterate proves with any of the tried thresholds c.
 
     The thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise. 2 C is the
-    most that a step adds besides noise.
+    most that a step adds besides noise, so that a step exceeds the end with probability below 1e-15.
 
     Args:
       noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
@@ -175,7 +177,7 @@ def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> 
     """Returns the threshold, a multiple of 0.01 C, that about 1 in 60 runs without the target exceeds.
 
     A rate of 1/60 is frequent enough to be estimated from simulated runs. The threshold that proves most is
-    not: fewer than 1 in 10,000 runs exceed it.
+    not: fewer than 1 in 10,000 runs exceed it. The tried thresholds are those of `find_epsilon`.
 
     Args:
       noise_multiplier: sigma, the standard deviation of a step's noise in units of C.

@@ -105,7 +105,7 @@ def make_rows(
 
     A place is a panel and an x. It has up to two audits, with fresh directions and along a coordinate, each
     of a single seed, so that a point has at most one conclusion. The audits of a place differ in their
-    adversaries alone, so that all have the same accountant's epsilon (composition).
+    adversaries and numbers of canaries, on which the accountant's epsilon (composition) does not depend.
 
     Args:
       points: The points of all panels; those without a conclusion are passed over.
@@ -175,7 +175,7 @@ def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> Upp
     """
     # At k = 1 every step inserts. Nothing is measured there: composition is the only bound, with no margin.
     if setting.schedule.periodicity == 1:
-        return UpperPoint(composition, COMPOSITION, composition, None)
+        return UpperPoint(composition, COMPOSITION, margin=composition, expansion=None)
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
     if isinstance(state, HiddenState):  # proven, without a measurement
@@ -223,12 +223,12 @@ def _describe(state: HiddenState, word: str) -> UpperPoint:
 
 
 def _draw_figure(title: str, x_axis: Axis, rows: Sequence[BracketRow], levels: Level) -> Figure:
-    """Draws a panel for each model: upper bounds as lines over x, audits as marks and intervals."""
+    """Draws all panels of the rows: upper bounds as lines over x, audits as marks and intervals."""
     places = sorted({row.x for row in rows})
     labels = [f"{place:g}" for place in places]
 
     def draw_panel(axis: Axes, panel: str) -> None:
-        """Draws a model's rows, with a logarithmic x axis and a tick at every x of the figure."""
+        """Draws a panel's rows, with a logarithmic x axis and a tick at every x of the figure."""
         _draw_panel(axis, [row for row in rows if row.panel == panel], levels.confidence)
         axis.set(xscale="log", xlabel=x_axis.name, ylim=(0, None))
         axis.set_xticks(places, labels)
@@ -275,6 +275,7 @@ def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
     xs = [x for x, _ in bounded]
     epsilons = [upper.epsilon for _, upper in bounded]
     margins = [upper.margin for _, upper in bounded]
+    # The line is called an estimate as soon as any of its points is an estimate.
     is_estimate = any(upper.word == ESTIMATE for _, upper in bounded)
     label = "last model at most, proven or measured"
     dash = "-"
@@ -287,12 +288,12 @@ def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
 
 
 def _draw_interval(axis: Axes, x: float, interval: tuple[float, float], confidence: float) -> None:
-    """Draws an audit's interval of epsilon as a bar at x; an infinite end is cut off.
+    """Draws the interval of an audit along a coordinate as a bar at x; an infinite end is cut off.
 
     Args:
       axis: The panel.
       x: The place of the bar.
-      interval: The lower and the upper end.
+      interval: The lower and the upper end, in epsilon.
       confidence: The interval's confidence, for the legend.
     """
     low = interval[0]
@@ -322,6 +323,7 @@ def _make_table(
       rows: The rows.
       evidence: The delta and confidence of bounds.
     """
+    # A column with a key is in the CSV, a column with a heading is in the text.
     columns = (
         Column("panel", lambda row: row.panel),
         Column("x", lambda row: row.x, x_axis.symbol, "{:g}".format, 5, left=True),

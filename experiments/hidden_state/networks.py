@@ -39,8 +39,8 @@ _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # a step takes as long as 300 training steps of a large model, and never less than 0.011 seconds. Compiling
 # takes longer than that of an audit, which is counted elsewhere, by these seconds.
 _COMPILING_SECONDS = 15.0
-_TRAINING_STEPS_A_MEASURED_ONE = 300
-_LEAST_SECONDS_A_MEASURED_STEP = 0.011
+_TRAINING_STEPS_PER_MEASURED_STEP = 300
+_LEAST_SECONDS_PER_MEASURED_STEP = 0.011
 
 
 class CoordinateAudits(NamedTuple):
@@ -260,7 +260,8 @@ def expansion_cell(setting: Setting, amount: Amount) -> Cell:
 
     Args:
       setting: The setting of the audit along a coordinate.
-      amount: How many runs are rehearsed, and how many of their steps are measured at most.
+      amount: How many runs are rehearsed. How many of their steps are measured at most serves to estimate
+        the time alone.
     """
     runs = amount.rehearsals
 
@@ -298,7 +299,7 @@ def _estimate_expansion_seconds(setting: Setting, amount: Amount) -> float:
     steps = setting.schedule.steps
     seconds_a_step = step_seconds(setting)  # of training
     seconds_a_measurement = max(
-        _TRAINING_STEPS_A_MEASURED_ONE * seconds_a_step, _LEAST_SECONDS_A_MEASURED_STEP
+        _TRAINING_STEPS_PER_MEASURED_STEP * seconds_a_step, _LEAST_SECONDS_PER_MEASURED_STEP
     )
     measured_steps = min(steps, amount.most_measured)
     seconds_a_run = steps * seconds_a_step + measured_steps * seconds_a_measurement

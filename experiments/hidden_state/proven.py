@@ -126,7 +126,8 @@ def _compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     for bound in conclusion.bounds:
         if bound.method in _LOOKS:  # the methods that are drawn
             epsilons = tuple(conclusions[count].bound(bound.method).epsilon for count in runs)
-            # Whether the scores of all runs leave the method's assumption standing.
+            # Whether the scores of all runs leave the method's assumption standing: `conclusion.bound` knows,
+            # while `conclusion.bounds` are as computed, before their assumptions were tested.
             holds = conclusion.bound(bound.method).holds
             yield ProvenLine(point.panel, method_of(bound), canaries, runs, epsilons, holds)
 
@@ -158,7 +159,8 @@ def proven_figure(
 def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
     """Draws a panel's limits: the accountant's epsilon, and the predicted epsilon if any point has it.
 
-    The points of a panel differ in their adversary, so that any of them gives the accountant's epsilon.
+    Any point gives the accountant's epsilon: those of a panel differ in adversary and number of canaries, on
+    which it does not depend.
     """
     for point in panel_points:
         predicted = point.predicted(delta)
@@ -173,8 +175,8 @@ def _draw_limits(axis: Axes, panel_points: Sequence[Point], delta: float) -> Non
 def _draw_line(axis: Axes, line: ProvenLine) -> None:
     """Draws what a method proves over the number of training runs.
 
-    The line is faded where the scores refute what the method assumes. The line of fresh directions, which
-    has a bound after every run, has no markers from _MOST_MARKERS runs on.
+    The line is faded if the scores refute what the method assumes. The line of fresh directions has a bound
+    after every run. With _MOST_MARKERS runs or more it has no markers, which would run together.
     """
     color, marker, dash = _LOOKS[line.method.name]
     if line.method.name == EXACT_NULL and len(line.runs) >= _MOST_MARKERS:
@@ -205,6 +207,7 @@ def _make_table(
             if runs in shown_runs:
                 rows.append(_Row(line, runs, epsilon))
 
+    # A column with a key is in the CSV, a column with a heading is in the text.
     columns = (
         Column("panel", lambda row: row.line.panel),
         Column("method", lambda row: row.line.method.name, "method", width=18, left=True),

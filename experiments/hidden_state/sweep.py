@@ -270,7 +270,7 @@ def _with_gc_r(
     return FigurePlace(panel, Series(label, GcR()), x, model, fields)
 
 
-def _proven() -> tuple[FigurePlace, ...]:
+def _list_proven_places() -> tuple[FigurePlace, ...]:
     """Returns the places of fresh directions and of GC-R, with a panel for each model and periodicity k.
 
     GC-R inserts a gradient along a random coordinate.
@@ -285,7 +285,7 @@ def _proven() -> tuple[FigurePlace, ...]:
     return tuple(places)
 
 
-def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
+def _list_bracket_places(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
     """Returns the places of audits of logistic regression, with a panel for each weight decay.
 
     At each x there is an audit along coordinates and one with fresh directions.
@@ -301,7 +301,9 @@ def _bracket(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, .
     return tuple(places)
 
 
-def _bracket_figures(periodicities: Iterable[int], insertions: Iterable[int]) -> dict[str, Figure]:
+def _make_bracket_figures(
+    periodicities: Iterable[int], insertions: Iterable[int]
+) -> dict[str, Figure]:
     """Returns the figures of logistic regression: over k, and over the number of steps at k = 5.
 
     Args:
@@ -313,12 +315,12 @@ def _bracket_figures(periodicities: Iterable[int], insertions: Iterable[int]) ->
     return {
         "bracket_k": Figure(
             "Logistic regression: what k steps for each insertion hide",
-            _bracket(at_k),
+            _list_bracket_places(at_k),
             _K_AXIS,
         ),
         "bracket_steps": Figure(
             "Logistic regression: what a longer training leaks, k = 5",
-            _bracket(at_steps),
+            _list_bracket_places(at_steps),
             Axis("training steps T", "T"),
         ),
     }
@@ -371,11 +373,11 @@ FIGURES = {
             for model in ("mobilenet_head", "convnet")
         ),
     ),
-    "proven": Figure("What so many training runs prove", _proven()),
+    "proven": Figure("What so many training runs prove", _list_proven_places()),
 }
-_BRACKETS = _bracket_figures(_PERIODICITIES, (25, 50, 100, 250, 500, 1000))
+_BRACKETS = _make_bracket_figures(_PERIODICITIES, (25, 50, 100, 250, 500, 1000))
 BRACKETS = {
-    "smoke": _bracket_figures((1, 5), (1, 2)),
+    "smoke": _make_bracket_figures((1, 5), (1, 2)),
     "laptop": _BRACKETS,
     "paper": _BRACKETS,
 }
@@ -384,7 +386,7 @@ BRACKETS = {
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns every sweep at a scale, by name: the figures of audits, Figure 8, and the landscape.
 
-    The figure `proven` takes a single seed of each place.
+    The figure `proven` takes a single seed of each place, since its lines follow an audit over its runs.
 
     Args:
       scale: One of SCALES.
@@ -425,7 +427,8 @@ def list_audits(size: Size, place: FigurePlace) -> list[Audited]:
       place: The place, with its panel, series, model and fields.
     """
     adversary = place.series.adversary
-    runs, canaries = size.choose_runs(adversary, place.fields.get("periodicity", 1))
+    k = place.fields.get("periodicity", 1)  # 1 is the setting's default
+    runs, canaries = size.choose_runs(adversary, k)
     values = {
         "adversary": adversary.name,
         **dataclasses.asdict(adversary),

@@ -136,7 +136,7 @@ def _draw_epsilons(axis: Axes, panel: str, points: Points) -> None:
     single = []
     if panel == "over n":
         single = [point for point in points if point.audit.canaries == 1]
-        axis.set(ylabel="lower bound on epsilon")
+        axis.set(ylabel="lower bound on epsilon")  # of all panels; this panel is the leftmost
     several = [point for point in points if point not in single]
     for method, look in _LOOKS.items():
         _draw_means(axis, several, method, look)
