@@ -187,8 +187,7 @@ def _make_dealer(load: LoadImages) -> Callable[[Dealing, Sources], Federation]:
         """Loads the images, and deals the training images unevenly to `setting.clients` clients.
 
         A class's images are divided by proportions from a Dirichlet(alpha) law: the smaller `setting.alpha`,
-        the fewer clients get most of a class. The test images are dealt to no client and serve as the
-        federation's test.
+        the fewer clients get most of a class.
         """
         images = load(file=sources.data_file, tfds_dir=sources.tfds_dir)
         dataset = _take_training_images(images)
@@ -276,9 +275,9 @@ def _make_data(
     load: Callable[[Sources], Dataset],
     examples: DataShape,
 ) -> Data:
-    """Returns what tasks know of a data set that is used as a recipe fetches it.
+    """Returns the description, for tasks, of a data set that is used just as it is fetched.
 
-    Such a data set has the recipe's name and checksum, and a user's file may replace it by that name.
+    Its name and checksum are the recipe's. Under that name a user's file may replace it.
 
     Args:
       recipe: the recipe that fetches the data set.
@@ -396,6 +395,7 @@ def _make_image_row(
         data=data,
         make=make,
         classes=10,
+        # The defaults, where a user sets neither.
         learning_rate=0.01,
         batch_size=128,
         clipping=_LAYER_CLIPPING,
@@ -433,6 +433,7 @@ def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
         data=_HOUSING,
         make=_make_lazily(f"dense:{name}", sized=True),
         classes=2,
+        # The defaults, where a user sets neither.
         learning_rate=0.1,
         batch_size=400,
         clipping=("book_keeping", "unfolded", "per_example"),  # all strategies, the fastest first
@@ -469,13 +470,13 @@ _MOBILENET = _FrozenBody("mobilenet", "MOBILENET_V2", "MobileNetV2", 1280, StepS
 _ALEXNET = _FrozenBody("alexnet", "ALEXNET", "AlexNet", 4096, StepSeconds(6e-5, 2.4e-6))
 
 
-def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
+def _make_head_row(body: _FrozenBody, shortens: bool = False) -> ZooModel:
     """Returns the catalogue's row of a last layer that is trained on a frozen body's features of CIFAR-10.
 
     Args:
       body: the frozen body.
-      proven: whether the layer is `dense.softmax_head`, which shortens long features, so that its loss has
-        proven limits on its curvature; else it is `dense.head`, without such limits.
+      shortens: whether the layer shortens long features, so that its loss has proven limits on its curvature
+        (`dense.softmax_head`); else it is a plain dense layer, without such limits (`dense.head`).
     """
 
     def import_body() -> "Body":
@@ -492,21 +493,25 @@ def _make_head_row(body: _FrozenBody, proven: bool = False) -> ZooModel:
         file=CIFAR10.name,
         examples=DataShape(_CIFAR10_SHAPE.number, (body.width,), "f4"),
     )
-    head = "softmax_head" if proven else "head"
+    head = "softmax_head" if shortens else "head"
+    # Book-keeping is the fastest strategy. It applies the layer to a whole batch at once, so that shortening
+    # would mix the examples' norms.
+    clipping = _LAYER_CLIPPING if shortens else ("book_keeping", "per_example")
     row = Task(
         name=f"{body.module}_{head}",
-        label=f"{body.label}'s softmax head" if proven else f"{body.label}'s head",
+        label=f"{body.label}'s softmax head" if shortens else f"{body.label}'s head",
         description=f"last layer on a frozen {body.label}'s features of CIFAR-10",
         data=features,
         make=_make_lazily(f"dense:{head}", sized=True),
         classes=10,
+        # The defaults, where a user sets neither.
         learning_rate=0.01,
         batch_size=128,
-        clipping=_LAYER_CLIPPING if proven else ("book_keeping", "per_example"),
+        clipping=clipping,
         over_parameterised=True,
         step_seconds=body.step_seconds,
         not_convex=_SOFTMAX,
-        curved=_SOFTMAX_CURVATURE if proven else None,
+        curved=_SOFTMAX_CURVATURE if shortens else None,
         smooth=True,
     )
     return _make_central_row(row)
@@ -583,8 +588,8 @@ _ROWS = (
     ),
     _make_head_row(_MOBILENET),
     _make_head_row(_ALEXNET),
-    _make_head_row(_MOBILENET, proven=True),
-    _make_head_row(_ALEXNET, proven=True),
+    _make_head_row(_MOBILENET, shortens=True),
+    _make_head_row(_ALEXNET, shortens=True),
     _make_image_row(
         name="linear",
         label="linear model",

@@ -226,9 +226,13 @@ def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> n
 
 
 def _make_norm(features: int) -> nn.GroupNorm:
-    """Makes a group norm: it normalises the pixels and channels of each of min(32, features) groups.
+    """Makes a group norm, which normalises all pixels of a group of channels together.
 
-    The axes are given because Flax by default takes the first axis to be that of a batch, and there is none.
+    There are 32 groups, or as many as channels if these are fewer. The axes are given because Flax by default
+    takes the first axis to be that of a batch, and there is none.
+
+    Args:
+      features: the number of channels; a multiple of 32 if above 32.
     """
     return nn.GroupNorm(min(32, features), reduction_axes=(-3, -2, -1))
 

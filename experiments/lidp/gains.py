@@ -134,18 +134,21 @@ def compare_canaries(attack: str, by_canaries: Mapping[int, Scores], levels: Lev
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the even numbers of runs at which a curve is computed, up to half of all runs.
+    """Returns the even numbers of runs at which a curve is computed, at most about half of all runs.
 
-    Their logarithms are about evenly spaced. The curve ends at half of all runs, where a bound is still the
-    mean over several random parts. All runs have a single part, whose bound depends on chance.
+    The numbers go up from LEAST_RUNS, with logarithms about evenly spaced. Where half of all runs is less
+    than LEAST_RUNS, about half is the only number, or 2 if that is more.
+
+    A curve's epsilon is the mean over several random parts of all runs. The larger the parts, the more runs
+    they share, and the less their mean evens out chance. So the curve ends at half.
 
     Args:
       runs: The number of all runs.
     """
-    most = max(runs // 2, 2)  # of very few runs, still one run in each world
+    most = max(runs // 2, 2)  # of very few runs, still a single run in each world
     least = min(LEAST_RUNS, most)
     # The numbers are even, since half of the runs with a single canary insert it: half of each number is
-    # rounded, then doubled. The set drops numbers that come twice.
+    # rounded, then doubled. That may make an odd `most` larger by 1. The set drops numbers that come twice.
     halves = np.geomspace(least, most, _CURVE_POINTS) / 2
     return sorted({2 * round(half) for half in halves})
 
@@ -217,13 +220,13 @@ def _list_usable_methods(canaries: int) -> list[str]:
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws a random part of the runs without replacement, as the evidence of an audit.
+    """Draws a random part of the runs, without replacement, from which bounds can be computed.
 
-    Where each run has a single canary, half of the part's runs insert it and half do not.
+    Where each run has a single canary, half of the part's runs insert it and half do not, as in all runs.
 
     Args:
       scores: The scores of all runs.
-      count: The number of runs in the part.
+      count: The number of runs in the part; even where each run has a single canary.
       rng: The generator of the draw.
     """
     has_several_canaries = scores.scores.shape[1] > 1

@@ -100,7 +100,7 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
-    """Makes the table of Figure 4: how much larger epsilon is at orders 2 and 4, and how detections depend.
+    """Makes the table of Figure 4: gains in epsilon at orders 2 and 4, and correlations of detections.
 
     The order of Wilson's intervals is the highest moment mu_j that they use; mu_j is the probability that j
     canaries of a run are all detected. A gain is the mean epsilon at an order less that at order 1. If

@@ -86,7 +86,7 @@ def simulate_cells(
     Args:
       sigmas: The standard deviations of the noise.
       dimension: The dimension d; there are sqrt(d) canaries, rounded down.
-      simulations: The number of simulations of each cell, at least 2.
+      simulations: The number of simulations of each cell, at least 2, since tables show their deviation.
       delta: The delta of every epsilon.
       seed: The seed of all draws.
       progress: A function that is called with 1 after each simulation.
@@ -291,7 +291,8 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
     fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
-    error = 1 - levels.confidence  # one-sided, of the limit of each error rate
+    # Each error rate has a limit on a single side, which holds with the given confidence.
+    error = 1 - levels.confidence
     in_sample = one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR)
     normality = cosine_law.anderson_darling(cosines.observed)
     return Observation(cosines, fitted, equal_variance, in_sample, normality)

@@ -83,6 +83,7 @@ def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] 
     A sweep of several kinds of clients shows densities. A sweep of a single kind shows histograms if it has
     training runs without canaries, else estimates over repetitions.
     """
+    # For the type checker: a federated sweep is this or a `SplitSweep`, which `draw` has ruled out.
     assert isinstance(sweep, RepeatedSweep)
     all_planned = []
     for plan in sweep.plans:

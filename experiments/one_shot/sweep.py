@@ -272,7 +272,13 @@ def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
 
 
 def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
-    """Returns the sweep of Figure 4: canaries in one run, against the same canaries spread over several."""
+    """Returns the sweep of Figure 4: canaries in a single run, against as many spread over several runs.
+
+    Args:
+      name: The sweep's name.
+      plan: The clients and their model, the number of experiments, and the number of runs that share an
+        experiment's canaries.
+    """
     training = plan.training
     several = counted(plan.runs, "run")
     cells = []

@@ -165,9 +165,10 @@ def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
     Our mean may differ from the paper's by three standard errors of a mean over `simulations` simulations,
-    plus the rounding of the printed mean (0.05 from 10 on, else 0.005). Our deviation may differ by 30%.
+    plus the rounding of the printed mean. Our deviation may differ by 30% of the paper's.
     """
     epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
+    # The paper prints means with a single decimal from 10 on, else with two: half a unit of the last.
     rounding = 0.05 if printed.mean >= 10 else 0.005
     allowed = _ALLOWED_ERRORS * printed.deviation / np.sqrt(simulations) + rounding
     mean_agrees = abs(epsilons.mean() - printed.mean) <= allowed
@@ -399,7 +400,7 @@ def _make_runs_table(
     heads: Sequence[str],
     lines: Sequence[_Line],
 ) -> OwnTable:
-    """Makes the table of one kind of clients, and its CSV.
+    """Makes the table, and the CSV, of the training runs of a single kind of clients.
 
     Args:
       name: The sweep's name.
@@ -414,7 +415,7 @@ def _make_runs_table(
     observed, unobserved, _ = planned.runs[0].all_iterates.cosines
     canaries = f"{len(observed):,} + {len(unobserved):,} canaries"
     rounds = f"{setting.rounds:,} x {setting.cohort} clients"
-    about = f"{canaries}, {rounds}, delta {delta:.3g}"
+    conditions = f"{canaries}, {rounds}, delta {delta:.3g}"
     # The observations' headings begin after the 16 characters of the columns noise and upper bound.
     headings = f"{'':<16}{'all iterates':>24}{'final model':>24}{last_heading}"
     columns = []
@@ -425,7 +426,7 @@ def _make_runs_table(
         columns,
         lines,
         section=lambda line: line.section,
-        before=(f"{name}: {planned.plan.label}", about, headings),
+        before=(f"{name}: {planned.plan.label}", conditions, headings),
         after=(_RULE, _ESTIMATES_NOTE),
         gap="",
         rule=80,

@@ -63,7 +63,8 @@ def looks() -> dict[str, MarkLook]:
             marks.append((name, method.mark))
     marks.sort(key=lambda pair: pair[1].place)
 
-    # Marks of a place stand side by side around its middle.
+    # Marks of a place stand side by side around its middle. Many marks stand closer than _MARK_DISTANCE, so
+    # that they stay within the place.
     middle = (len(marks) - 1) / 2
     distance = min(_MARK_DISTANCE, _MARKS_WIDTH / len(marks))
     by_method = {}
@@ -173,9 +174,9 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
     """Draws privacy profiles, delta over epsilon, of the first four points (hidden-state paper, Figure 11).
 
     A profile is that of Gaussian DP with parameter mu. Each point has a profile at the mean of its lower
-    bounds on mu (`if_gaussian`), and at the predicted mu, if there is a prediction. A further profile is at
-    the accountant's mu, the upper bound: the largest of all points. Four points are drawn, since there are
-    four colors; further points are left out.
+    bounds on mu (`if_gaussian`), and at the predicted mu, if there is a prediction. A single further profile
+    is at the accountant's upper bound on mu, the largest of the bounds of all points. Four points are drawn,
+    since there are four colors; further points are left out.
 
     Args:
       title: The figure's title.
@@ -308,7 +309,7 @@ def _draw_point(axis: Axes, place: Place, delta: float) -> None:
         mean, low, high = point.spread(method)
         errors = None
         if several_seeds:
-            # Not below 0, to which rounding of the mean could bring the difference.
+            # Rounding of the mean could make these just negative, which matplotlib refuses for error bars.
             below = max(mean - low, 0.0)
             above = max(high - mean, 0.0)
             errors = [[below], [above]]
@@ -394,6 +395,7 @@ def _mark_key(points: Sequence[Point]) -> dict[str, Any]:
     key: dict[str, Any] = {}
     drawn = _with_conclusions(points)
     for method, (_, look) in looks().items():
+        # A method whose epsilon is NaN or infinite at all points has no mark to explain.
         if any(np.isfinite(point.epsilons(method)).any() for point in drawn):
             marker = dict(look)
             del marker["elinewidth"]  # an argument of error bars alone

@@ -66,8 +66,11 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
     The interval is the distance, plus or minus its standard error times a quantile of Student's t. The
     canaries of a run need not be independent: the standard error is the jackknife's, which leaves out whole
-    runs, each in turn. Where there are two sets of runs, with and without canaries, it does so in each, and
-    Student's t has the degrees of freedom of the smaller set, its number of runs minus 1.
+    runs, each in turn. Student's t has R - 1 degrees of freedom, for R runs.
+
+    Runs are a single set if each has canaries in and canaries out, else two sets: with all canaries in, and
+    with all out. The jackknife then leaves out runs of each set, and R is the smaller set's: this is the
+    cautious choice, since fewer degrees of freedom make the interval wider.
 
     Where a set has fewer than two runs, or the distance is undefined, the interval is [0, inf).
 
