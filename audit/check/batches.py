@@ -692,7 +692,8 @@ def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
     last = usual
     if sample.assumed == SHUFFLED:
-        last = sample.examples % max(usual, 1)  # the usual size rounds to 0 where the rate is tiny
+        # The usual size rounds to 0 where the rate is tiny. Where it divides the examples, none are left.
+        last = sample.examples % max(usual, 1) or usual
     are_exact = bool(np.all((sizes == usual) | (sizes == last)))
     are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
     may_vary = sample.assumed == BALLS_IN_BINS

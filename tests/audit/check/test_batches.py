@@ -409,3 +409,12 @@ def test_a_loader_of_tensorflow_is_read():
             yield tensorflow.where(numbers < 0.05)
 
     assert audit.check_batches(draw_poisson, 600, 0.05).passed
+
+
+def test_an_empty_batch_is_no_last_batch_of_shuffled_ones():
+    def draw(seed):
+        return [*draw_shuffled(seed), np.zeros(0, int)]
+
+    assert SIZE % round(SIZE * RATE) == 0
+    report = audit.check_batches(draw, SIZE, RATE, assumed="shuffled")
+    assert not report.passed
