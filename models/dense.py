@@ -125,7 +125,7 @@ class TwoLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) of features (n,), of which those longer than 1 are first shortened to 1."""
+        """Returns the logit (1,) of a feature vector (n,), which is first shortened to norm 1 if longer."""
         x = limit_norm(x, 1.0)
         hidden = nn.tanh(nn.Dense(self.width, use_bias=False)(x))
         # The second layer is fixed: weights 1 / sqrt(width) for the first half of the units, and

@@ -65,7 +65,8 @@ class Convolution(nn.Module):
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Returns the gradient of a loss at the images x, from its gradient at kernel.T @ unfold(x).
 
-        A CPU computes it in another way than other devices, with the same result up to rounding.
+        CPUs compute it in another way than other devices, with the same result up to rounding. Their way
+        makes smaller arrays, but on a TPU it would move more bytes.
 
         Args:
           kernel: (K, O), the kernel as a matrix.
@@ -83,16 +84,19 @@ class Convolution(nn.Module):
     def _fold_patches(self, kernel: Array, gradient: Array, x: Array) -> Array:
         """Computes `fold` by way of the gradients at all patches.
 
-        The transpose of `unfold` adds up, for each pixel, the gradients at all patches that hold it. This is
-        for devices other than CPUs: with `_fold_columns` the ConvNet's program for a TPU v5e would move eight
-        times the bytes.
+        The gradient at a pixel is the sum of those at its copies in all patches that hold it. The transpose
+        of `unfold` adds them up.
+
+        This is for devices other than CPUs. With `_fold_columns` instead, the program that trains the
+        ConvNet would move eight times the bytes on a TPU v5e.
 
         Args:
           kernel: (K, O), the kernel as a matrix.
           gradient: (..., O, L), the gradient of the loss at kernel.T @ unfold(x).
           x: (..., C, H, W), the images.
         """
-        # The kernel is repeated for each image, so that each has a product of its own in a batch.
+        # The kernel is repeated for each image: a product in batches. With a single kernel for all, JAX would
+        # compute (K, ..., L) and then transpose it.
         kernels = jnp.broadcast_to(kernel, (*x.shape[:-3], *kernel.shape))
         patch_gradients = kernels @ gradient  # (..., K, L)
         _, transpose_unfold = jax.vjp(self.unfold, x)
@@ -256,6 +260,7 @@ def _cut_windows_backward(side: int, _: None, gradient: Array) -> tuple[Array]:
     by_window = gradient.reshape(side, side, -1, *gradient.shape[1:])
     by_column = _overlap_add(by_window)  # rows are added: (side, C, H, columns, B)
     at_pixels = _overlap_add(by_column)  # columns are added: (C, H, W, B)
+    # Stored, as the backward pass of a `PooledConvolution` below this layer uses it more than once.
     return (_materialise(at_pixels),)
 
 
@@ -351,8 +356,8 @@ def max_pool(x: Array) -> Array:
     """Computes maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
     The gradient at a maximum goes to a single pixel: of equal pixels to the left, then to the upper.
-    `_max_pool_backward` computes it by comparing pixels; that of flax.linen.max_pool is scattered, which is
-    slower.
+    `_max_pool_backward` computes it by comparing pixels. This is faster than the gradient of
+    flax.linen.max_pool, which XLA computes by scattering.
     """
     maxima: Array = jax.lax.platform_dependent(x, cpu=_pool_in_halves, default=_pool)
     return maxima
@@ -425,6 +430,8 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
     lower = squares[..., 1:, :, :]
     choose_upper = upper >= lower  # in each column: (..., H / 2, 1, W / 2, 2)
     is_first = jnp.arange(2) == 0  # of a square's two columns the left, of its two rows the upper
+    # A pixel is in the chosen column if it is a left pixel and the left is chosen, or if neither holds;
+    # likewise for rows.
     in_chosen_column = is_first == choose_left
     in_chosen_row = is_first[:, None, None] == choose_upper
     is_chosen = in_chosen_column & in_chosen_row

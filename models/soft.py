@@ -66,7 +66,10 @@ def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
     """
 
     def loss(theta: Array, mixtures: Array) -> Array:
-        """Returns the mean cross entropy of predicting each of mixtures (T + 1, V) from those before it."""
+        """Returns the mean cross entropy of predicting each mixture but the first from those before it.
+
+        The mixtures are (T + 1, V), so there are T predictions.
+        """
         logits = _compute_logits_of_mixtures(model, theta, mixtures[:-1])
         following = mixtures[1:]  # (T, V), the mixtures to predict
         log_likelihoods = jnp.sum(following * jax.nn.log_softmax(logits), axis=-1)

@@ -106,13 +106,14 @@ def one_each(dataset: Dataset) -> Clients:
 def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Clients:
     """Deals a classification data set to clients at random, with unequal shares of each class.
 
-    For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution (Hsu,
-    Qi and Brown, 2019), and the class's examples are shuffled and divided accordingly. As alpha grows, all
-    clients get nearly equally many examples of each class; as it falls, a class goes to few clients.
+    For each class, the shares of the M clients are drawn from a symmetric Dirichlet(alpha) distribution
+    (Yurochkin et al., 2019), and the class's examples are shuffled and divided accordingly. As alpha grows,
+    all clients get nearly equally many examples of each class; as it falls, a class goes to few clients. If a
+    client gets no example at all, the whole deal is drawn again.
 
-    The clients' numbers of examples differ too. Their mean is N / M. Where the classes are of equal size,
-    their standard deviation is about (N / M) sqrt((M - 1) / (classes (1 + M alpha))). Where a client gets no
-    example, all shares are drawn again.
+    The clients' numbers of examples differ too. Their mean is N / M. With K classes of equal size, their
+    standard deviation is about (N / M) sqrt((M - 1) / (K (1 + M alpha))), from the variance of a Dirichlet
+    share, as long as few deals are drawn again.
 
     Args:
       dataset: a data set of N examples, with whole numbers as labels.

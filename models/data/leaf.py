@@ -73,6 +73,7 @@ def load_celeba(folder: str | None, split: str, clients: int = 0) -> Clients:
 
     def parse(names: list[Any], labels: list[Any]) -> Examples:
         """Reads a celebrity's images, by the names of their files, and parses their labels."""
+        # `folder` is not None here: `_load` has refused that before it parses anything.
         faces = [_read_face(str(folder), str(name)) for name in names]
         return np.stack(faces), _parse_labels(labels)
 
@@ -167,7 +168,8 @@ def _load(dataset: _LeafDataset, folder: str | None, split: str, clients: int) -
         f"`leaf`: name the folder data/{name}/data, with train/*.json and test/*.json; {origin}"
     )
     require(folder, message)
-    files = sorted(Path(str(folder)).expanduser().joinpath(split).glob("*.json"))
+    split_folder = Path(str(folder)).expanduser() / split  # `str` tells the type checker: not None
+    files = sorted(split_folder.glob("*.json"))
     require(files, f"`leaf={folder}` holds no {split}/*.json of {name}; {origin}")
 
     parts: dict[str, Examples] = {}

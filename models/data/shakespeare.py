@@ -52,12 +52,12 @@ def load_shakespeare(
     The last is filled up with PADDING.
 
     Args:
-      file: the path of the complete works as text, .txt or .txt.gz, in the layout of the package's file; or
-        the path of the cache's .npz.
+      file: the path of the complete works as text, .txt or .txt.gz, laid out as in the package that is
+        fetched by default; or the path of the .npz in which the cache stores them.
       tfds_dir: must be None: TFDS has these plays without their speakers.
       cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
       least_characters: the least number of characters of a role's text; roles with shorter texts are left
-        out.
+        out. The default is two sequences' worth.
 
     Returns:
       Clients with features (N, 80) uint8 and labels (N, 80) int32. Fetching prints the text's licence on
@@ -71,7 +71,7 @@ def load_shakespeare(
     )
     loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
     names = loaded.arrays["names"].tolist()
-    # All roles' texts are stored end to end; they are split where each ends but the last.
+    # All roles' texts are stored end to end. A cut is made at the end of each text except the last.
     ends = np.cumsum(loaded.arrays["counts"])
     texts = np.split(loaded.arrays["text"], ends[:-1])
     parts = {}
@@ -165,10 +165,10 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     """
     if _count_matches(_CAPITALS, lines) > _count_matches(_NAME, lines):
         name_pattern = _CAPITALS
-        name_indent = 0
+        deepest_name = 0  # the largest indent of a name, in spaces
     else:
         name_pattern = _NAME
-        name_indent = 2
+        deepest_name = 2
 
     speaker = ""
     speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
@@ -177,15 +177,16 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
             continue
         indent = len(line) - len(line.lstrip())
         name = name_pattern.match(line)
-        ends_speech = name is not None or indent <= name_indent
+        # A line that is indented no further than names ends a speech even without a name, as a heading does.
+        ends_speech = name is not None or indent <= deepest_name
         if ends_speech and speech:
             yield speaker, "\n".join(speech)
             speech = []
         if name is not None:
-            speaker = name["name"].upper()
-            speech = [_strip_directions(line[name.end() :])]
-        # Verse is indented by at most four spaces more than a name.
-        elif speech and indent <= name_indent + 4 and not _DIRECTION.match(line):
+            speaker = name["name"].upper()  # a play may print a name as Anne and as ANNE
+            speech = [_strip_directions(line[name.end() :])]  # the rest of the name's line
+        # A line within a speech. Verse is indented by at most four spaces more than a name.
+        elif speech and indent <= deepest_name + 4 and not _DIRECTION.match(line):
             speech.append(_strip_directions(line))
     if speech:
         yield speaker, "\n".join(speech)

@@ -210,7 +210,8 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
             _print_warning(f"{recipe.name}: took {source}, as these failed: {', '.join(failures)}")
         return loaded
 
-    # An absent TFDS folder is no source, so it is not in the list yet; the user may want to prepare it.
+    # Where TFDS could have the data set but no folder is prepared, it was not tried. The message says so all
+    # the same, in the first place: the user may want to prepare it.
     if recipe.read_prepared is not None and not is_prepared:
         failures.insert(0, f"TFDS (none prepared in {tfds_folder})")
     tried = ", ".join(failures)
@@ -244,7 +245,8 @@ def _require_same(what: str, checksum: str, expected: str) -> None:
 def _errors_in_one_line() -> Iterator[None]:
     """Turns any exception inside the `with` block into an InputError of a single line.
 
-    The line has the exception's type and the first 200 characters of its first line.
+    The line has the exception's type and the first 200 characters of the first line of its message. An
+    InputError passes unchanged.
     """
     try:
         yield
@@ -262,7 +264,8 @@ def _read_file(recipe: Recipe, path: str) -> Arrays:
     """Reads a file or a folder that the caller names.
 
     Args:
-      recipe: the data set, with a reader for each ending of a file's name.
+      recipe: the data set, with a reader for each ending of a file's name; the ending "" stands for names
+        without a dot.
       path: the path of the file or folder.
 
     Raises:
@@ -365,7 +368,7 @@ def _run_client(package: Package, folder: str) -> None:
         raise InputError(f"no {command[0]} on the PATH") from None
     except subprocess.TimeoutExpired:
         raise InputError(f"no answer in {TIMEOUT_S} s") from None
-    # The message for the case that it failed.
+    # What the error says, should the client have failed; after a success it goes unused.
     message = _find_reason(process.stderr) or f"exit status {process.returncode}"
     if package.hint:
         message = f"{message}; {package.hint}"
@@ -431,7 +434,7 @@ def _write_cache(path: Path, loaded: LoadedArrays) -> None:
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     provenance = {"source": np.array(loaded.source), "checksum": np.array(loaded.checksum)}
     try:
-        # Folders that are made here are the user's alone.
+        # If the folder is made here, it is the user's alone; `mode` does not hold for its parents.
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             with open(beside, "xb") as handle:

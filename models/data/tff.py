@@ -101,8 +101,8 @@ def load_stackoverflow(
 
     Args:
       file: the path of stackoverflow.sqlite, unpacked, with stackoverflow.word_count beside it.
-      clients: the largest number of users to read, in the order of their names; None for all, which takes
-        memory for up to 44 million sentences.
+      clients: the largest number of users to read, in the order of their names; None for all. All users
+        need memory for up to 44 million sentences, at the default of `sentences`.
       sentences: the largest number of sentences to read of each user.
 
     Returns:
@@ -261,6 +261,8 @@ def parse_example(message: bytes) -> dict[str, Sequence[Any]]:
         raise ValueError("an example is torn") from None
     values = {}
     for name, feature in features.items():
+        # The list of values is stored under its type: bytes_list, float_list or int64_list. A feature that
+        # has no list has no kind, which gives None.
         kind = feature.WhichOneof("kind")
         values[name] = getattr(feature, kind).value if kind else ()
     return values

@@ -88,6 +88,7 @@ def frozen_features(
 
     # The file's name depends on all that decides the features, so that none are read for another network.
     key = _digest(body.name, loaded.checksum, images.checksum, str(size))
+    # Of the key, 16 hex digits suffice to tell a user's files apart.
     path = cache_folder(cache_dir) / f"{body.name}-{size}-{key[:16]}.npz"
     source = f"{body.name} features at {size} x {size} (weights: {loaded.source}; images: {images.source})"
     shape = (len(images.train_images), body.n_features)
@@ -98,6 +99,7 @@ def frozen_features(
         return _verify(shape, {"features": features}, source)
 
     features = load_through_cache(path, partial(_verify, shape), compute)
+    # The labels are covered too: the images' checksum, which is in the key, includes them.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.train_labels, source, checksum)
 
