@@ -666,7 +666,7 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)  # minutes
 def proof_figure(how: How, proofs: Proofs) -> Figure:
     """Draws the proven epsilon over minutes: a line for each method, or a mark for a single run."""
     with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(7, 4.6))
+        figure, axis = plt.subplots(figsize=(7, 5.4))
         for curve in proofs.curves:
             _draw_curve(axis, curve)
         axis.axhline(how.upper_bound(), color=UPPER, ls=":", label="upper bound (accounting)")
@@ -698,7 +698,7 @@ def _draw_refutations(axis: Axes, refutations: Sequence[Refutation]) -> None:
         if refutation.reading is not None:
             minutes = refutation.reading.seconds / 60
             shares.setdefault(minutes, []).append(f"{refutation.noise_share:g}")
-    label = "fresh directions refute a claim: this share of its noise"
+    label = "refuted by fresh directions: noise is this share of the claimed"
     for minutes, texts in shares.items():
         axis.axvline(minutes, color=FREE, ls=(0, (1, 2)), lw=1, zorder=0, label=label)
         label = ""  # in the legend only once
