@@ -98,7 +98,9 @@ def inserted(seed: int, run: int, count: int, dimension: int, norm: float) -> Ar
 def cosines(
     displacement: ArrayLike, seed: int, run: int, count: int, leave_one_out: bool = False
 ) -> Array:
-    """Returns each of a run's directions' cosine (count,) with the displacement, larger if it was inserted.
+    """Returns the cosines (count,) of a run's directions with the model's displacement.
+
+    An inserted direction has a larger cosine than it would have otherwise.
 
     Memory is count times 64 kB; leave-one-out takes a few matrices (count, count) more.
 

@@ -197,8 +197,8 @@ def _is_noise_redrawn(movements: Mapping[str, Movement], noise_multiplier: float
     Some steps draw other noise for a batch of another size, though the seed is the same. The noise is then
     the same for every batch with one added example. So the movements lie far from zero, but near each other:
     they share the difference of both draws, a vector with normal entries of variance 2 sigma^2. This shows
-    only with at least four parameters, as fewer entries tell little of their variance, and not too little
-    noise.
+    only with at least four parameters, as fewer entries tell little of their variance. With little noise it
+    does not show, as the movements are then not longer than those of a correct step.
 
     Args:
       movements: the movements of added examples, by name, in units of eta C / B.

@@ -97,8 +97,9 @@ class DrawnNoise(NamedTuple):
     def compute_deviation(self, batch: str = "") -> Any:
         """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
 
-        It is the root of the layers' mean variance, weighted by their degrees of freedom. NaN where there is
-        no noise at the batch, or no layer in which it can be seen.
+        It is the root of the layers' mean variance, weighted by their degrees of freedom. NaN where the step
+        refused the batch, where the batch was not tried, or where noise can be seen in no layer. Other
+        results are NumPy numbers, so that dividing by a deviation of 0 raises no error.
 
         Args:
           batch: a name in `others`; empty for the batch as given.
@@ -106,9 +107,10 @@ class DrawnNoise(NamedTuple):
         noise: StepNoise | str = self.given
         if batch:
             noise = self.others.get(batch, "")
-        if isinstance(noise, str):
+        if isinstance(noise, str):  # the error of a step that refused the batch, or no such batch
             return np.nan
-        # Layers without freedom at the batch as given are not trained, or have no visible noise.
+        # Layers without freedom at the batch as given are not trained, or have no visible noise. They are
+        # left out at other batches too, so that deviations at all batches are of the same layers.
         freedom = np.where(self.given.freedom > 0, noise.freedom, 0)
         return np.sqrt(np.sum(freedom * noise.deviations**2) / np.sum(freedom))
 
@@ -298,8 +300,8 @@ def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64
       stream: 0 for the batch as given, 1 for all others.
       count: the number of seeds.
     """
-    # The seeds follow from the stated numbers and the parameters, but not from the name of a class in this
-    # code, which is replaced by a fixed word.
+    # The seeds follow from the stated numbers and the parameters. In the text a fixed word takes the place of
+    # the class's name, so that the seeds, and with them all reports, stay the same if the class is renamed.
     text = repr(probe.settings).replace("StepSettings", "Stated")
     step_seed = zlib.crc32(text.encode() + probe.start.tobytes())
     pairs = -(-count // 2)  # rounded up

@@ -221,7 +221,8 @@ def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
     given = drawn.given
     result = []
     is_partial = (given.silent > 0) & (given.silent < drawn.layer_sizes)
-    # Trained layers alone, with parameters whose rounding does not hide the noise.
+    # A layer that is not trained may look partial too: parameters whose rounding is too coarse to show noise
+    # do not count as silent. It has no degrees of freedom, nor has a layer whose noise is all hidden.
     is_judged = given.freedom > 0
     for i in np.flatnonzero(is_partial & is_judged):
         name = drawn.layer_names[i]

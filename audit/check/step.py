@@ -607,7 +607,9 @@ def _check_sensitivity(
     """Checks that no example moves the step by more than C, and that clipping is what stops them.
 
     Movements are in units of eta C / B, so that a norm of 1 is called C. The plateau of a trial is the norm
-    at which the largest movements stop together, C in a correct step; it is 0 if they do not.
+    at which the largest movements stop together, C in a correct step; it is 0 if they do not. Two further
+    bugs that movements show are reported here: examples that stop at a fraction of C, and noise that changes
+    with the batch's size.
 
     Args:
       probe: the step.
@@ -627,7 +629,9 @@ def _check_sensitivity(
         seeds = _choose_seeds(probe, tolerance, _COARSE, 4 * seconds)
         if len(seeds) > 1:
             tried = movements.refine_movements(probe, tried, seeds)
-            plateau = 0.0  # a plateau takes four examples; fewer are measured again
+            # A plateau takes four examples, and only the largest three are left. Without a plateau no lost
+            # signal is reported below, and whether clipping is reached is judged by size alone.
+            plateau = 0.0
 
     # The example to report is the worst violation; without violations, the largest movement.
     violations = causes.find_violations(tried)
@@ -635,9 +639,8 @@ def _check_sensitivity(
     example = max(candidates, key=lambda name: candidates[name].norm)
     largest = candidates[example]
     figures = {
-        "movements": _collect_norms(
-            trial.tried.list_all()
-        ),  # of all examples, not only those refined
+        # Of all examples, not only those measured again.
+        "movements": _collect_norms(trial.tried.list_all()),
         "tolerance": largest.tolerance,
     }
     places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
@@ -660,6 +663,9 @@ def _check_sensitivity(
     lost = causes.find_lost_signal(probe, tried, plateau)
     if lost and not bugs:
         bugs.append(lost)
+    # All added examples may share a movement that looks like a second draw of the noise. Where the seed also
+    # changes what an example does, as with dropout, the cause may be other dropout masks in a larger batch.
+    # So the noise is blamed only where it does not.
     if tried.redraws_noise and not trial.depends_on_seed:
         bugs.append(findings.MOVING_NOISE)
     if bugs:

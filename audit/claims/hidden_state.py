@@ -212,8 +212,9 @@ def bound_periods(
 ) -> HiddenStateBound:
     """Returns the bound on the last model of DP-SGD with the canary in one step of every k.
 
-    It is `hidden_state_bound` of insertions * k steps. If there are insertions but no noise, it is infinite.
-    It also holds where each insertion happens only with a probability, but is no lower for that.
+    It is `hidden_state_bound` of insertions * k steps. It also holds where each insertion happens only with a
+    probability, but is no lower for that. If there are insertions but no noise, it is infinite; `attained_by`
+    then has the Lipschitz constants themselves.
 
     Args:
       composition: The noise multiplier, and the number of insertions; its sampling rate is not used.
@@ -238,7 +239,11 @@ def bound_periods(
     eta = spread_over_steps("step_sizes", step_sizes, steps)
     shifts = np.where(np.arange(steps) % k == insert - 1, eta, 0.0)
     if math.isinf(composed_mu):  # insertions without noise
-        # Without noise nothing is hidden. The payments are those of composition: each shift in full.
+        # Without noise nothing is hidden. A payment is the part of the distance between both worlds that a
+        # step's noise has to hide. As in composition, each step pays for its own shift in full.
+        #
+        # Linear maps whose slopes are the Lipschitz constants pass all distances on, and so leak everything
+        # (unless a constant after the last insertion is 0).
         constants = spread_over_steps("lipschitz", periods.lipschitz, steps)
         return HiddenStateBound(mu=math.inf, epsilon=math.inf, paid=shifts, attained_by=constants)
     return hidden_state_bound(shifts, periods.lipschitz, eta * sigma, delta)

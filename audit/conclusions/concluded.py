@@ -360,10 +360,15 @@ def _read_design(scores: Scores) -> Evidence:
 
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
     cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
+
+    Raises InputError for a single run with all canaries in whose scores are no cosines: nothing says what
+    they would be without the canaries.
     """
     runs, canaries = scores.scores.shape
     if runs > 1 or canaries == 1:
         return scores.design()
+    # By `all_in`, which only cosines have. A fair coin for each of the 40 canaries or more that a single run
+    # must have practically never puts all of them in.
     if scores.presence.all():
         return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
     coins = scores.design()

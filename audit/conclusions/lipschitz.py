@@ -445,7 +445,11 @@ def _constant_of_any_data(setting: Setting, convex: Convex) -> float:
 
 
 def _constant(setting: Setting, smoothness: ArrayLike) -> NDArray[np.float64]:
-    """Returns the Lipschitz constant of one gradient step: max(|1 - eta lambda|, |1 - eta (lambda + beta)|).
+    """Returns the Lipschitz constant of a gradient step on a convex loss.
+
+    It is max(|1 - eta lambda|, |1 - eta (lambda + beta)|). The curvature of a convex loss lies between 0 and
+    its smoothness beta. A step multiplies a direction of curvature h by 1 - eta (lambda + h), which is
+    farthest from 0 at one of both ends.
 
     Args:
       setting: the setting, whose mechanism has the learning rate eta and the weight decay lambda.

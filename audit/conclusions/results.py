@@ -429,14 +429,15 @@ def require_declared(store: Store, schedule: Sequence[int]) -> None:
 
 
 def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Records in a store that declared looks are taken; to be called before anyone sees their results.
+    """Records in a store how many of the declared looks are taken. Call it before their results are seen.
 
     A look is a conclusion from the runs so far. The numbers of runs at which to look are fixed before the
     first look.
 
     Args:
       store: the store whose scores are looked at.
-      schedule: the declared numbers of runs.
+      schedule: the declared numbers of runs. That they are those of earlier looks is not checked here: call
+        `require_declared` before training.
       taken: how many of these looks are taken by now.
 
     Returns:

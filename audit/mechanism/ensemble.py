@@ -239,7 +239,18 @@ def compile_segment(
         presence: Array,
         keys: RunKeys,
     ) -> base.State:
-        """Trains a single run through a segment; presence is (K,)."""
+        """Returns the state of a single run after a segment of its steps.
+
+        Args:
+          hyper: the hyperparameters.
+          state: the run's state before the segment.
+          data: the training data.
+          schedule: the segment's part of the schedule.
+          adversary_state: the adversary's state, the same for all runs.
+          presence: (K,), which of the run's canaries are in.
+          keys: the run's keys: that of its noise, and that of its own canaries, if each run draws some.
+        """
+        # The adversary's functions get its state in this run, so that they craft the run's canaries.
         canaries = insertion.bind(adversary_state, presence, keys.own)
         return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
 

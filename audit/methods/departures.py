@@ -67,10 +67,13 @@ def summarise_scores(runs: list[Array], in_order: bool) -> ScoreSummary:
     run, or a single run.
 
     Args:
-      runs: An array (K,) for each run, the scores of its canaries that are in.
+      runs: An array (K,) for each run, the scores of its canaries that are in, at least one. K may differ
+        between runs.
       in_order: Whether the runs are in the order in which they were begun.
     """
     means = np.array([run.mean() for run in runs])
+    # Simulations draw the same number of canaries in every run: the mean number, as a whole number. It is at
+    # least 1, since every run has a canary.
     canaries = max(1, round(float(np.mean([len(run) for run in runs]))))
     deviations = np.concatenate([run - mean for run, mean in zip(runs, means, strict=True)])
     # The degrees of freedom of the spread within runs: a mean is fitted to each run.

@@ -150,7 +150,7 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
 
     A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon, delta)
     allows. Capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest that is refuted.
-    Only canaries that are in are bet on; runs without any are skipped.
+    Only canaries that are in are bet on; runs without any are skipped, but some run must have one.
 
     Where rows are in the order in which runs were begun, the bound holds after each run, and the last is
     returned. Otherwise only the capital after all runs decides, so that no order of rows changes anything.
@@ -169,8 +169,9 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
     log_rates = compute_log_rates(design, levels)
     shares = np.stack([_compute_shares(run, levels) for run in runs])
-    # A part of the capital may go on a special bet on the first run, beside the bets on every run. Of several
-    # runs the order has to say which was first.
+    # Beside the bets on every run, a part of the capital may be staked entirely on the first run, again on
+    # many cosines above thresholds. If it has enough canaries, half of them may choose a threshold for the
+    # other half. Of several runs the order has to say which was first.
     if design.in_order or len(runs) == 1:
         first = _make_first_bet(runs[0], design, delta)
     else:
@@ -185,8 +186,10 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         path = np.zeros(0)
         epsilon = _bound_after_all(growth, len(runs), target)
 
-    # The reported threshold is that chosen by half of the only run's canaries, or else that with most of the
-    # capital at the end. Components of the capital that bet on thresholds come before all others.
+    # The reported threshold, as a cosine. Of a single run it is the threshold that half of its canaries chose
+    # in the bet above. `first.level` is None where they chose none. Then, and for several runs, it is the
+    # threshold with most of the capital at the end. Bets on thresholds are the first components of the
+    # capital, and bets on ramps, which have no single threshold, come last.
     level = first.level
     if len(runs) > 1 or level is None:
         components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]

@@ -133,9 +133,9 @@ def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns a lower bound on mu, the parameter of a Gaussian trade-off curve, and the epsilon of that mu.
 
-    The betting test bounds mu, for any number of runs. The epsilon is that of a Gaussian curve with this mu.
-    It is a lower bound only if the error rates, averaged over canaries and runs, have a Gaussian trade-off
-    curve.
+    The betting test bounds mu, for any number of runs: whatever the curve, no guarantee of mu-GDP holds with
+    a smaller mu. The epsilon is that of a Gaussian curve with this mu. It is a lower bound only if the
+    trade-off curve is Gaussian: that of the error rates, averaged over canaries and runs, at all thresholds.
 
     Args:
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.

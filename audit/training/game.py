@@ -504,6 +504,7 @@ class _ChunkPlayer:
             return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
         done, resumed = checkpoints.resume(name, states, fits)
+        # A checkpoint is read into memory: its runs are spread over the devices again.
         return done, self._placement.by_run(resumed)
 
 

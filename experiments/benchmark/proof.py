@@ -624,7 +624,12 @@ def _find_gemm_rate(proofs: Proofs) -> float:
 
 
 def as_json(how: How, proofs: Proofs) -> str:
-    """Returns a JSON object: the user's choices, curves, engines, and the parts of fresh directions' time."""
+    """Returns all results as the text of a JSON object.
+
+    It holds the user's choices of model, seed, delta and confidence, and the accountant's upper bound on
+    epsilon. The results are the methods' curves, the engines' speeds, when fresh directions refute claims of
+    more noise, and the parts of the time that the audit by fresh directions took.
+    """
     content: dict[str, Any] = {
         "model": how.model,
         "seed": how.seed,

@@ -400,17 +400,21 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
 
 
 def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
-    """Returns M(s + i t) / M(s) at times t (T,), M the moment generating function of a cohort's sum.
+    """Returns M(s + i t) at times t (T,), over the M(s) of `_compute_log_mass`, for a cohort's sum.
 
-    With Poisson sampling clients join independently, so that it is a product over clients. For a cohort of
-    fixed size it is the part of that product from exactly `size` clients. This is a Fourier coefficient: each
-    client who joins turns the product by an angle, and an average over angles picks out the turns of `size`
-    clients. M(s) is that of `_compute_log_mass`, which leaves out the probability that `size` clients join.
+    M is the moment generating function of the sum, without noise. With Poisson sampling clients join
+    independently, so that M(s + i t) / M(s) is a product over clients, and 1 at t = 0.
+
+    For a cohort of fixed size the result is the part of that product from exactly `size` clients. It is a
+    Fourier coefficient: each client who joins turns the product by an angle, and an average over angles picks
+    out the turns of `size` clients. At t = 0 it is the probability that `size` independent clients join, a
+    factor that `_compute_log_mass` leaves out of M(s).
 
     Args:
-      round_: The round's clients, cohort and noise.
+      round_: The round's clients, cohort and noise. A cohort of fixed size has fewer than all clients.
       times: (T,) the times t.
-      joins: (M,) the clients' probabilities of joining, when they join independently under the tilt s.
+      joins: (M,) the clients' probabilities of joining, when they join independently under the tilt s. For a
+        cohort of fixed size they add up to `size` (`_find_log_odds`).
     """
     if round_.cohort.poisson:
         no_angle = np.zeros(1)  # any number of clients may join
@@ -423,8 +427,9 @@ def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     # variances. Where all variances are 0, 1e-300 avoids a division by 0.
     centre = float(variances @ round_.dots) / max(spread**2, 1e-300)
 
-    # A discrete transform adds up the coefficients of numbers of clients that are a period apart. With nine
-    # deviations on either side of the mean, and 8 more for few clients, all but one of them are negligible.
+    # A discrete transform adds up the coefficients of numbers of clients that are a period apart: `size`,
+    # `size` + period, and so on. The mean number is `size`. So with nine deviations on either side of it, and
+    # 8 more for few clients, all but the coefficient of `size` are negligible.
     period = int(np.ceil(2 * _DEVIATIONS * spread + 8))
     turns = np.arange(-(period // 2), period - period // 2)
     # Beyond the largest angle a Gaussian product is below exp(-_CUT); 30% more, since the product is not

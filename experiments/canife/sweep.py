@@ -102,10 +102,11 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction. So the
     # canary is the best sample of the design, rather than the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c is over rounds, and measures rounds twice as often, for more points. Its curves are sizes of
-    # the cohort. By default the minibatch of a design is as large as the cohort. Here it is the same for all
-    # cohorts, so that it is not what makes curves differ: the cohort of the other figures, or half of the
-    # largest cohort here if that is less.
+    # Figure 8c alone has noise: it shows the training's epsilon, which without noise is truly infinite. It is
+    # over rounds, and measures rounds twice as often, for more points. Its curves are sizes of the cohort. By
+    # default the minibatch of a design is as large as the cohort. Here it is the same for all cohorts, so
+    # that it is not what makes curves differ. It is the cohort of the other figures, and at most half of the
+    # largest cohort here; in all SIZES these are the same number.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=noise_multiplier,
@@ -114,9 +115,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     )
 
     # Of each figure, the fields that vary, with their values. There is a curve for each value of the first;
-    # the second is on the x axis. Figure 5a has all pools but the smallest; Figure 8a has every other pool,
-    # from the smallest on. It also has two more seeds, as its designs differ much from seed to seed: some
-    # keep their first sample.
+    # the second, if there is one, is on the x axis. Which pools a figure has is a choice made here. Figure 8a
+    # is about how large a pool each loss needs. So it begins with the smallest, and has every other pool from
+    # there on; Figure 5a has all pools but the smallest. Figure 8a also has two more seeds, as its designs
+    # differ much from seed to seed: some keep their first sample.
     penalties = ("of_the_mean", "as_printed")
     by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
     by_steps: Varied = {"start": STARTS, "design_steps": design_steps}

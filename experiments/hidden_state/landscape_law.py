@@ -338,7 +338,8 @@ def _compute_closed_form(
     Args:
       process: the process, of T steps; with T = 1 it is the law of theta_1, without any cut.
       thresholds: the same threshold at least T - 1 times.
-      per_deviation: the grid has at least 50 times as many points in each sigma, the deviation of theta_1.
+      per_deviation: the grid has at least 50 times as many points in each sigma, the deviation of theta_1;
+        with T = 1 it is as fine as `_compute_first_law` says.
     """
     sigma = process.noise_multiplier
     if process.steps == 1:
@@ -371,13 +372,16 @@ def _compute_closed_form(
 def _compute_first_law(sigma: float, per_deviation: int) -> DensityPair:
     """Returns the law of theta_1: N(0, sigma^2) without the canary and N(1, sigma^2) with it.
 
-    The grid is symmetric about 1/2, between the means, and reaches REACH standard deviations beyond both.
+    The grid is symmetric about 1/2, halfway between the means, and reaches more than REACH standard
+    deviations beyond both.
 
     Args:
       sigma: the standard deviation.
-      per_deviation: the grid has 1,000 times as many points on each side of 1/2.
+      per_deviation: how fine the grid is: it has 1,000 times as many points on each side of 1/2.
     """
     count = 1000 * per_deviation
+    # A mean lies 1/2 from the grid's middle. So a half-width of REACH * sigma + 1 reaches beyond it by
+    # REACH * sigma + 1/2.
     spacing = (sigma * REACH + 1) / count
     points = 0.5 + np.arange(-count, count + 1) * spacing
     out = normal_density(points, sigma)

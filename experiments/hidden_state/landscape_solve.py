@@ -245,9 +245,11 @@ def _simulate_thetas(requests: Sequence[SimulatedAudit]) -> Array:
     keys = []
     for cell in cells:
         name = f"landscape {cell.noise_multiplier} {cell.batch_size}"  # without the threshold
-        # The checksum is the same in every process, unlike Python's hash.
+        # `root` itself takes a checksum of the text that it gets, so that the name would do. But the draws of
+        # results that are stored already depend on this first checksum.
         keys.append(game.root(simulation.seed, f"{zlib.crc32(name.encode())}"))
     thresholds = jnp.array([request.threshold for request in requests], jnp.float32)
+    # The same threshold for each of the steps 2 to T. Step 1 has none.
     at_every_step = jnp.tile(thresholds[:, None], (1, cells[0].steps - 1))
     sigmas = jnp.array([cell.noise_multiplier for cell in cells], jnp.float32)
     sizes = jnp.array([cell.batch_size for cell in cells], jnp.float32)
