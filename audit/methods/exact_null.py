@@ -347,9 +347,14 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
 
 
 def _select_present(design: Fresh) -> list[Array]:
-    """Returns the cosines of each run's canaries that are in, an array (K,) for each run that has any."""
+    """Returns the cosines of each run's canaries that are in, an array (K,) for each run that has any.
+
+    Raises InputError where no run has any, as a single run of a few canaries may.
+    """
     present = [row[bits] for row, bits in zip(design.cosines, design.presence, strict=True)]
-    return [run for run in present if len(run)]
+    runs = [run for run in present if len(run)]
+    require(runs, "no canary is in: train more runs")
+    return runs
 
 
 def _test_out(design: Fresh) -> float:

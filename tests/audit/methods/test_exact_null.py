@@ -159,6 +159,14 @@ def test_only_canaries_that_were_in_count():
     )
 
 
+def test_runs_without_any_canary_in_are_refused_in_a_line():
+    design = Fresh(np.full((1, 2), 0.01), np.zeros((1, 2), bool), 1000)
+    with pytest.raises(InputError, match="no canary is in"):
+        prove(design, 1e-5, 0.95)
+    with pytest.raises(InputError, match="no canary is in"):
+        exact_null.count_exceedances(design)
+
+
 def test_more_runs_prove_more_and_no_leak_nothing():
     found = proven(drawn(runs=(60,), canaries=256, dimension=WIDE), WIDE)
     assert found.path[0] > 7 and found.path[9] > 16 and 18.5 < found.epsilon < 24
