@@ -81,7 +81,10 @@ def main() -> None:
 
     failures = f"{len(outcome.failed)} of {counted(len(cells), 'cell')} failed, the others are kept"
     require(not outcome.failed, f"{failures}: fix what is reported above, and start again")
-    duration = time.strftime("%H:%M:%S", time.gmtime(time.perf_counter() - begin))
+    # Hours go on beyond a day's 24, as `strftime` would not let them.
+    minutes, seconds = divmod(round(time.perf_counter() - begin), 60)
+    hours, minutes = divmod(minutes, 60)
+    duration = f"{hours:02}:{minutes:02}:{seconds:02}"
     here = f"{counted(len(outcome.here), 'cell')} in {duration}"
     elsewhere = f"{len(outcome.elsewhere)} by other workers"
     before = f"{len(cells) - len(missing)} before"
