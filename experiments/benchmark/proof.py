@@ -178,7 +178,7 @@ class Curve(NamedTuple):
     epsilons: tuple[float, ...]
 
 
-class Refutation(NamedTuple):
+class TimedRefutation(NamedTuple):
     """When fresh directions refute the claim of a training with more noise than it has.
 
     Attributes:
@@ -203,7 +203,7 @@ class Proofs(NamedTuple):
     curves: list[Curve]
     engines: list[Measurement]
     fresh: ClockedScores
-    refutations: list[Refutation]
+    refutations: list[TimedRefutation]
 
 
 def measured(how: How) -> Proofs:
@@ -361,7 +361,7 @@ def make_our_curves(how: How, way: Way, clocked: ClockedScores) -> Iterator[Curv
         )
 
 
-def find_refutations(how: How, fresh: ClockedScores) -> list[Refutation]:
+def find_refutations(how: How, fresh: ClockedScores) -> list[TimedRefutation]:
     """Returns when fresh directions refute claims of more noise than the training has.
 
     There is a claim for each share in _NOISE_SHARES: its noise multiplier is the training's over the share.
@@ -384,7 +384,7 @@ def find_refutations(how: How, fresh: ClockedScores) -> list[Refutation]:
             # `test.runs` is the number of runs after which the claim was refuted. The clock was read only at
             # the end of stages, so that the time is that of the first reading with as many runs.
             reading = next(reading for reading in fresh.clock if reading.runs >= test.runs)
-        refutations.append(Refutation(share, reading))
+        refutations.append(TimedRefutation(share, reading))
     return refutations
 
 
@@ -644,7 +644,7 @@ def as_json(how: How, proofs: Proofs) -> str:
     return json.dumps(content, indent=1)
 
 
-def _list_fields(refutation: Refutation) -> dict[str, Any]:
+def _list_fields(refutation: TimedRefutation) -> dict[str, Any]:
     """Returns a refutation's fields for JSON; seconds and trainings are null where there is none."""
     fields: dict[str, Any] = {
         "noise_share": refutation.noise_share,
@@ -693,7 +693,7 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
         return figure
 
 
-def _draw_refutations(axis: Axes, refutations: Sequence[Refutation]) -> None:
+def _draw_refutations(axis: Axes, refutations: Sequence[TimedRefutation]) -> None:
     """Draws a vertical line at each time at which a claim is refuted, labelled by the shares of its noise.
 
     Claims that are refuted at the same reading of the clock share a line.

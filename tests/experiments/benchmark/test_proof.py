@@ -98,7 +98,10 @@ def test_table_figure_and_parts():
     once = clocked(1, 2000, 3.0)
     curves = list(proof.make_our_curves(HOW, proof.SINGLE, single))
     curves.extend(proof.make_one_run_curves(HOW, once))
-    refutations = [proof.Refutation(0.5, proof.Reading(30.0, 14)), proof.Refutation(0.9, None)]
+    refutations = [
+        proof.TimedRefutation(0.5, proof.Reading(30.0, 14)),
+        proof.TimedRefutation(0.9, None),
+    ]
     proofs = proof.Proofs(curves, ENGINES, single, refutations)
 
     text = proof.proof_table(HOW, proofs).text()
