@@ -224,10 +224,8 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
 
     def linearise(scale: _Scale, theta: Array, batch: Batch) -> _PullBack:
-        """Returns w -> (H'w,), the vector-Jacobian product of d at theta."""
-        pull_back: _PullBack
-        _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), theta)
-        return pull_back
+        """Returns w -> (H'w,), with the Jacobian H of d at theta."""
+        return _linearise(descend, scale, theta, batch)
 
     def stretch(scale: _Scale, pull_back: _PullBack, v: Array) -> Array:
         """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is H'(eta H v - v) - H v."""
@@ -250,6 +248,13 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         walk=jax.jit(_make_walk(descend)),
         slopes=jax.jit(_make_slopes(descend)),
     )
+
+
+def _linearise(descend: _Descend, scale: _Scale, theta: Array, batch: Batch) -> _PullBack:
+    """Returns w -> (H'w,), where H is the Jacobian of `descend` at theta."""
+    pull_back: _PullBack
+    _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), theta)
+    return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
@@ -404,7 +409,7 @@ def _make_slopes(descend: _Descend) -> _Walk:
         def measure(position: Array) -> Array:
             """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
             there = theta + position * unit
-            _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), there)
+            pull_back = _linearise(descend, scale, there, batch)
             return _measure_stretch(unit, -scale.rate * _push_forward(pull_back, unit))
 
         gains: Array = jax.lax.map(measure, positions)
