@@ -111,11 +111,12 @@ class Convolution(nn.Module):
         gradients, which `_fold_patches` makes, would be w (H - w + 1) / H times as large as the parts.
 
         Args:
-          kernel: (K, O), the kernel as a matrix.
+          kernel: (K, O), the kernel as a matrix. K counts the window's rows, its columns and the channels,
+            the last of them fastest.
           gradient: (..., O, L), the gradient of the loss at kernel.T @ unfold(x).
           x: (..., C, H, W), the images.
         """
-        window = self.window
+        window = self.window  # w
         leading_axes = x.shape[:-3]
         channels, height, width = x.shape[-3:]
         output_width = width - window + 1

@@ -149,17 +149,16 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
         print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
-        # Remarks that the table would have shown. Most of those on a single run are in its JSON: whether
-        # there is a bound, and whether cosines are normal.
-        remarks = [] if conclusion.is_one_run else bounds_table.remarks(conclusion)
-        for remark in remarks:
+        # What the table would have said below its rows.
+        for remark in bounds_table.remarks(conclusion):
             print(remark, file=sys.stderr)
     else:
         print(bounds_table.bounds_table(conclusion))
     for flag, (path, _) in contents.items():
         print(f"{flag}: {path}", file=sys.stderr)
 
-    # From doubtful scores --fail_if_violated gets an error in place of an answer.
+    # The exit status is the answer of --fail_if_violated. From doubtful scores there is no such answer, so
+    # that it is the status of an error.
     doubt = find_doubt(conclusion)
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)

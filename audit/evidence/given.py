@@ -72,7 +72,9 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     fair_coins.require_fair(drawn.presence)
     # A caller's coins may be slightly unfair: bounds allow for that.
     checked = drawn._replace(given=True)
-    return OneRun(checked, None) if len(values) == 1 else checked
+    if len(values) > 1:
+        return checked
+    return OneRun(coins=checked, cosines=None)
 
 
 def cosines(

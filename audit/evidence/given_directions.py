@@ -162,8 +162,10 @@ def describe_dimension(design: Fresh) -> str:
         spread = measure_spread(design)
         if spread.freedom < LEAST - 1:  # `_require_spread` tests nothing then
             return untested
-        # A dimension that is f times too large makes the F statistic f times as large. The test refuses what
-        # is above `limit`. A variable of the F law exceeds limit / f with probability _POWER.
+        # A dimension that is f times too large makes the F statistic f times as large. The test, at the level
+        # LEVEL, refuses what is above `limit`. A variable of the F law exceeds limit / f with probability
+        # _POWER. `numerator` and `denominator` are the law's degrees of freedom, for cosines that are not
+        # normal.
         limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
         factor = limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER)
         tested = (

@@ -69,7 +69,10 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns how many canaries there are and what their scores are compared with, in words."""
+        """Returns how many canaries there are, and what decides which of them are in, or what the null is.
+
+        Of a run with cosines, only these are described, whether there are coins or not.
+        """
         if self.cosines is None:
             return f"{sum(self.canaries):,}, each in or out by a fair coin of its own"
         observed, unobserved, dimension = self.cosines

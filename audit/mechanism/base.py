@@ -490,7 +490,7 @@ def insertion_mask(steps: int, periodicity: int, place: int = 0) -> Array:
     Args:
       steps: the number of steps of the training run.
       periodicity: k; one step in k inserts.
-      place: the first step that inserts, counted from 1; place + k, place + 2 k, ... insert too. 0 means k
+      place: the first step that inserts, from 1 to k; place + k, place + 2 k, ... insert too. 0 means k
         itself (hidden-state paper, Algorithm 4).
     """
     numbers = jnp.arange(1, steps + 1)

@@ -36,8 +36,9 @@ from audit.mechanism.ensemble import Programs
 
 _KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
-# Parameters up to which the whole matrix is built, by a product each: Lanczos iterations need as many.
-MOST_WHOLE = 24
+# Parameters up to which the whole matrix is built, by a product each, all in a single call. Lanczos
+# iterations take fewer products, but a call for each, and that takes longer than small products.
+MOST_WHOLE = 128
 ROUNDS = 12  # of a search, by default
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
@@ -479,7 +480,7 @@ def largest_expansion(
     """
     p = theta.size
 
-    # For few parameters the whole matrix is built. `eigh` gives the largest eigenvalue last.
+    # For few parameters the whole matrix is built. `eigh` gives eigenvalues in rising order.
     if p <= MOST_WHOLE:
         matrix = np.asarray(step.matrix(theta, batch), np.float64)
         eigenvalues, eigenvectors = np.linalg.eigh(matrix)

@@ -122,7 +122,7 @@ def respond(
         """Returns the state after the mechanism's step without noise from `flat`, with `push` (p,) inserted.
 
         States are flattened, (n,): the parameters and the optimizer's state. The push is inserted as a canary
-        would be.
+        would be. `now` has the step's mini-batch and number.
         """
         # A single canary that is in, and a schedule of a single step that inserts it.
         pushing = base.Canaries(craft=lambda step, theta: push[None], presence=jnp.ones(1))

@@ -714,14 +714,14 @@ def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
     """Returns the least k >= `steps` for which the capital does not refute the epsilon k * _STEP.
 
     Args:
-      growth: The capital.
-      steps: The first k that is tried.
+      growth: The capital, of which `log_capital` gives the logarithm of each component.
+      steps: The first k that is tried, a number of multiples of _STEP.
       target: The log capital that refutes.
     """
     if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
         return steps
-    # Bets on thresholds alone refute all epsilons up to there. Their capital falls with epsilon, which need
-    # not be so of the whole capital: from there on each multiple is tried.
+    # Bets on thresholds alone refute all epsilons up to the result of `_leap`. Their capital falls with
+    # epsilon, which need not be so of the whole capital: from there on each multiple is tried.
     steps = _leap(growth, steps, target)
     while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
         steps += 1

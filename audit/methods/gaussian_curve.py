@@ -364,7 +364,7 @@ def approximate_fit(table: Array) -> Fit:
     z_out, z_in = np.moveaxis(special.ndtri((below + 0.5) / (sizes + 1)), -2, 0)
     # Cuts weigh by the inverse of a rough variance. The variance of a normal quantile z is about
     # share (1 - share) / density^2, over the number of scores. Only the density is taken into account, whose
-    # square is proportional to e^(-z^2).
+    # square is proportional to e^(-z^2): it varies far more, and a start for `fit_tables` may be rough.
     variances = 1 / np.exp(-(z_out**2)) + 1 / np.exp(-(z_in**2))
     mu = np.average(z_out - z_in, -1, 1 / variances, keepdims=True)
     # Beyond these limits the worlds do not overlap, and any larger mu would fit as well.

@@ -459,7 +459,7 @@ def usable(canaries: int) -> dict[str, CanaryMethod]:
 
 
 def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
-    """Returns the bounds of all methods that the number of canaries allows, in the table's order.
+    """Returns the bounds of all methods that the number of canaries allows, in the order of METHODS.
 
     Methods of the same family share the pilot, the threshold and the counts.
 

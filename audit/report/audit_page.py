@@ -260,7 +260,10 @@ def _make_cells(finding: Finding) -> tuple[str, ...]:
 
 
 def _round_down(value: float) -> str:
-    """Returns an estimate as text, rounded down like lower bounds, so that equal values look equal."""
+    """Returns an estimate as text.
+
+    It is rounded down as lower bounds have to be, so that an estimate and a bound of equal values look equal.
+    """
     return verdicts.at_least(value)
 
 

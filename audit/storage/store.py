@@ -501,7 +501,10 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 
 def _is_there(path: Path) -> bool:
-    """Returns whether a path exists; raises OSError where that can't be determined, unlike Path.exists."""
+    """Returns whether a path exists; raises OSError where that can't be determined.
+
+    `Path.exists` of Python 3.14 and later returns False there.
+    """
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

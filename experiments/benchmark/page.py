@@ -115,7 +115,8 @@ def _draw_panel(axis: Axes, design: str, estimators: list[MeasuredEstimator]) ->
 
     The horizontal axis shows the share of the truth that an estimator proves, the vertical axis the share of
     audits that claim too much, on a scale of square roots. A dashed line marks the level. Points beyond the
-    right edge are drawn at the edge, as arrows.
+    right edge are drawn at the edge, as arrows. Colours tell the kind of estimator, and a hollow point claims
+    no level.
     """
     axis.set_yscale("function", functions=(_scale_root, np.square))
     axis.axhline(LEVEL, color="0.3", lw=1, ls=(0, (4, 2)))

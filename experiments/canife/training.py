@@ -100,7 +100,8 @@ def measure_missing(
         # a stop. After the last missing round there is nothing to do.
         if not missing[0] <= target <= missing[-1]:
             continue
-        # Plays the stretches that begin after the trained rounds, up to the round before the target.
+        # Plays the stretches that begin after the trained rounds, up to the round before the target. These
+        # may be several for the first target; from there on it is the stretch before the target alone.
         for first in starts:
             if trained < first < target:
                 state = population.train(state, first, setting.every)

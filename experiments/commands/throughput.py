@@ -32,6 +32,7 @@ from audit.commands import cli
 from audit.errors import require
 from experiments.engine import measurement
 from experiments.engine.engines import ENGINES, TIMED, Kind, missing_line, require_timed
+from experiments.engine.measurement import Measurement
 
 FLAGS = flags.FLAGS
 _MODELS = (
@@ -60,13 +61,16 @@ def main() -> None:
     if missing:
         print(missing_line(missing), file=sys.stderr)
     sources = cli.sources()
-    measurements = []
-    for model, kinds in installed.items():
-        measurements += measurement.measure(model, kinds, FLAGS.rounds, FLAGS.seconds, sources)
-    if FLAGS.json:
-        print(measurement.as_json(measurements, missing))
-    else:
-        print(measurement.as_table(measurements))
+    measurements: list[Measurement] = []
+    try:
+        for model, kinds in installed.items():
+            measurements += measurement.measure(model, kinds, FLAGS.rounds, FLAGS.seconds, sources)
+    finally:
+        # Where a model fails, those that were measured before it are shown all the same.
+        if measurements and FLAGS.json:
+            print(measurement.as_json(measurements, missing))
+        elif measurements:
+            print(measurement.as_table(measurements))
 
 
 def _find_engines(

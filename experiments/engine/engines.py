@@ -276,7 +276,9 @@ TIMED = {
     "fcnn": Timed(DPSGD, 250),
     "convnet": Timed(DPSGD, 10),
     "resnet18": Timed(DPSGD, 8, 8, 1e-3),  # through 18 layers of normalised sums in float32
-    "lenet": Timed(FEDAVG, 10),
+    # Each client takes several steps through max-pooling. Where two pixels are equal but for rounding, either
+    # may win: float32 is 2e-4 from float64, and so may two engines be from each other.
+    "lenet": Timed(FEDAVG, 10, tolerance=1e-3),
 }
 
 

@@ -109,6 +109,8 @@ def keep_laws(out: Path, study: Study, progress: Callable[[], object] = lambda: 
 def solve(request: ExactLaw) -> Exact:
     """Returns an adversary's epsilon after each step: the exact one, and what the Gaussian conversion claims.
 
+    Beside them are the adversary's thresholds and the accountant's upper bound.
+
     The conversion takes mu at one threshold of theta_t and treats the whole trade-off curve as Gaussian with
     that mu. For t < T the threshold is the one at which the next step splits the landscape. For T, which no
     step splits any more, it is the last of these, or C / 2 if T = 1.

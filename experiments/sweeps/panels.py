@@ -37,6 +37,8 @@ def epsilon_panels(
     """
     columns = min(len(names), _MOST_ACROSS)
     rows = -(-len(names) // columns)  # rounded up
+    # In inches: 3.1 for the width of a panel, and at least 5.8, so that the title fits. Title and legend are
+    # 1.3 high together.
     size = (max(3.1 * columns, 5.8), height * rows + 1.3)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=share_y)

@@ -135,7 +135,7 @@ def test_the_loop_over_clients_takes_our_round(load, federated):
     off = np.zeros_like(federated.stepped)
     off[7] = 1e-4
     engine = load("torch_loop", FEDAVG)(federated._replace(stepped=federated.stepped + off))
-    assert abs(engine.about.distance - 1e-4) < TIMED["lenet"].tolerance
+    assert abs(engine.about.distance - 1e-4) < 1e-5  # so few images leave nothing to rounding
     assert engine.run() == 3
     assert engine.run() == 3
 
