@@ -14,7 +14,8 @@ from tests.system.test_golden_outputs import without_digits
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = {"python": [sys.executable], "./run.sh": [sys.executable, "-P", "-m", "experiments"]}
+RUN = [sys.executable, "-P", "-m", "experiments"]
+PROGRAMS = {"python": [sys.executable], "./run.sh": RUN, "../run.sh": RUN}
 NEEDS = {"engineer": "opacus"}  # whatever is imported by a tutorial and not by everybody
 
 

@@ -300,6 +300,34 @@ def test_the_parent_imports_no_engine():
     assert {"jax", "torch", "jax_privacy", "opacus"}.isdisjoint(loaded)
 
 
+FAILS_AT_THE_SECOND_MODEL = """
+from audit.commands import cli
+from audit.errors import InputError
+from experiments.commands import throughput
+from experiments.engine import measurement
+from experiments.engine.engines import About
+
+def measure(model, *others):
+    if model == "convnet":
+        raise InputError("its step is another")
+    about, memory = About(8, "cpu", "cpu", 0.0), measurement.Memory(1, 1)
+    return [measurement.Measurement(model, "ours", [4.0], [1e11], 10, memory, about, 1)]
+
+measurement.measure = measure
+cli.run(throughput.main)
+"""
+
+
+def test_what_was_measured_before_a_model_that_fails_is_shown():
+    flags = ["--models=fcnn,convnet", "--engines=ours"]
+    for more in ([], ["--json"]):
+        ended = python("-c", FAILS_AT_THE_SECOND_MODEL, *flags, *more)
+        assert ended.returncode == 2
+        assert ended.stderr == "error: its step is another\n"
+        assert "fcnn" in ended.stdout
+    assert [row["model"] for row in json.loads(ended.stdout)["measurements"]] == ["fcnn"]
+
+
 def run_throughput(*flags, **changes):
     """Runs the command in a process of its own."""
     return python("-m", "experiments.commands.throughput", *flags, **changes)
