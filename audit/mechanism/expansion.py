@@ -36,7 +36,7 @@ from audit.mechanism.ensemble import Programs
 
 _KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
-# Parameters up to which the whole matrix is built, by a product each, all in a single call. Lanczos
+# Parameters up to which the whole Jacobian is computed, by a product each, all in a single call. Lanczos
 # iterations take fewer products, but a call for each, and that takes longer than small products.
 MOST_WHOLE = 128
 ROUNDS = 12  # of a search, by default
@@ -121,7 +121,7 @@ class StepMap(NamedTuple):
       linearise: (theta (p,), batch) -> w (p,) -> (H'w,), where H is the Jacobian of d at theta: what products
         with H have in common is computed once.
       stretch: (the function that `linearise` returns, v (p,)) -> (J'J - I) v / eta, (p,).
-      matrix: (theta (p,), batch) -> (J'J - I) / eta, (p, p).
+      jacobian: (theta (p,), batch) -> the Jacobian H of d at theta, (p, p).
       search: (theta (p,), batch, starts (n, p), length ()) -> the largest stretch less 1 that a climb from
         each start reaches, (n,), over u of that length, and the directions of these u, of any length, (n, p).
       walk: (theta (p,), batch, directions (n, p), positions (m,)) -> the stretch less 1 between neighbouring
@@ -134,7 +134,7 @@ class StepMap(NamedTuple):
     descend: Callable[[Array, Batch], Array]
     linearise: Callable[[Array, Batch], _PullBack]
     stretch: Callable[[_PullBack, Array], Array]
-    matrix: Callable[[Array, Batch], Array]
+    jacobian: Callable[[Array, Batch], Array]
     search: Callable[[Array, Batch, Array, Array], tuple[Array, Array]]
     walk: Callable[[Array, Batch, Array, Array], Array]
     slopes: Callable[[Array, Batch, Array, Array], Array]
@@ -167,7 +167,7 @@ class _Functions(NamedTuple):
     descend: _Descend
     linearise: Callable[[_Scale, Array, Batch], _PullBack]
     stretch: Callable[[_Scale, _PullBack, Array], Array]
-    matrix: Callable[[_Scale, Array, Batch], Array]
+    jacobian: Callable[[_Scale, Array, Batch], Array]
     search: _Search
     walk: _Walk
     slopes: _Walk
@@ -201,7 +201,7 @@ def make_step_map(
         descend=partial(functions.descend, scale),
         linearise=partial(functions.linearise, scale),
         stretch=partial(functions.stretch, scale),
-        matrix=partial(functions.matrix, scale),
+        jacobian=partial(functions.jacobian, scale),
         search=partial(functions.search, scale),
         walk=partial(functions.walk, scale),
         slopes=partial(functions.slopes, scale),
@@ -233,18 +233,18 @@ def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
         pushed = _push_forward(pull_back, v)
         return pull_back(scale.rate * pushed - v)[0] - pushed
 
-    def matrix(scale: _Scale, theta: Array, batch: Batch) -> Array:
-        """Returns (J'J - I) / eta, (p, p), by a product with each unit vector; exactly symmetric."""
+    def jacobian(scale: _Scale, theta: Array, batch: Batch) -> Array:
+        """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
         pull_back = linearise(scale, theta, batch)
         units = jnp.eye(theta.size, dtype=theta.dtype)
-        products = jax.vmap(lambda unit: stretch(scale, pull_back, unit))(units)
-        return (products + products.T) / 2
+        rows: Array = jax.lax.map(lambda unit: pull_back(unit)[0], units)
+        return rows
 
     return _Functions(
         descend=jax.jit(descend),
         linearise=jax.jit(linearise),
         stretch=jax.jit(stretch),
-        matrix=jax.jit(matrix),
+        jacobian=jax.jit(jacobian),
         search=jax.jit(_make_search(descend, rounds)),
         walk=jax.jit(_make_walk(descend)),
         slopes=jax.jit(_make_slopes(descend)),
@@ -482,7 +482,8 @@ def largest_expansion(
 
     # For few parameters the whole matrix is built. `eigh` gives eigenvalues in rising order.
     if p <= MOST_WHOLE:
-        matrix = np.asarray(step.matrix(theta, batch), np.float64)
+        jacobian = np.asarray(step.jacobian(theta, batch), np.float64)
+        matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
         eigenvalues, eigenvectors = np.linalg.eigh(matrix)
         return _make_expansion(step, eigenvalues[-1], eigenvectors[:, -1])
 

@@ -376,6 +376,7 @@ class _ChunkPlayer:
         runs = np.arange(first, first + self._width)
         name = self.checkpoint_name(first)
         own_keys = self._placement.by_run(self._game.own_keys(runs))
+        drawn = self._draw(runs)
 
         def score(states: State) -> Array:
             """Returns the scores (size, K) of the chunk's runs in these states, without padding runs."""
@@ -395,7 +396,7 @@ class _ChunkPlayer:
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
             train_segment = self._compiled[steps]
-            states = train_segment(*self._arguments(runs, states, segment))
+            states = train_segment(*self._arguments(states, segment, drawn))
             jax.block_until_ready(states)  # JAX returns before the steps are done
             progress(size, steps)
 
@@ -443,9 +444,10 @@ class _ChunkPlayer:
         # runs will do.
         runs = np.arange(self._width)
         states = self._first_states(runs)
+        drawn = self._draw(runs)
         arguments_by_length = {}
         for segment in self._segments:
-            arguments_by_length[len(segment.mask)] = self._arguments(runs, states, segment)
+            arguments_by_length[len(segment.mask)] = self._arguments(states, segment, drawn)
 
         # Games of an equal `program` share what is compiled; with the key None nothing is shared.
         key = None if game.program is None else (game.program, self._placement)
@@ -465,22 +467,30 @@ class _ChunkPlayer:
         return states
 
     def _arguments(
-        self, runs: NDArray[np.int64], states: State, segment: Schedule
+        self, states: State, segment: Schedule, drawn: tuple[Array, RunKeys]
     ) -> tuple[Tree, ...]:
         """Returns the arguments of the program of `ensemble.compile_segment`, in order, on the devices.
 
         Args:
-          runs: the chunk's runs, indices (R,).
           states: the runs' states before the segment.
           segment: the steps to take.
+          drawn: what `_draw` returns for the runs.
+        """
+        return self._hyper, states, self._data, segment, self._attack.state, *drawn
+
+    def _draw(self, runs: NDArray[np.int64]) -> tuple[Array, RunKeys]:
+        """Returns what differs between runs of these indices (R,) in all of their segments, on the devices.
+
+        Returns:
+          (which canaries are present (R, K), the runs' keys)
         """
         game = self._game
         # 1 for a canary that is in, else 0. If canaries are sampled, it is the probability of joining a step
         # instead of 1.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
         keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
-        by_run = self._placement.by_run((present, keys))
-        return self._hyper, states, self._data, segment, self._attack.state, *by_run
+        drawn: tuple[Array, RunKeys] = self._placement.by_run((present, keys))
+        return drawn
 
     def _resume(
         self, checkpoints: Checkpoints | None, name: str, states: State

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.mechanism import base, expansion
-from audit.mechanism.base import Tree
+from audit.mechanism.base import Data, Tree
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.expansion import Expansion, Stretch
 from audit.runtime.progress import Progress
@@ -274,8 +274,14 @@ def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array
 
 def _take_batch(game: Game, step: int) -> Batch:
     """Returns the mini-batch (features, labels) of a step, counted from 0."""
-    features, labels = game.data
-    indices = game.schedule.batches[step]
+    batch: Batch = _take_examples(game.data, game.schedule.batches[step])
+    return batch
+
+
+@jax.jit
+def _take_examples(data: Data, indices: Array) -> Batch:
+    """Returns the features and labels of the examples of these indices (B,)."""
+    features, labels = data
     return features[indices], labels[indices]
 
 

@@ -36,11 +36,11 @@ _SMOKE_RATES = (0.1, 1.0)
 _LINEAR_RESPONSE = GcS("linear_response")
 _LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
 # How long a measurement takes. It compiles, trains its runs, and measures some steps of each run. To measure
-# a step takes as long as 300 training steps of a large model, and never less than 0.011 seconds. Compiling
+# a step takes as long as 300 training steps of a large model, and never less than 0.005 seconds. Compiling
 # takes longer than that of an audit, which is counted elsewhere, by these seconds.
 _COMPILING_SECONDS = 15.0
 _TRAINING_STEPS_PER_MEASURED_STEP = 300
-_LEAST_SECONDS_PER_MEASURED_STEP = 0.011
+_LEAST_SECONDS_PER_MEASURED_STEP = 0.005
 
 
 class CoordinateAudits(NamedTuple):
