@@ -393,7 +393,7 @@ def _describe_threats(setting: Setting) -> list[str]:
             "one more draw."
         )
     sentences = [
-        "Hidden state: the adversary sees the final model only, no model in between.",
+        setting.adversary.view,
         f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
         "does not know the noise.",
         adversary_row(setting.adversary.name).description,
