@@ -399,8 +399,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     after how many runs the claim was refuted.
     """
     path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
-    # Bounds and tests count the runs that have a canary in; the others tell nothing of it.
-    last = int(np.count_nonzero(conclusion.fresh.presence.any(axis=1)))
+    last = conclusion.count_runs()
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
     marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
