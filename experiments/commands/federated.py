@@ -75,6 +75,7 @@ def main() -> None:
     setting = _checked_setting()
     out = cli.folder()
     cli.prepare_jax()
+    from audit.claims.accounting import require_sampled
     from audit.settings import build_federated
     from audit.storage.store import Store
 
@@ -88,6 +89,8 @@ def main() -> None:
     clients = federation.clients
     build_federated.require_clients(clients)
     participation = build_federated.rounds(setting, clients, listed_rounds)
+    leaks = federated.leaks(setting, clients.number, participation.most)
+    require_sampled(leaks.canary, FLAGS.delta)  # nothing is trained that could not be concluded
     game = build_federated.build(setting, clients, participation)
 
     # The store is named by all that decides its scores, listed cohorts included.
