@@ -17,6 +17,7 @@ from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import show_level
 from audit.methods.method import COINS, NO_BOUND, NOTHING
 from audit.report import curves, style
 from audit.report.curves import describe_curve, find_mark
@@ -265,7 +266,7 @@ def _draw_horizontal_bars(
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=right)
-    axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
+    axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
 
     name_look: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
     for limit in limits:
@@ -330,7 +331,7 @@ def _draw_upright_bars(
             va=alignment,
             bbox=_BOX,
         )
-    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", ylim=(0, top))
+    axis.set(ylabel=f"epsilon at delta {show_level(conclusion.delta)}", ylim=(0, top))
     return bars
 
 
@@ -373,7 +374,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     axis.annotate(
-        f"delta {conclusion.delta:g}",
+        f"delta {show_level(conclusion.delta)}",
         (1, conclusion.delta),
         (0, 1),
         xycoords=("axes fraction", "data"),
@@ -412,7 +413,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
-    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {conclusion.delta:g}")
+    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
     _set_title(axis, "Proven, whatever the curve")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -22,7 +22,7 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.level import Level
 from audit.report import audit_page as report
-from audit.report import audit_panels, page, subjects
+from audit.report import audit_panels, bounds_table, page, subjects
 from audit.report.subjects import RequestedLevels
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
@@ -346,6 +346,19 @@ def test_the_threat_model_says_which_models_the_adversary_sees():
     assert views["final"].startswith("Hidden state: the adversary sees the final model only")
     assert views["all"] == "No hidden state: the adversary sees the model after every step."
     assert "after every step if its author gave it an observer" in views["own"]
+
+
+def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
+    """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
+    level = Level(1.2345678e-5, 0.9999999)
+    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level, [])
+    assert command.endswith(
+        "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
+    )
+    rng = np.random.default_rng(0)
+    conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
+    title = bounds_table.bounds_table(conclusion).splitlines()[0]
+    assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"
 
 
 def test_sampled_insertions_are_said_and_counted():
