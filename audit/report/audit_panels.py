@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from numpy.typing import NDArray
 
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.laws import conversions, cosine_law
@@ -77,7 +78,9 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
         for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
-            figure.suptitle(textwrap.fill(audited, 120), fontsize=9)
+            # A caller's name may have dollars, between which Matplotlib would read formulas.
+            title = textwrap.fill(audited, 120).replace("$", r"\$")
+            figure.suptitle(title, fontsize=9)
         style.set_symbols(figure)
         plt.close(figure)
         return figure
@@ -117,7 +120,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     all_scores = np.concatenate([scores_in, scores_out])
     # About the root of the number of scores; more than 60 bars would be too thin.
     bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
-    bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
+    bins = _find_bins(all_scores, bin_count)
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
         out_label = f"out ({len(scores_out)} {unit})"
@@ -140,6 +143,27 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _find_bins(scores: NDArray[np.float64], count: int) -> list[float]:
+    """Returns the edges of a histogram's bins, of equal width, from the least score to the largest.
+
+    Scores that are equal, or so close that floats leave no room for so many bins between them, share a bin of
+    a wider range.
+
+    Args:
+      scores: (n,), all scores of the histogram.
+      count: the number of bins.
+    """
+    low = float(scores.min())
+    high = float(scores.max())
+    narrowest = 2 * count * float(np.spacing(max(abs(low), abs(high))))  # of two floats a bin
+    if high - low < narrowest:
+        margin = max(0.5, narrowest)
+        low -= margin
+        high += margin
+    edges: list[float] = np.linspace(low, high, count + 1).tolist()
+    return edges
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
