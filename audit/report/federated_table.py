@@ -14,6 +14,7 @@ from audit.methods.level import Level, show_level
 from audit.report.bounds_table import bounds_table, show_floor
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
+from audit.storage.store import finite
 
 RESULT = "federated.json"  # in a setting's folder
 
@@ -172,7 +173,8 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         **about,
         "delta": first.delta,
         "confidence": first.confidence,
-        "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        # Null where it is infinite, as without noise: JSON has no infinity.
+        "epsilon": {upper.name: finite(upper.epsilon) for upper in upper_bounds(audit)},
         # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,
