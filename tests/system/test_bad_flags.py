@@ -571,6 +571,17 @@ FEDERATED = [
             ((*LISTED, "--cohorts=."), "cannot read .: it is no file", images),
             (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
             (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
+            # The list has more rounds than --rounds, and its number of rounds counts.
+            (
+                (*LISTED, "--repetitions=6"),
+                "round 6 names client [4]: there are 4",
+                with_rounds("1,1\n6,4\n"),
+            ),
+            (
+                (*LISTED, "--repetitions=7"),
+                "--repetitions=7: give 1 to 6, the rounds",
+                with_rounds("1,1\n6,1\n"),
+            ),
         )
     ),
 ]
