@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from experiments.sweeps.grid import GridAudit, GridResult
 
 # Flags of a single audit, which a grid has no use for.
-_SINGLE = ("looks", "until", "minutes", "lipschitz", "chunk_size", "weights", "input_size")
+_SINGLE = (
+    *("looks", "until", "minutes", "lipschitz", "rehearsals"),
+    *("chunk_size", "weights", "input_size"),
+)
 
 
 def define_vary() -> None:
