@@ -174,7 +174,7 @@ def audit(
     from audit.conclusions import concluded, lipschitz, measuring, rehearsals, results
     from audit.runtime import progress
     from audit.settings import build, make, stored
-    from audit.settings.setting import flat
+    from audit.settings.setting import flat, require_accounted
     from audit.tasks import zoo
     from audit.tasks.task import Sources
     from audit.training import training
@@ -191,6 +191,7 @@ def audit(
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
     build.validate(setting, request.runs)
+    require_accounted(setting, request.level.delta)
     runs_rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
 
     dataset = zoo.task(model).data.load(sources)

@@ -36,7 +36,7 @@ from audit.settings.adversaries import OwnAdversary
 from audit.settings.build import Trainee
 from audit.settings.fields import declared
 from audit.settings.make import Usual, changed, make_setting
-from audit.settings.setting import STRATEGIES, Setting, flat, summary, validate
+from audit.settings.setting import STRATEGIES, Setting, flat, require_accounted, summary, validate
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
@@ -179,6 +179,7 @@ def audited(
         fields["canaries"] = own_adversary.canaries
     requested = _make_setting(own, fields)
     validate(requested, runs, own.strategies)
+    require_accounted(requested, level.delta)
     can_start = own.draws or not requested.unknown_initialisation
     require(
         can_start,

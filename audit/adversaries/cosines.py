@@ -50,6 +50,10 @@ class OneShotCanaries(AdversaryFields):
         return self.all_in
 
     @property
+    def sees_every_model(self) -> bool:
+        return self.observe == "all"
+
+    @property
     def usual_runs(self) -> int:
         return 1 if self.all_in else super().usual_runs
 

@@ -44,6 +44,18 @@ class AdversaryFields:
         return 1 if self.any_time or self.inserts_all else 2
 
     @property
+    def sees_every_model(self) -> bool:
+        """Returns whether the adversary sees the model after every step, not only after the last."""
+        return False
+
+    @property
+    def view(self) -> str:
+        """Returns a sentence on what the adversary sees of the training, for a report."""
+        if self.sees_every_model:
+            return "No hidden state: the adversary sees the model after every step."
+        return "Hidden state: the adversary sees the final model only, no model in between."
+
+    @property
     def usual_runs(self) -> int:
         """Returns the number of runs where none is given."""
         return 5000

@@ -16,10 +16,11 @@ if TYPE_CHECKING:  # half a second, which most upper bounds do without
 
 LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
+_SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
 _COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
-SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = (0.3, 1e4), 10**6, 1e-12
+MOST_SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = 1e4, 10**6, 1e-12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
@@ -70,14 +71,15 @@ def epsilon_upper_bound(noise_multiplier: float, insertions: int, delta: float) 
 def sampled_upper_bound(
     noise_multiplier: float, insertions: int, delta: float, sampling_rate: float
 ) -> float:
-    """Returns epsilon at delta of Gaussian steps that take an example by Poisson sampling.
+    """Returns epsilon at delta of Poisson-sampled Gaussian steps, where noise is not small.
 
     It is the smaller of two upper bounds. The first ignores sampling. The second is that of dp-accounting's
     privacy loss distributions, and holds as long as the adversary does not know the batches. It rounds
     privacy losses up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is larger.
 
     Args:
-      noise_multiplier: The standard deviation of the noise over the clipping norm.
+      noise_multiplier: The standard deviation of the noise over the clipping norm; from 0.3 on.
+        `participant_upper_bound` takes less noise, too.
       insertions: The number of steps.
       delta: The delta of epsilon.
       sampling_rate: The probability with which each step takes the example.
@@ -92,8 +94,12 @@ def sampled_upper_bound(
     )
     if sampling_rate == 1 or not np.isfinite(unsampled) or insertions == 0:
         return unsampled  # sampling changes nothing: certain participation, no noise, or no steps
-    _require_grid(noise_multiplier, insertions, delta)
+    require(
+        noise_multiplier >= _SMALL_NOISE,
+        f"`noise_multiplier={noise_multiplier}`: with `sampling_rate`, give at least {_SMALL_NOISE}",
+    )
     steps = Composition(noise_multiplier, insertions, sampling_rate)
+    require_sampled(steps, delta)
 
     # The spacing should be 1e-5 of epsilon, which is not computed yet. Sampling is first taken to lower it to
     # a hundredth of the bound without sampling. Where it lowers epsilon further, a finer grid follows.
@@ -117,22 +123,56 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
       composition: The steps that may take the participant (an example or a client), their noise multiplier
         and sampling rate.
       delta: The delta of epsilon.
+
+    Raises:
+      InputError: Values out of range, or so extreme that no grid fits the privacy losses.
     """
     sigma, insertions, rate = composition
-    unsampled = epsilon_upper_bound(sigma, insertions, delta)
-    least_sampled_noise, _ = SAMPLED_NOISE
-    if sigma >= least_sampled_noise:  # 0.3
+    if sigma >= _SMALL_NOISE:
         return sampled_upper_bound(sigma, insertions, delta, rate)
-    if rate == 1 or sigma < LEAST_PARTICIPANT_NOISE or insertions == 0:
+    unsampled = epsilon_upper_bound(sigma, insertions, delta)
+    if not counts_sampling(composition):
         return unsampled
+    require_sampled(composition, delta)
     # The spacing should be 1e-4 of epsilon, which is not computed yet. So a first grid is 1e-4 of the bound
-    # without sampling, and a second grid, mostly finer, is 1e-4 of the epsilon by the first. Spacings are at
-    # most 100, since dp-accounting takes their exponential. The second is at least 1e-3, to save time. Both
-    # results are upper bounds, since losses are rounded up.
-    coarse_grid = min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
-    coarse = _compute_pld_epsilon(composition, delta, coarse_grid)
+    # without sampling, and a second grid, mostly finer, is 1e-4 of the epsilon by the first. The second is at
+    # least 1e-3, to save time. Both results are upper bounds, since losses are rounded up.
+    coarse = _compute_pld_epsilon(composition, delta, _find_coarse_grid(unsampled))
     fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
     return min(unsampled, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
+
+
+def counts_sampling(steps: Composition) -> bool:
+    """Returns whether an upper bound on what steps leak counts that an adversary does not know the batches.
+
+    It does not where that changes nothing: with rate 1, and without steps or noise. Nor does it where a noise
+    multiplier below 0.05 makes privacy losses too large to compute with.
+    """
+    is_accounted = steps.noise_multiplier >= LEAST_PARTICIPANT_NOISE
+    return steps.sampling_rate < 1 and steps.insertions > 0 and is_accounted
+
+
+def account_curve(steps: Composition) -> "PLDAccountant":
+    """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
+
+    The grid of privacy losses is that of usual epsilons. Where noise is small, losses may be in the
+    thousands, and the grid is the first of `participant_upper_bound` at a delta of 1e-5.
+
+    Args:
+      steps: The steps, whose sampling must count (`counts_sampling`).
+    """
+    if steps.noise_multiplier >= _SMALL_NOISE:
+        return account_sampled(steps)
+    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, 1e-5)
+    return account_sampled(steps, _find_coarse_grid(unsampled))
+
+
+def _find_coarse_grid(unsampled: float) -> float:
+    """Returns the spacing of privacy losses where noise is small, given epsilon without sampling.
+
+    It is at most 100, since dp-accounting takes the exponential of spacings.
+    """
+    return min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:
@@ -203,18 +243,24 @@ def mu_upper_bound(noise_multiplier: float, insertions: int) -> float:
     return float(np.sqrt(insertions) / noise_multiplier)
 
 
-def _require_grid(noise_multiplier: float, insertions: int, delta: float) -> None:
-    """Raises InputError for values so extreme that no grid fits the privacy losses of sampled steps.
+def require_sampled(steps: Composition, delta: float = 1e-5) -> None:
+    """Raises InputError for sampled steps so extreme that no upper bound on epsilon can count the sampling.
 
-    The finest grid has a spacing of 1e-4. With less noise or more steps, losses may be so large that it has
-    too many values. With more noise, the losses of a step, about 1 / noise_multiplier, are smaller than the
-    spacing. And a smaller delta would come near the rounding of probabilities, which are 64-bit floats.
+    The finest grid of privacy losses has a spacing of 1e-4. With more steps, losses may be so large that it
+    has too many values. With more noise, the losses of a step, about 1 / noise_multiplier, are smaller than
+    the spacing. And a smaller delta would come near the rounding of probabilities, which are 64-bit floats.
+    Steps whose sampling does not count (`counts_sampling`) all pass.
+
+    Args:
+      steps: The steps.
+      delta: The delta of epsilon; without it only the steps are checked.
     """
-    least, most = SAMPLED_NOISE
+    if not counts_sampling(steps):
+        return
+    sigma, insertions, _ = steps
     require(
-        least <= noise_multiplier <= most,
-        f"`noise_multiplier={noise_multiplier}`: with `sampling_rate`, give a number from {least:g} to "
-        f"{most:g}",
+        sigma <= MOST_SAMPLED_NOISE,
+        f"`noise_multiplier={sigma}`: with `sampling_rate`, give at most {MOST_SAMPLED_NOISE:,.0f}",
     )
     require(
         insertions <= MOST_SAMPLED,

@@ -244,18 +244,19 @@ class DpSgd:
 
     def epsilon(self, delta: float) -> float:
         """Returns epsilon at delta of all models, by dp-accounting."""
-        return accounting.sampled_upper_bound(*self.composition[:2], delta, self.sampling_rate)
+        return accounting.participant_upper_bound(self.composition, delta)
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest power of a test of false-positive rate alpha, of alpha's shape.
 
-        Without sampling it is Phi(Phi^-1(alpha) + mu), with Phi the normal distribution function. For sampled
-        steps dp-accounting gives delta at each of a grid of epsilons. The result is the largest power that
-        all these pairs allow, which is the true largest power or more.
+        Without sampling it is Phi(Phi^-1(alpha) + mu), with Phi the normal distribution function. Sampled
+        steps allow no more. For these dp-accounting gives delta at each of a grid of epsilons, and the result
+        is the largest power that all these pairs allow, which is the true largest power or more. Where noise
+        is so small that `epsilon` does not count the sampling either, the result is that without sampling.
         """
         rates = _check_rates(alpha)
-        mu = self.gaussian_mu  # None for sampled steps
-        if mu is not None:
+        if not accounting.counts_sampling(self.composition):
+            mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
 
@@ -334,7 +335,7 @@ def _allocation_deltas(claim: RandomAllocation) -> Array:
 @functools.lru_cache(maxsize=16)
 def _sampled_deltas(steps: Composition) -> Array:
     """Returns delta (401,) at each of _EPSILONS of Poisson-sampled steps, by dp-accounting."""
-    accountant = accounting.account_sampled(steps)
+    accountant = accounting.account_curve(steps)
     return np.array([accountant.get_delta(float(epsilon)) for epsilon in _EPSILONS])
 
 

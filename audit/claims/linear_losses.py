@@ -131,8 +131,8 @@ def _compute_epsilon(
         return 0.0
 
     # From there outwards (up for sign 1, down for -1) the ratio moves away from 1, and the excess falls to
-    # delta. At the end of the search, far from all insertions, it is below delta.
-    end = counts[0] - _FAR * deviation
+    # delta. At the end of the search, far beyond all the mass of the likelier law, it is below delta.
+    end = -_FAR * deviation
     if sign == 1:
         end = counts[-1] + _FAR * deviation
     # The tolerance is as fine as floats allow, nearly, since epsilon is read off at the threshold.

@@ -23,8 +23,8 @@ class _Bets(NamedTuple):
 
     Attributes:
       design: the scores of canaries whose law is known where they are out.
-      compute_log_capital: returns the log of the capital that bets have won after each run, given how many
-        scores exceed each threshold.
+      compute_log_capital: returns the log of the capital that bets have won after each run with a canary in,
+        given how many scores exceed each threshold.
     """
 
     design: Fresh
@@ -73,7 +73,9 @@ def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
         return None
     bets = _find_bets(conclusion)
     exceedances = exact_null.count_exceedances(bets.design)
-    log_capital = bets.compute_log_capital(exceedances, power)  # (runs,)
+    log_capital = bets.compute_log_capital(exceedances, power)
+    # From here on all runs count, so that the test's number of runs is one of training runs.
+    log_capital = exact_null.expand_to_runs(bets.design, log_capital)
     return claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
 
 

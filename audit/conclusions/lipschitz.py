@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.cosines import OneShotCanaries
 from audit.claims import samplers
 from audit.claims.hidden_state import (
     HiddenState,
@@ -391,7 +390,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     adversary = setting.adversary
     if mechanism.optimizer != "sgd":
         return f"a step of {mechanism.optimizer} depends on more than the last model"
-    if isinstance(adversary, OneShotCanaries) and adversary.observe == "all":
+    if adversary.sees_every_model:
         return "this adversary sees every model"
     if setting.sampling.times:  # each canary has so many steps, drawn beforehand
         return "each canary comes at random steps"

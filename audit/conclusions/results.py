@@ -82,7 +82,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
       hidden_state*, last_model*: the upper bound on the last model alone, or why there is none.
       every_model*: lower and upper bound on epsilon with a sampler, for an adversary who sees every model.
       claim_test*: the test of the claim.
-      expected*: the epsilon of the last model if losses were linear.
+      expected*: the epsilon of the last model if losses were linear; null if infinite.
       epsilon: the lower bound that needs no assumption on the curve.
       most_provable: the largest such bound that this many runs can prove; null with several canaries a run.
 
@@ -100,7 +100,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
         fields["every_model"] = {"sampler": conclusion.sampled.sampler, **every_model}
     fields |= _make_claim_fields(conclusion)
     if conclusion.expected is not None:
-        fields["expected"] = conclusion.expected
+        fields["expected"] = finite(conclusion.expected)
     fields["epsilon"] = conclusion.epsilon
     fields["most_provable"] = conclusion.most_provable
     fields |= _make_curve_fields(conclusion)

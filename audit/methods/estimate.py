@@ -34,6 +34,7 @@ from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.laws import conversions, intervals
 from audit.methods import exact, thresholds
+from audit.methods.level import show_level
 from audit.methods.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
@@ -105,7 +106,7 @@ class _Counted:
           end: The last words of the line.
         """
         mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
-        where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
+        where = f"at delta {show_level(self.delta)}, {level} {show_level(self.confidence)}; {end}"
         return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
 
 

@@ -180,7 +180,7 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
     if design.in_order:
-        path = _find_path(growth, len(runs), target)
+        path = expand_to_runs(design, _find_path(growth, len(runs), target))
         epsilon = float(path[-1])
     else:
         path = np.zeros(0)
@@ -284,7 +284,7 @@ def count_exceedances(design: Fresh) -> Exceedances:
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
     log_rates = compute_log_rates(design, levels)
     shares = np.stack([_compute_shares(run, levels) for run in runs])
-    return Exceedances(shares, log_rates, design.in_order or len(runs) == 1)
+    return Exceedances(shares, log_rates, design.in_order or len(design.cosines) == 1)
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
@@ -319,7 +319,9 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     counted = count_exceedances(design)
     holds = has_law(design)
     mu = claimed_curve.find_least_mu(counted, confidence) if holds else 0.0
-    path = claimed_curve.trace_least_mu(counted, mu, confidence) if holds else np.zeros(0)
+    path = np.zeros(0)  # empty where the order is not vouched for
+    if holds and counted.in_order:
+        path = expand_to_runs(design, claimed_curve.trace_least_mu(counted, mu, confidence))
     epsilons = [conversions.epsilon_from_mu(float(value), delta) for value in path]
 
     # The reported threshold is that on which most of the capital is, in the test of this mu.
@@ -344,6 +346,19 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
         false_positive_rate=float(np.exp(counted.log_rates[place])),
         path=tuple(epsilons),
     )
+
+
+def expand_to_runs(design: Fresh, values: Array) -> Array:
+    """Returns values (R,) after each of a design's runs, from those after each run that has a canary in.
+
+    A run without any canary in tells nothing, and leaves the value as it is: 0 before the first with any.
+
+    Args:
+      design: The design, whose runs are in the order in which they were begun.
+      values: (P,), values after each of the P runs that have a canary in.
+    """
+    runs_with_any = np.cumsum(design.presence.any(axis=1))  # (R,), how many there are so far
+    return np.append(0.0, values)[runs_with_any]
 
 
 def _select_present(design: Fresh) -> list[Array]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from audit.claims.linear_losses import EXPECTED
 from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
+from audit.methods.level import show_percent
 from audit.report import audit_panels, one_run_section, page, verdicts
 from audit.report.bounds_table import (
     describe_claim_in_sentences,
@@ -355,7 +356,7 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     band = ""
     no_line = ""
     if conclusion.has_one_canary:
-        band = f" in its {verdicts.show_percent(gaussian.confidence)} band"
+        band = f" in its {show_percent(gaussian.confidence)} band"
         no_line = _NO_LINE
     gaussian_curve = ""
     if gaussian.mu is not None:

@@ -11,12 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+from numpy.typing import NDArray
 
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.laws import conversions, cosine_law
 from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.methods.level import show_level
 from audit.methods.method import COINS, NO_BOUND, NOTHING
 from audit.report import curves, style
 from audit.report.curves import describe_curve, find_mark
@@ -76,7 +78,9 @@ def audit_drawing(conclusion: Conclusion, audited: str = "") -> Figure:
         for axis, draw in zip(axes, panels.values(), strict=True):
             draw(axis, conclusion)
         if audited:
-            figure.suptitle(textwrap.fill(audited, 120), fontsize=9)
+            # A caller's name may have dollars, between which Matplotlib would read formulas.
+            title = textwrap.fill(audited, 120).replace("$", r"\$")
+            figure.suptitle(title, fontsize=9)
         style.set_symbols(figure)
         plt.close(figure)
         return figure
@@ -116,7 +120,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     all_scores = np.concatenate([scores_in, scores_out])
     # About the root of the number of scores; more than 60 bars would be too thin.
     bin_count = min(math.isqrt(len(all_scores)) + 1, 60)
-    bins = np.histogram_bin_edges(all_scores, bin_count).tolist()
+    bins = _find_bins(all_scores, bin_count)
     out_label = "out (the known law)"
     if not conclusion.law_is_known:
         out_label = f"out ({len(scores_out)} {unit})"
@@ -139,6 +143,27 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _find_bins(scores: NDArray[np.float64], count: int) -> list[float]:
+    """Returns the edges of a histogram's bins, of equal width, from the least score to the largest.
+
+    Scores that are equal, or so close that floats leave no room for so many bins between them, share a bin of
+    a wider range.
+
+    Args:
+      scores: (n,), all scores of the histogram.
+      count: the number of bins.
+    """
+    low = float(scores.min())
+    high = float(scores.max())
+    narrowest = 2 * count * float(np.spacing(max(abs(low), abs(high))))  # of two floats a bin
+    if high - low < narrowest:
+        margin = max(0.5, narrowest)
+        low -= margin
+        high += margin
+    edges: list[float] = np.linspace(low, high, count + 1).tolist()
+    return edges
 
 
 def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
@@ -265,7 +290,7 @@ def _draw_horizontal_bars(
     axis.invert_yaxis()
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=right)
-    axis.set_xlabel(f"epsilon at delta {conclusion.delta:g}")
+    axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
 
     name_look: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
     for limit in limits:
@@ -330,7 +355,7 @@ def _draw_upright_bars(
             va=alignment,
             bbox=_BOX,
         )
-    axis.set(ylabel=f"epsilon at delta {conclusion.delta:g}", ylim=(0, top))
+    axis.set(ylabel=f"epsilon at delta {show_level(conclusion.delta)}", ylim=(0, top))
     return bars
 
 
@@ -373,7 +398,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
 
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
     axis.annotate(
-        f"delta {conclusion.delta:g}",
+        f"delta {show_level(conclusion.delta)}",
         (1, conclusion.delta),
         (0, 1),
         xycoords=("axes fraction", "data"),
@@ -399,8 +424,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     after how many runs the claim was refuted.
     """
     path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
-    # Bounds and tests count the runs that have a canary in; the others tell nothing of it.
-    last = int(np.count_nonzero(conclusion.fresh.presence.any(axis=1)))
+    last = conclusion.count_runs()
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or `last` alone
     marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
@@ -413,7 +437,7 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
         axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
-    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {conclusion.delta:g}")
+    axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
     _set_title(axis, "Proven, whatever the curve")
     axis.set_xscale("log")
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

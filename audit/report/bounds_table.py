@@ -24,6 +24,7 @@ from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
 from audit.methods import curves, estimate, lifted
 from audit.methods.estimate import Bound, Finding
+from audit.methods.level import Level, round_confidence, show_level
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -92,7 +93,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         return _make_one_run_table(conclusion)
     # With a single canary a run, errors are shown as counts over scores; else as rates.
     has_many_canaries = not conclusion.has_one_canary
-    title = f"lower bounds on epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
+    title = f"lower bounds on epsilon at {Level(conclusion.delta, conclusion.confidence)}"
     before = [title]  # the lines above the table
     error_names = _COUNTS
     show_share = _show_counts
@@ -313,10 +314,11 @@ def look_rows(conclusion: Conclusion) -> str:
     last = looks.taken[-1]
     lines = []
     if len(looks.taken) == 1:
-        title = f"epsilon at delta {conclusion.delta:g}; each look's bounds hold at confidence "
+        title = f"epsilon at delta {show_level(conclusion.delta)}; each look's bounds hold at confidence "
         names = "".join(f"{bound.method:>17}" for bound in last.bounds)
         header = f"{'look':<8}{'runs':>10}{names}"
-        lines += [f"{title}{looks.confidence:.6g}", header, "-" * len(header)]
+        each = show_level(round_confidence(looks.confidence))
+        lines += [f"{title}{each}", header, "-" * len(header)]
     place = f"{looks.number(last)} of {len(looks.schedule)}"
     values = "".join(f"{bound.epsilon:>17.3f}" for bound in last.bounds)
     lines.append(f"{place:<8}{last.runs:>10}{values}")
@@ -499,7 +501,8 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
     words = f"the best of {len(looks.taken)} of {count} declared looks"
     if len(looks.taken) == 1:
         words = f"look {looks.number(looks.taken[0])} of {count} declared"
-    return f"{words}; each holds at {looks.confidence:.6g}, all at once at {confidence:g}"
+    each = show_level(round_confidence(looks.confidence))
+    return f"{words}; each holds at {each}, all at once at {show_level(confidence)}"
 
 
 def _explain_zeros(conclusion: Conclusion) -> list[str]:
@@ -555,7 +558,7 @@ def _name_methods_of_more_canaries(fewest: int) -> list[str]:
 
 def _make_one_run_table(conclusion: Conclusion) -> str:
     """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
-    title = f"one run: epsilon at delta {conclusion.delta:g}, confidence {conclusion.confidence:g}"
+    title = f"one run: epsilon at {Level(conclusion.delta, conclusion.confidence)}"
     upper_lines = []
     for upper in conclusion.upper_bounds:
         # 37 blanks in place of the columns of mu (6) and counts (30) and the gap between them.

@@ -11,6 +11,7 @@ from audit.conclusions.conclusion import Conclusion, assumption_of
 from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Finding
+from audit.methods.level import show_percent
 from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 
@@ -167,7 +168,7 @@ def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
         band = curve.band(grid)
         low = np.clip(band.lower, grid[0] / 2, None)
         high = np.clip(band.upper, None, 1 - grid[0] / 2)
-        label = f"{100 * curve.confidence:.10g}% band"
+        label = f"{show_percent(curve.confidence)} band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
     false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
     false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))

@@ -10,9 +10,11 @@ from audit.claims.accounting import Composition, epsilon_upper_bound, participan
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import finding_fields, one_run_fields
 from audit.methods.estimate import Bound
+from audit.methods.level import Level, show_level
 from audit.report.bounds_table import bounds_table, show_floor
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
+from audit.storage.store import finite
 
 RESULT = "federated.json"  # in a setting's folder
 
@@ -62,7 +64,7 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
         Column(None, lambda row: np.std(row.epsilons), "deviation", number(".3f"), 9),
         Column(None, lambda row: row.floor or "a bound a run", "  floor", "  {}".format, left=True),
     )
-    level = f"at delta {runs[0].delta:g}, confidence {runs[0].confidence:g} a run"
+    level = f"at {Level(runs[0].delta, runs[0].confidence)} a run"
     head = f"{len(runs):,} runs: epsilon {level}"
     note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
     rows = collect_over_runs(runs)
@@ -136,7 +138,11 @@ def federated_table(audit: FederatedAudit) -> str:
         Column(None, lambda row: row.name, "mechanism", width=24, left=True),
         Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
         Column(
-            None, lambda row: row.reason, f"  at delta {first.delta:g}", "  {}".format, left=True
+            None,
+            lambda row: row.reason,
+            f"  at delta {show_level(first.delta)}",
+            "  {}".format,
+            left=True,
         ),
     )
     table = bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs)
@@ -167,7 +173,8 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         **about,
         "delta": first.delta,
         "confidence": first.confidence,
-        "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
+        # Null where it is infinite, as without noise: JSON has no infinity.
+        "epsilon": {upper.name: finite(upper.epsilon) for upper in upper_bounds(audit)},
         # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,

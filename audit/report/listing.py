@@ -88,8 +88,9 @@ def find_differences(setting: Setting) -> dict[str, Any]:
 def _find_defaults(setting: Setting) -> dict[str, Any]:
     """Returns the values of the fields, by name, if only the setting's model and adversary are given.
 
-    The field `insertions` is among them, although a setting itself stores `steps`. For a caller's own model,
-    fields whose defaults depend on the model, such as the learning rate, are missing.
+    The field `insertions` is among them in place of `steps`, which a setting stores: `steps` has no default
+    but what follows from insertions and period. For a caller's own model, fields whose defaults depend on the
+    model, such as the learning rate, are missing.
     """
     if setting.model in zoo.tasks():
         defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
@@ -99,6 +100,7 @@ def _find_defaults(setting: Setting) -> dict[str, Any]:
         }
         defaults["model"] = setting.model
         defaults["adversary"] = setting.adversary.name
+    defaults.pop("steps", None)
     defaults["insertions"] = fields()["insertions"].default
     return defaults
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from audit.conclusions.conclusion import Conclusion
+from audit.methods.level import show_level
 from audit.report import page, verdicts
 from audit.report.bounds_table import describe_claim_in_sentences, remarks
 from audit.report.federated_table import collect_over_runs
@@ -71,7 +72,8 @@ def _make_estimates_table(conclusion: Conclusion) -> Html:
         "95% without a leak",
         "caveat",
     )
-    caption = f"Estimates of epsilon at delta = {conclusion.delta:g}; a leak shows where they exceed the 95%"
+    delta = show_level(conclusion.delta)
+    caption = f"Estimates of epsilon at delta = {delta}; a leak shows where they exceed the 95%"
     rows = []
     for row in conclusion.estimates:
         floor = row.noise_floor

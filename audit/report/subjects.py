@@ -20,7 +20,7 @@ from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import bound_runs_together, conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import Conclusion, Looks
 from audit.errors import InputError, require
-from audit.methods.level import USUAL_LEVEL, Level
+from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
 from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
 from audit.report.table import at_least
@@ -193,7 +193,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
             mechanism += f"; {conclusion.hidden_state.assumes.note}"
         facts["Mechanism, as given"] = mechanism
     elif conclusion.upper_bound is not None:
-        upper_bound = f"epsilon = {conclusion.upper_bound:g} at delta = {conclusion.delta:g}"
+        upper_bound = (
+            f"epsilon = {conclusion.upper_bound:g} at delta = {show_level(conclusion.delta)}"
+        )
         facts["Claim"] = upper_bound
 
     scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
@@ -367,8 +369,8 @@ def _describe_looks(looks: Looks, confidence: float) -> str:
     shown = f"that at {taken}"
     if len(looks.taken) > 1:
         shown = f"the best of those at {taken}"
-    each = f"{100 * looks.confidence:.6g}%"
-    together = f"{100 * confidence:.6g}%"
+    each = show_percent(round_confidence(looks.confidence))
+    together = show_percent(confidence)
     return (
         f"declared beforehand at {schedule} runs; shown is {shown}. Each look's bounds "
         f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
@@ -393,7 +395,7 @@ def _describe_threats(setting: Setting) -> list[str]:
             "one more draw."
         )
     sentences = [
-        "Hidden state: the adversary sees the final model only, no model in between.",
+        setting.adversary.view,
         f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
         "does not know the noise.",
         adversary_row(setting.adversary.name).description,
@@ -451,8 +453,8 @@ def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequen
         flags["looks"] = ",".join(str(look) for look in looks)
     else:
         flags["runs"] = runs
-    flags["delta"] = f"{level.delta:g}"
-    flags["confidence"] = f"{level.confidence:g}"
+    flags["delta"] = show_level(level.delta)
+    flags["confidence"] = show_level(level.confidence)
     return _join_flags(f"{started.RUN_SH} audit", flags)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
+from audit.methods.level import show_level, show_percent, show_risk
 from audit.methods.method import GIVEN
 from audit.report import table
 
@@ -71,11 +72,6 @@ def show_upper_bound(value: float) -> str:
     return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
 
 
-def show_percent(confidence: float) -> str:
-    """Returns 95% for 0.95."""
-    return f"{100 * confidence:.10g}%"
-
-
 def describe_sampled(sampled: SampledBracket) -> str:
     """Returns in words the bounds on epsilon for an adversary who sees the model after every step.
 
@@ -95,7 +91,7 @@ def describe_sampled(sampled: SampledBracket) -> str:
 def describe_level(conclusion: Conclusion) -> str:
     """Returns the caption of a table of bounds: their delta and confidence."""
     level = show_percent(conclusion.confidence)
-    return f"Epsilon at delta = {conclusion.delta:g}; lower bounds at {level} confidence"
+    return f"Epsilon at delta = {show_level(conclusion.delta)}; lower bounds at {level} confidence"
 
 
 def verdict(conclusion: Conclusion) -> Verdict:
@@ -217,8 +213,8 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
     if _is_zero(free):
         explanation = (
             f"With {show_percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage "
-            f"at delta = {free.delta:g}. That is no proof of privacy: a stronger adversary or more runs may "
-            f"find some.{refuted}{guarantee}"
+            f"at delta = {show_level(free.delta)}. That is no proof of privacy: a stronger adversary or more "
+            f"runs may find some.{refuted}{guarantee}"
         )
         return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
     explanation = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
@@ -301,7 +297,7 @@ def _claim(bound: Bound, proviso: str) -> str:
     """Returns the clause that states a lower bound, with the proviso under which it holds."""
     return (
         f"With {show_percent(bound.confidence)} confidence, and {proviso}, this training leaks at least "
-        f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
+        f"epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
     )
 
 
@@ -328,8 +324,8 @@ def _explain_nothing_proven(conclusion: Conclusion) -> str:
         runs = str(conclusion.evidence)
     return (
         f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
-        f"{conclusion.delta:g}: the lower bounds are 0. That is no proof of privacy: a stronger adversary or "
-        "more runs may find some."
+        f"{show_level(conclusion.delta)}: the lower bounds are 0. That is no proof of privacy: a stronger "
+        "adversary or more runs may find some."
     )
 
 
@@ -362,8 +358,8 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     if bounds:
         level = show_percent(conclusion.confidence)
         sentence = (
-            f"At {level} confidence this run proves no leakage at delta = {conclusion.delta:g}: the lower "
-            "bounds are 0. That is no proof of privacy."
+            f"At {level} confidence this run proves no leakage at delta = {show_level(conclusion.delta)}: "
+            "the lower bounds are 0. That is no proof of privacy."
         )
     return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
 
@@ -389,7 +385,7 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
     claims = []
     for bound in bounds:
         level = f"With {show_percent(bound.confidence)} confidence, {bound.assumes.proviso}"
-        epsilon = f"epsilon = {at_least(bound.epsilon)} at delta = {bound.delta:g}"
+        epsilon = f"epsilon = {at_least(bound.epsilon)} at delta = {show_level(bound.delta)}"
         claims.append(f"{level}, it leaks at least {epsilon}.")
     return " ".join(claims)
 
@@ -497,5 +493,5 @@ def name_better_scores(conclusion: Conclusion) -> str:
 
 def _warn_of_chance(confidence: float) -> str:
     """Returns the words on how often, at this confidence, chance accuses a training run without a bug."""
-    share = show_percent(1 - confidence)
+    share = show_risk(confidence)
     return f"chance alone brings a sound training here in at most {share} of audits."

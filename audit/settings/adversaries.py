@@ -40,6 +40,14 @@ class OwnAdversary(AdversaryFields):
     label: str
     computes: str
 
+    @property
+    def view(self) -> str:
+        # Of its functions the store has a hash alone, which does not tell whether one is an observer.
+        return (
+            "The adversary sees the final model, and the model after every step if its author gave it an "
+            "observer; this page does not know."
+        )
+
 
 def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> "Adversary":
     """Raises InputError: a caller's own adversary can't be made from its fields, which lack its functions."""

@@ -289,6 +289,7 @@ def _validate_sampler(setting: Setting) -> None:
     """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
     if sampling.name in (EVERY, POISSON):  # these go with any steps and canaries
+        require_accounted(setting)
         return
 
     steps = setting.schedule.steps
@@ -311,6 +312,22 @@ def _validate_sampler(setting: Setting) -> None:
     if whole_epochs > 0:
         fix = f"give `steps` {whole_epochs}, or {whole_epochs + sampling.batches}"
     require(steps == whole_epochs, f"{given}: {steps} steps are no whole epochs: {fix}")
+
+
+def require_accounted(setting: Setting, delta: float = 1e-5) -> None:
+    """Raises InputError for Poisson sampling with values for which there is no upper bound on epsilon.
+
+    So nothing is trained that could not be concluded.
+
+    Args:
+      setting: the setting.
+      delta: the delta of epsilon; without it only the setting is checked.
+    """
+    if setting.sampling.name != POISSON:
+        return
+    from audit.claims import accounting  # loads SciPy
+
+    accounting.require_sampled(accounting.Composition(*setting.composition), delta)
 
 
 def _validate_known_steps(setting: Setting) -> None:

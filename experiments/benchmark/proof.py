@@ -29,7 +29,7 @@ from audit.errors import InputError
 from audit.evidence.canaries import Coins
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
-from audit.methods.level import Level
+from audit.methods.level import Level, show_level
 from audit.methods.lifted import LIFTED
 from audit.report.style import BLUE, FADED, FREE, GREEN, ORANGE, PURPLE, STYLE, UPPER, VERMILION
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -519,7 +519,7 @@ def proof_table(how: How, proofs: Proofs) -> Table[Curve]:
         Column("epsilon", _last_epsilon),
         Column("assumes", attrgetter("assumes")),
     )
-    title = f"{how.model}: epsilon proven at delta {how.delta:g}, confidence {how.confidence:g}"
+    title = f"{how.model}: epsilon proven at {Level(how.delta, how.confidence)}"
     # The widths put the bound below the column epsilon.
     upper_bound = f"{'upper bound':<17} {'accounting':<41} {at_most(how.upper_bound()):>7}"
     after = (
@@ -677,7 +677,7 @@ def proof_figure(how: How, proofs: Proofs) -> Figure:
         axis.axhline(how.upper_bound(), color=UPPER, ls=":", label="upper bound (accounting)")
         _draw_refutations(axis, proofs.refutations)
         axis.set(xscale="log", xlabel="minutes from the start", ylim=(0, None))
-        axis.set_ylabel(f"epsilon proven at delta {how.delta:g}")
+        axis.set_ylabel(f"epsilon proven at delta {show_level(how.delta)}")
 
         least, most = axis.get_xlim()
         ticks = [tick for tick in _TICKS if least <= tick <= most]

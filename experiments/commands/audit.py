@@ -22,7 +22,7 @@ from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
-from audit.settings.setting import MOST_RUNS, Setting, validate
+from audit.settings.setting import MOST_RUNS, Setting, require_accounted, validate
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
@@ -173,6 +173,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)
     validate(setting, runs, task(setting.model).clipping)
+    require_accounted(setting, FLAGS.delta)
     chunk_message = (
         f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
     )

@@ -23,6 +23,7 @@ from audit.errors import require
 from audit.laws import known_laws
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
+from audit.methods.level import show_level
 from audit.report.table import Column, Show, Table, number
 from audit.settings.setting import require_runs
 
@@ -179,7 +180,7 @@ def _make_one_run_study() -> _Study:
     )
     title = f"""\
 {FLAGS.audits} audits of one run with {FLAGS.one_run} canaries; exceeding: share of audits with
-epsilon above the truth at delta {FLAGS.delta:g} (* above {_allowed_share():.1%}, reached once in
+epsilon above the truth at delta {show_level(FLAGS.delta)} (* above {_allowed_share():.1%}, reached once in
 1,000 tables at error {1 - FLAGS.confidence:.3g}); one_shot_jeffreys is the paper's, no bound"""
     return _Study(settings, columns, title)
 
@@ -231,7 +232,7 @@ def _make_direction_study(runs: list[int]) -> _Study:
     )
     title = f"""\
 {FLAGS.audits} audits with {FLAGS.directions} uniform directions a run in R^{FLAGS.dimension:,};
-exceeding: share of audits whose epsilon was above the truth at delta {FLAGS.delta:g} after
+exceeding: share of audits whose epsilon was above the truth at delta {show_level(FLAGS.delta)} after
 one of so many runs (* above {_allowed_share():.1%}, reached once in 1,000 tables at
 error {1 - FLAGS.confidence:.3g}); mu is epsilon for laplace and for bound, the edge of what DP allows"""
     return _Study(settings, columns, title)

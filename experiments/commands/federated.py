@@ -26,6 +26,7 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
+from audit.settings.fields import require_fields
 from audit.tasks.task import Federation
 from models.catalogue import federated_task
 
@@ -75,6 +76,7 @@ def main() -> None:
     setting = _checked_setting()
     out = cli.folder()
     cli.prepare_jax()
+    from audit.claims.accounting import require_sampled
     from audit.settings import build_federated
     from audit.storage.store import Store
 
@@ -88,6 +90,8 @@ def main() -> None:
     clients = federation.clients
     build_federated.require_clients(clients)
     participation = build_federated.rounds(setting, clients, listed_rounds)
+    leaks = federated.leaks(setting, clients.number, participation.most)
+    require_sampled(leaks.canary, FLAGS.delta)  # nothing is trained that could not be concluded
     game = build_federated.build(setting, clients, participation)
 
     # The store is named by all that decides its scores, listed cohorts included.
@@ -102,14 +106,19 @@ def main() -> None:
 
 
 def _checked_setting() -> FederatedSetting:
-    """Returns the setting that the flags describe; raises InputError for flags out of range."""
+    """Returns the setting that the flags describe; raises InputError for flags out of range.
+
+    With --cohorts, how its fields fit together is checked when `with_rounds` has counted the rounds.
+    """
     cli.require_levels()
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
-    federated.validate_federated(setting)
+    require_fields(setting)
     agree = (setting.participation == "listed") == (FLAGS.cohorts is not None)
     require(agree, "--cohorts and --participation=listed go together: give both, or none")
+    if FLAGS.cohorts is None:  # else the list decides how many rounds there are, and is read first
+        federated.validate_federated(setting)
     return setting
 
 

@@ -13,7 +13,7 @@ from audit.errors import InputError, require
 from audit.methods.level import Level
 from audit.settings import stored
 from audit.settings.make import fields
-from audit.settings.setting import validate
+from audit.settings.setting import require_accounted, validate
 from audit.storage import files
 from experiments.cells import work
 from experiments.cells.cell import DataSets
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from experiments.sweeps.grid import GridAudit, GridResult
 
 # Flags of a single audit, which a grid has no use for.
-_SINGLE = ("looks", "until", "minutes", "lipschitz", "chunk_size", "weights", "input_size")
+_SINGLE = (
+    *("looks", "until", "minutes", "lipschitz", "rehearsals"),
+    *("chunk_size", "weights", "input_size"),
+)
 
 
 def define_vary() -> None:
@@ -140,6 +143,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
         setting = cli.setting(**{by_flag[flag]: value for flag, value in values.items()})
         number = runs or setting.adversary.usual_runs
         validate(setting, number, task(setting.model).clipping)
+        require_accounted(setting, flags.FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
     return grid.GridAudit(values, setting, number)

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.laws import conversions
+from audit.methods.level import show_level
 from audit.report.table import Column, Table, number
 from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
 from audit.storage import files
@@ -62,7 +63,7 @@ def main() -> None:
 
     # Its files. The first line of each CSV says at which delta and clipping norm it is.
     folder = out / "landscape"
-    header = f"# delta={FLAGS.delta:g} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
+    header = f"# delta={show_level(FLAGS.delta)} clipping_norm={FLAGS.clipping_norm:g}\n".encode()
     exact = _exact_table(results.cells)
     simulated = _simulated_table(results.cells)
     written = [

@@ -17,6 +17,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.laws import conversions, cosine_law
+from audit.methods.level import show_level
 from audit.storage import files
 from experiments.one_shot import estimates, tables
 from experiments.one_shot.estimates import Floors, TableCell
@@ -168,10 +169,10 @@ def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> b
     delta = FLAGS.delta
     cells_table = tables.make_page_table(cells, delta)
     over = f"over {FLAGS.simulations:,} simulations"
-    cells_caption = f"Table 1: mean (deviation) of epsilon at delta = {delta:g} {over}"
+    cells_caption = f"Table 1: mean (deviation) of epsilon at delta = {show_level(delta)} {over}"
     floors_table = tables.make_floors_table(floors, delta)
     floors_caption = (
-        f"Floors of epsilon at delta = {delta:g}: mean (95% quantile) where nothing leaks"
+        f"Floors of epsilon at delta = {show_level(delta)}: mean (95% quantile) where nothing leaks"
     )
     description = (
         "Histograms of cosines beside the law where nothing leaks and a normal fit, "

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.methods.level import show_level
 from audit.report.style import BLACK, FADED, FREE, IN, OUT, STYLE
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
@@ -28,7 +29,7 @@ _KEY = (  # the legend: (colour of the edge, colour of the fill, label)
 )
 _REFUTED_KEY = (FADED, "white", "refuted: the curve is not Gaussian")
 _NOTES = """\
-estimator: bounds hold at confidence {confidence:g} for what they assume.
+estimator: bounds hold at confidence {confidence} for what they assume.
 (no bound): an estimate or a measurement. s: seconds spent now; kept: none.
 One mechanism, neighbours (a canary is added) and delta for all: {steps:,} steps of
 DP-SGD, each of which takes the canary, sigma = {sigma:g}."""
@@ -60,7 +61,9 @@ def comparison_table(
     # A line in the form of a row; its blank fills the columns of runs and seconds.
     upper_bound = f"{'upper bound':<20} {'accounting':<23} {'':>10} {at_most(upper):>7}"
     notes = _NOTES.format(
-        confidence=compared.confidence, steps=compared.steps, sigma=compared.noise_multiplier
+        confidence=show_level(compared.confidence),
+        steps=compared.steps,
+        sigma=compared.noise_multiplier,
     )
     after = ["-" * 80, upper_bound, notes]
     if _any_refuted(rows):
@@ -69,7 +72,9 @@ def comparison_table(
         columns,
         rows,
         section=_describe_view,
-        before=(f"epsilon at delta {compared.delta:g}: {compared.model} on Fashion-MNIST",),
+        before=(
+            f"epsilon at delta {show_level(compared.delta)}: {compared.model} on Fashion-MNIST",
+        ),
         after=after,
         gap=" ",
         rule=80,
@@ -126,7 +131,9 @@ def comparison_figure(rows: Sequence[ComparedRow], upper: float, delta: float) -
             names.append(
                 f"{row.method}: {row.value.replace('_', ' ')}, {counted(row.runs, 'model')}"
             )
-        axis.set(yticks=range(len(rows)), xlim=(0, edge), xlabel=f"epsilon at delta {delta:g}")
+        axis.set(
+            yticks=range(len(rows)), xlim=(0, edge), xlabel=f"epsilon at delta {show_level(delta)}"
+        )
         axis.set_yticklabels(names, fontsize=8)
         axis.invert_yaxis()
         # Rows of the same view follow each other; a line is drawn where the view changes.

@@ -20,6 +20,7 @@ from audit.claims import accounting
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.laws import conversions
+from audit.methods.level import show_level
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.machine import prepare_jax
 from audit.settings import build
@@ -188,10 +189,10 @@ def as_text(forecast: Forecast) -> str:
     setting = forecast.bounds[0].setting
     truth = forecast.bounds[0].true_epsilon
     lines = [
-        f"if epsilon is {truth:.3f} at delta {setting.delta:g} "
+        f"if epsilon is {truth:.3f} at delta {show_level(setting.delta)} "
         f"(the accountant's is {forecast.upper_bound:.3f}),",
         f"{setting.runs} runs show, over {setting.audits} simulated audits "
-        f"at confidence {setting.confidence:g}:",
+        f"at confidence {show_level(setting.confidence)}:",
         "",
         _make_table(forecast.bounds, truth).text(),
         "",

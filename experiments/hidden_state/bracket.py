@@ -198,7 +198,7 @@ def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Leve
         Column("hidden_state", _hidden_state_epsilon, "hidden", at_most, 8),
         Column("composition", Point.upper_bound, "composition", at_most, 11),
     )
-    subtitle = f"epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
+    subtitle = f"epsilon at {levels}"
     before = (sweep.title, subtitle)
     table = Table(columns, rows, section=lambda point: point.panel, before=before, rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

@@ -27,7 +27,7 @@ from audit.conclusions.concluded import conclude
 from audit.errors import require
 from audit.evidence import canaries
 from audit.laws import conversions
-from audit.methods.level import Level
+from audit.methods.level import Level, show_level
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, number
 from experiments.sweeps.panels import add_legend
@@ -251,7 +251,9 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
     scope = f"sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz"
     title = f"the convex landscape: {scope}"
     mu_columns = "mu: of a constant direction, of the landscape and of the hidden-state bound"
-    epsilon_columns = f"epsilon at delta {delta:g}: of the bound, and audits of simulated runs"
+    epsilon_columns = (
+        f"epsilon at delta {show_level(delta)}: of the bound, and audits of simulated runs"
+    )
     return Table(columns, rows, before=(title, mu_columns, epsilon_columns))
 
 
@@ -268,7 +270,7 @@ def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
         for axis, constant in zip(axes, CONSTANTS, strict=False):
             _draw_epsilons(axis, [row for row in rows if row.schedule.lipschitz == constant], delta)
             axis.set_title(f"steps Lipschitz {constant:g}")
-        axes[0].set_ylabel(f"epsilon at delta {delta:g}")
+        axes[0].set_ylabel(f"epsilon at delta {show_level(delta)}")
         _draw_slopes(axes[2])
 
         add_legend(drawing, axes, 3, size=7)

@@ -15,6 +15,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from audit.laws import conversions, densities
+from audit.methods.level import show_level
 from audit.report.style import (
     BLUE,
     BOUND,
@@ -339,7 +340,7 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
     note_axis = axes[0, 2]
     note_axis.axis("off")
     note = (
-        f"amplification rate\nepsilon (T = {steps}) / epsilon (1)\nat delta = {delta:g}\n\n"
+        f"amplification rate\nepsilon (T = {steps}) / epsilon (1)\nat delta = {show_level(delta)}\n\n"
         "1: hiding the earlier steps\nhides nothing\n\nThe upper row is what converting\n"
         "mu claims, the lower one what\nthe process really loses."
     )
@@ -502,7 +503,7 @@ def _draw_threshold_search(searches: Sequence[SearchResults], norm: float, runs:
             title=f"sigma = {cell.noise_multiplier:g}, B = {cell.batch_size}",
         )
         axis.set_ylim(bottom=0, top=1.25 * upper)
-    axes[0, 0].set_ylabel(f"epsilon at delta {searches[0].cell.delta:g}")
+    axes[0, 0].set_ylabel(f"epsilon at delta {show_level(searches[0].cell.delta)}")
     title = "Algorithm 6: which threshold of the crafted landscape leaks most after two steps"
     figure.suptitle(title, fontsize=10)
     add_legend(figure, axes[0, :1], 2)

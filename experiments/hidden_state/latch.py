@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.methods.level import show_level
 from audit.report.table import Column, Table, number
 
 Array = NDArray[np.float64]
@@ -251,7 +252,7 @@ def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
         Column("poisson", lambda row: row.poisson, "Poisson's", number(".2f")),
     ]
     before = [
-        f"the latch: the last iterate of a shuffled training run, at delta {delta:g}",
+        f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",
         "epsilon: leaked at least, by the best threshold; Poisson's: what it would claim",
     ]
     return Table(columns, rows, before=before)

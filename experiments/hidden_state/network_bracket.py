@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
 from audit.methods.exact_null import EXACT_NULL_GDP
-from audit.methods.level import Level
+from audit.methods.level import Level, show_percent
 from audit.report.style import BLUE, BOUND, FREE, GREEN, UPPER
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import show_percent
 from audit.settings.setting import Setting
 from experiments.cells.cell import Cell
 from experiments.hidden_state import networks
@@ -339,7 +338,7 @@ def _make_table(
         Column("composition", lambda row: row.composition, "composed", at_most, 8),
     )
     levels = evidence.levels
-    subtitle = f"epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
+    subtitle = f"epsilon at {levels}"
     before = (sweep.title, subtitle)
     table = Table(columns, rows, section=lambda row: row.panel, before=before, gap=" ", rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

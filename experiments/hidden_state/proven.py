@@ -217,7 +217,7 @@ def _make_table(
         Column("upper_bound", lambda row: upper_bounds[row.line.panel], "upper bound", at_most, 11),
         Column(None, _format_assumption, "assumes", left=True),
     )
-    title = f"{sweep.title}: epsilon at delta {levels.delta:g}, confidence {levels.confidence:g}"
+    title = f"{sweep.title}: epsilon at {levels}"
     table = Table(columns, rows, section=lambda row: row.line.panel, before=(title,), rule=80)
     return OwnTable(table.text(), table.csv())
 

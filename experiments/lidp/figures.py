@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.claims.accounting import Composition, sampled_upper_bound
+from audit.claims.accounting import Composition, participant_upper_bound
 from audit.report.style import (
     BLACK,
     BLUE,
@@ -344,8 +344,8 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
         attacks.append(gains.compare_canaries(attack, by_canaries, evidence.levels))
     # All audits of the figure share the model, the noise and the number of runs.
     first = stored_audits[0]
-    sigma, insertions, rate = Composition(*first.setting.composition)
-    upper = sampled_upper_bound(sigma, insertions, evidence.levels.delta, rate)
+    composition = Composition(*first.setting.composition)
+    upper = participant_upper_bound(composition, evidence.levels.delta)
     title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
     table = tables.make_lifted_table(sweep.name, title, attacks)
     return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, rows=[], table=table)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from audit.claims.accounting import epsilon_upper_bound
 from audit.methods import one_shot
 from audit.methods.estimate import Estimate
+from audit.methods.level import show_level
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report.bounds_table import show_floor
 from audit.report.table import Column, Show, Table, number
@@ -213,7 +214,7 @@ def make_cells_table(
         Column(None, format_equal_variance, "equal variance", width=15),
         Column(None, format_fitted, "fitted", width=15),
     )
-    title = f"Table 1: estimates of epsilon at delta {delta:g}, {simulations} simulations a cell"
+    title = f"Table 1: estimates of epsilon at delta {show_level(delta)}, {simulations} simulations a cell"
     return Table(columns, cells, before=(title,), after=(_SIMULATED_NOTE,), gap="", rule=72)
 
 
@@ -255,7 +256,7 @@ def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
     columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
     for method in _METHODS:
         columns.append(_method_column(method, lambda row: row.by_method, show_floor, 18))
-    before = (f"Noise floors of epsilon at delta {delta:g}",)
+    before = (f"Noise floors of epsilon at delta {show_level(delta)}",)
     return Table(columns, floors, before=before, after=(_FLOORS_NOTE,), gap="")
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.estimate import IF_GAUSSIAN
+from audit.methods.level import show_level
 from audit.report import curves, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, STYLE, UPPER
 from audit.report.table import at_least
@@ -136,7 +137,7 @@ def epsilon_figure(title: str, x: Axis | None, points: Sequence[Point], delta: f
             else:
                 axis.set_title(name, fontsize=10, pad=6)
         for axis in axes[:, 0]:
-            axis.set_ylabel(f"epsilon at delta {delta:g}")
+            axis.set_ylabel(f"epsilon at delta {show_level(delta)}")
         # The panels share the vertical axis, which has some room below 0 and above the highest mark.
         highest = _highest_epsilon(drawn, delta)
         axes[0, 0].set_ylim(-0.04 * highest, 1.2 * highest)
@@ -202,7 +203,7 @@ def profile_figure(title: str, points: Sequence[Point], delta: float) -> Figure:
             "ha": "right",
             "va": "bottom",
         }
-        axis.annotate(f"delta = {delta:g}", (1, delta), **at_right)
+        axis.annotate(f"delta = {show_level(delta)}", (1, delta), **at_right)
         axis.set(xlabel="epsilon", ylabel="delta", ylim=(lowest_delta, 1.5), xlim=(0, epsilons[-1]))
         return _finish(figure, axis, title, points)
 

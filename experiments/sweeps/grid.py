@@ -120,7 +120,7 @@ def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
         Column("folder", lambda result: str(result.folder)),
     ]
     level = results[0].conclusion  # all audits have the same delta and confidence
-    title = f"epsilon at delta {level.delta:g}, confidence {level.confidence:g}"
+    title = f"epsilon at {Level(level.delta, level.confidence)}"
     return Table(columns, results, before=[title])
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.methods.level import show_level
 from audit.report import table
 from audit.report.style import STYLE
 from experiments.sweeps.grid import GridResult, combine, describe, show_value
@@ -57,7 +58,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
             axis.set_ylabel(down)
         # All panels have the same scale of colours: the last image's stands for all.
         figure.colorbar(image, ax=axes[:, -1], label="epsilon")
-        figure.suptitle(f"epsilon proven at delta {delta:g}", fontsize=10)
+        figure.suptitle(f"epsilon proven at delta {show_level(delta)}", fontsize=10)
     return figure
 
 

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
+from audit.methods.level import show_level
 from audit.report.style import STYLE
 
 _MOST_ACROSS = 3  # panels side by side
@@ -49,7 +50,7 @@ def epsilon_panels(
         for axis in axes.flat[len(names) :]:
             axis.axis("off")
         for axis in axes[:, 0]:
-            axis.set_ylabel(f"epsilon at delta {delta:g}")
+            axis.set_ylabel(f"epsilon at delta {show_level(delta)}")
         figure.suptitle(title, fontsize=11)
         add_legend(figure, axes.flat, 2)
         return figure

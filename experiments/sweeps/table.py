@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from audit.methods import estimate, lifted
 from audit.methods.estimate import IF_GAUSSIAN
+from audit.methods.level import Level
 from audit.methods.method import NO_BOUND, Method
 from audit.report.table import Column, Table, at_least, at_most
 from audit.runtime.progress import shortened
@@ -162,7 +163,7 @@ def as_text(
     lines = []
     if not proves:
         lines.append(PROVES_NOTHING)
-    lines.append(f"lower bounds on epsilon at delta {delta:g}, confidence {confidence:g}")
+    lines.append(f"lower bounds on epsilon at {Level(delta, confidence)}")
     lines.append(_format_line(_HEADER))
     for sweep in sweeps:
         by_panel: dict[str, list[Row]] = {}

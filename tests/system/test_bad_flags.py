@@ -28,6 +28,7 @@ AUDIT = (
     "audit",
     "--data_file=nowhere.csv",
 )  # what is out of range is said before the data are looked for
+POISSON = (*AUDIT, "--sampler=poisson:0.5")
 AFRESH = (*AUDIT, "--adversary=sphere")
 UNTIL = "--until={}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
@@ -159,6 +160,10 @@ SIZES = [
     *rows(AUDIT, "sampler", "--sampler={}: give at least 2 batches", "shuffled:1"),
     *rows((*AUDIT, "--steps=9"), "sampler", "no whole epochs: give --steps 8, or 12", "shuffled:4"),
     *rows((*AUDIT, "--k=2"), "sampler", "choose steps too: drop them", "shuffled:4"),
+    *rows(POISSON, "insertions", "--insertions={}: with --sampling_rate, give at most", 10**6 + 1),
+    *rows(POISSON, "noise_multiplier", "with --sampling_rate, give at most 10,000", "20000.0"),
+    *rows(POISSON, "delta", "--delta={}: with --sampling_rate, give at least 1e-12", "1e-13"),
+    *rows((*POISSON, "--vary=k=1,2"), "delta", "--sampling_rate, give at least 1e-12", "1e-13"),
     *lines(
         "--sampler, --sampling_rate and --repetitions say how canaries come: give one of them",
         "audit --data_file=nowhere.csv --sampler=shuffled:5 --sampling_rate=0.5",
@@ -566,6 +571,17 @@ FEDERATED = [
             ((*LISTED, "--cohorts=."), "cannot read .: it is no file", images),
             (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
             (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
+            # The list has more rounds than --rounds, and its number of rounds counts.
+            (
+                (*LISTED, "--repetitions=6"),
+                "round 6 names client [4]: there are 4",
+                with_rounds("1,1\n6,4\n"),
+            ),
+            (
+                (*LISTED, "--repetitions=7"),
+                "--repetitions=7: give 1 to 6, the rounds",
+                with_rounds("1,1\n6,1\n"),
+            ),
         )
     ),
 ]

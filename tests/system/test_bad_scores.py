@@ -347,7 +347,7 @@ FLAGS = [
     *bound(STEPS[:1], "insertions", "--insertions", "9" * 5000),
     *bound(STEPS, "sampling_rate", "--sampling_rate={}: give", "nan", "inf", "0.0", "1.5", "-1.0"),
     *bound((*STEPS, "--delta=1e-100"), "sampling_rate", "--delta=1e-100: with", "0.5"),
-    *bound((*STEPS, "--noise_multiplier=1e-5"), "sampling_rate", "from 0.3", "0.5"),
+    *bound((*STEPS, "--noise_multiplier=20000"), "sampling_rate", "at most 10,000", "0.5"),
     *bound((*STEPS, "--insertions=1000001"), "sampling_rate", "at most 1,000,000", "0.5"),
     *bound((), "claim", "--claim={}: give", "nan", "-1.0"),
     *bound((), "claim", "--claim={}: give a number", "many", ""),

@@ -6,6 +6,8 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from audit.claims import accounting
+from audit.claims.accounting import Composition
+from audit.claims.claim import DpSgd, Gdp
 from audit.errors import InputError
 from audit.laws import conversions
 
@@ -107,3 +109,30 @@ def test_sampling_of_all_is_none_and_never_worse():
     for rate in (0.0, -0.1, 1.1, np.nan):
         with pytest.raises(InputError, match=f"`sampling_rate={rate}`"):
             accounting.sampled_upper_bound(1.0, 5, 1e-5, rate)
+
+
+@pytest.mark.parametrize("sigma, counts", [(0.2, True), (0.04, False)])
+def test_a_claim_of_sampled_steps_with_little_noise_has_an_epsilon_and_a_curve(sigma, counts):
+    claim = DpSgd(sigma, 20, sampling_rate=0.01)
+    assert accounting.counts_sampling(claim.composition) == counts
+    whole = DpSgd(sigma, 20)
+    assert claim.epsilon(1e-5) == accounting.participant_upper_bound(claim.composition, 1e-5)
+    assert (claim.epsilon(1e-5) < whole.epsilon(1e-5)) == counts
+    rates = np.array([1e-9, 0.01, 1.0])
+    assert (claim.power(rates) <= whole.power(rates)).all()
+    assert (claim.power(rates)[0] < 0.5) == counts
+    # The curve allows the test that guesses "in" where a single step's sum is large.
+    mu = 1 / sigma
+    assert (claim.power(rates) >= 0.01 * Gdp(mu).power(rates)).all()
+
+
+def test_sampled_steps_beyond_the_accountant_are_refused_by_what_is_too_extreme():
+    for steps, delta, named in (
+        (Composition(2e4, 5, 0.5), 1e-5, "`noise_multiplier=20000.0`"),
+        (Composition(0.2, 10**6 + 1, 0.5), 1e-5, "`insertions=1000001`"),
+        (Composition(0.2, 5, 0.5), 1e-13, "`delta=1e-13`"),
+    ):
+        for function in (accounting.require_sampled, accounting.participant_upper_bound):
+            with pytest.raises(InputError, match=named):
+                function(steps, delta)
+        accounting.require_sampled(steps._replace(sampling_rate=1.0), delta)

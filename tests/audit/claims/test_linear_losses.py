@@ -37,6 +37,15 @@ def test_it_is_the_hockey_stick_of_both_directions(sigma, n, rate, k, delta):
     assert epsilon == 0 or by_integration(composition, k, 1.05 * epsilon) < delta
 
 
+def test_with_little_noise_it_is_that_of_the_most_insertions_that_are_likely_enough():
+    n, rate, delta, sigma = 250, 0.1, 1e-5, 1e-3
+    most = stats.binom(n, rate).isf(delta)
+    mu = most / (sigma * np.sqrt(n))
+    expected = conversions.epsilon_from_mu(mu, delta)
+    epsilon = expected_epsilon(Composition(sigma, n, rate), 1, delta)
+    assert epsilon == pytest.approx(expected, rel=0.01)
+
+
 @pytest.mark.parametrize("k", [1, 5])
 def test_without_sampling_it_is_that_of_a_normal_law(k):
     expected = conversions.epsilon_from_mu(np.sqrt(250 / k) / 4, 1e-5)

@@ -34,6 +34,18 @@ def test_what_is_kept_is_what_is_returned_and_read(tmp_path):
     assert kept["mu_upper_bound"] == pytest.approx(250**0.5 / 4)
 
 
+def test_what_is_infinite_without_noise_is_null_in_json():
+    without_noise = conclusion(DpSgd(0.0, 5, sampling_rate=0.5))
+    assert without_noise.expected == np.inf
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no number of JSON")
+
+    fields = json.loads(results.result_json(without_noise), parse_constant=refuse)
+    for name in ("upper_bound", "mu_upper_bound", "expected"):
+        assert fields[name] is None, name
+
+
 def test_every_row_has_the_same_keys_and_only_the_estimate_a_noise_floor():
     estimate, *bounds = json.loads(results.bounds_json(conclusion()))["bounds"]
     assert list(estimate) == [*KEYS, "noise_floor"]

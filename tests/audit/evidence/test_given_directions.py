@@ -117,7 +117,7 @@ def test_a_run_without_a_canary_that_is_in_is_none():
     assert bound.epsilon == alone.epsilon > 5 and bound.path == ()
     design = given(cosines, 10_000, presence=present, in_order=True)
     in_order = exact_null.bound_directions(design, 1e-5, 0.95)
-    assert in_order.epsilon >= bound.epsilon and len(in_order.path) == 100
+    assert in_order.epsilon >= bound.epsilon and len(in_order.path) == 200
 
 
 def test_a_run_that_failed_counts_below_all_others_and_costs_little():

@@ -22,8 +22,9 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.level import Level
 from audit.report import audit_page as report
-from audit.report import audit_panels, page, subjects
+from audit.report import audit_panels, bounds_table, page, subjects
 from audit.report.subjects import RequestedLevels
+from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.settings.stored import holdings
@@ -333,6 +334,31 @@ def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
     image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
+
+
+def test_the_threat_model_says_which_models_the_adversary_sees():
+    settings = {
+        "final": setting_of("fcnn", adversary="one_shot", canaries=100),
+        "all": setting_of("fcnn", adversary="one_shot", canaries=100, observe="all"),
+        "own": dataclasses.replace(SETTING, adversary=OwnAdversary("mine", "0" * 64)),
+    }
+    views = {name: subjects._describe_threats(setting)[0] for name, setting in settings.items()}
+    assert views["final"].startswith("Hidden state: the adversary sees the final model only")
+    assert views["all"] == "No hidden state: the adversary sees the model after every step."
+    assert "after every step if its author gave it an observer" in views["own"]
+
+
+def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
+    """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
+    level = Level(1.2345678e-5, 0.9999999)
+    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level, [])
+    assert command.endswith(
+        "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
+    )
+    rng = np.random.default_rng(0)
+    conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
+    title = bounds_table.bounds_table(conclusion).splitlines()[0]
+    assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"
 
 
 def test_sampled_insertions_are_said_and_counted():

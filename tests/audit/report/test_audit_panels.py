@@ -102,6 +102,25 @@ def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
         )
 
 
+@pytest.mark.parametrize("largest", [1.0, 1e20])
+def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
+    """Confidences in float64 saturate so, at 1 and the number before it."""
+    below = np.nextafter(largest, 0)
+    scores_in = np.where(np.arange(60) < 50, largest, below)
+    scores_out = np.where(np.arange(60) < 10, largest, below)
+    figure = audit_panels.audit_drawing(conclude(single(scores_in, scores_out)))
+    bars = [patch for patch in figure.axes[0].patches if patch.get_height()]
+    assert sum(bar.get_height() for bar in bars) == 120
+    figure.canvas.draw()
+
+
+def test_dollars_in_a_name_are_no_formula(passed):
+    name = "x_$_of_$, sigma = 4"
+    figure = audit_panels.audit_drawing(passed, name)
+    figure.canvas.draw()
+    assert figure.get_suptitle() == r"x_\$_of_\$, $\sigma$ = 4"
+
+
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
     axis = panel("trade_off", refuted)
     assert f"Gaussian curve refuted, {refuted.p_value()}" in words(axis)

@@ -159,3 +159,16 @@ def test_report_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(
         report.main()
         assert capsys.readouterr().out.strip() == f"report: {folder}/report.html"
         (folder / "report.html").unlink()
+
+
+def test_the_json_of_federated_runs_without_noise_has_no_infinity():
+    scores, bits = coins(0.1)
+    runs = concluded.conclude_each_run(Scores(0, scores, bits), D, law_holds=True)
+    steps = Composition(noise_multiplier=0.0, insertions=1)
+    audit = FederatedAudit(runs, canary=steps, client=steps, accuracies=[])
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no number of JSON")
+
+    fields = json.loads(federated_table.federated_json(audit, {}), parse_constant=refuse)
+    assert set(fields["epsilon"].values()) == {None}

@@ -29,6 +29,28 @@ def test_training_stops_at_the_run_that_refutes_the_claim():
     assert auditing.until_refuted(conclude_runs(3.9, 20, None)) is None
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [auditing.until_epsilon(12.0), auditing.until_multiple(0.9), auditing.until_refuted],
+    ids=["epsilon", "multiple", "refuted"],
+)
+def test_runs_without_a_canary_in_are_counted_among_those_after_which_training_stops(rule):
+    rng = np.random.default_rng(0)
+    present = rng.random((100, 2)) < 0.5
+    scores = rng.normal(size=(100, 2)) + 4.6 * present
+    assert not present.any(axis=1).all()
+
+    def conclude_first(runs):
+        """Returns the conclusion from the first runs."""
+        cosines = scores[:runs] / DIMENSION**0.5
+        return conclude(Fresh(cosines, present[:runs], DIMENSION), CLAIM)
+
+    enough = rule(conclude_first(100))
+    assert 1 < enough < 100
+    assert rule(conclude_first(enough)) == enough
+    assert rule(conclude_first(enough - 1)) is None
+
+
 def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     concluded = conclude_runs(3.953, 20, CLAIM)
     enough = auditing.until_multiple(0.9)(concluded)
