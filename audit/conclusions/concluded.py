@@ -24,7 +24,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
-from audit.evidence.one_run import OneRun, check_own_cosines
+from audit.evidence.one_run import LEAST_CANARIES, OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import describe_repeats
 from audit.laws.conversions import epsilon_from_mu
@@ -353,6 +353,29 @@ def conclude_each_run(
         cosines = check_own_cosines(observed, None if law_holds else out, dimension)
         conclusions.append(conclude(OneRun(run, cosines), level=level))
     return conclusions
+
+
+def explain_too_few_canaries(scores: Scores, law_holds: bool) -> str:
+    """Returns why some run has too few canaries to be concluded alone; "" where all runs have enough.
+
+    Args:
+      scores: the cosines (runs, canaries), and which canaries were in.
+      law_holds: whether cosines of canaries that are out have their exact law. Else the null is fitted to
+        these cosines, which takes as many as there have to be in.
+    """
+    canaries = scores.presence.shape[1]
+    least_coins = one_run_bounds.LEAST_COINS
+    if canaries < least_coins:
+        return f"that takes {least_coins} canaries a run, here: {canaries}"
+    counts = scores.presence.sum(axis=1)  # of the canaries in, by run
+    worlds = "in"
+    if not law_holds:
+        counts = np.minimum(counts, canaries - counts)
+        worlds = "in and as many out"
+    fewest = int(counts.min())
+    if fewest < LEAST_CANARIES:
+        return f"that takes {LEAST_CANARIES} canaries {worlds}, of every run, here: {fewest}"
+    return ""
 
 
 def _read_design(scores: Scores) -> Evidence:
