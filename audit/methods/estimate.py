@@ -359,6 +359,14 @@ def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> flo
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
 
 
+def most_provable_mu(n_in: int, n_out: int, confidence: float) -> float:
+    """Returns the largest mu that `if_gaussian` can prove: that of perfectly separated scores."""
+    any_delta = 0.5  # mu does not depend on it
+    bound = if_gaussian(np.ones(n_in), np.zeros(n_out), any_delta, confidence)
+    assert bound.mu is not None  # the method gives mu, from which its epsilon follows
+    return bound.mu
+
+
 _IN_SAMPLE = Assumption(
     "in-sample: not a confidence bound",
     NO_BOUND,

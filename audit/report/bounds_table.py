@@ -13,6 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
+from audit.conclusions.claim_tests import is_beyond_reach
 from audit.conclusions.conclusion import (
     MEASURED_LABEL,
     Conclusion,
@@ -385,7 +386,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns a sentence on runs that are too few to contradict the smallest upper bound, whatever they show.
+    """Returns a sentence on runs that are too few to refute the smallest upper bound, whatever they show.
 
     It says what they can prove at most, and what to do. It is empty where they are enough, where there is no
     finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
@@ -393,13 +394,11 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     # Other remarks say what is wrong with such scores.
     if find_doubt(conclusion) or is_reversed(conclusion):
         return ""
+    if not is_beyond_reach(conclusion) or verdict(conclusion).kind == VIOLATED:
+        return ""
     upper = conclusion.tightest
-    # The epsilon that would be proven if no guess were wrong; None for several canaries a run.
-    most = conclusion.most_provable
-    if upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon:
-        return ""
-    if verdict(conclusion).kind == VIOLATED:
-        return ""
+    most = conclusion.most_provable  # the epsilon that would be proven if no guess were wrong
+    assert upper is not None and most is not None  # else it would not be beyond reach
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     if conclusion.is_claimed:
         # Only scores and a claim are given: the reader may train nothing, but can ask for other scores.

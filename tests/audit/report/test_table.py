@@ -167,7 +167,7 @@ def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
 @pytest.mark.parametrize(
     ("upper", "advice"),
     [
-        (DpSgd(1.0, 3), "take fewer insertions or a larger sigma to look for bugs"),
+        (DpSgd(1.0, 16), "take fewer insertions or a larger sigma to look for bugs"),
         (EpsilonDelta(9.0, 1e-5), "ask for more runs, or for scores of fresh directions"),
     ],
 )
@@ -182,6 +182,21 @@ def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, ad
     few = conclude(single(NORMAL[:2] + 1, NORMAL[2:4]), DpSgd(1.0, 3))
     assert bounds_table.explain_too_few_runs(few).endswith(": train more runs")
     assert bounds_table.explain_too_few_runs(enough) == ""
+
+
+@pytest.mark.parametrize(
+    ("insertions", "is_out_of_reach"), [(3, False), (14, False), (15, True), (16, True)]
+)
+def test_a_claim_of_mu_gdp_is_out_of_reach_only_where_no_limit_on_mu_could_exceed_it(
+    insertions, is_out_of_reach
+):
+    """Claims of mu = 1.73, 3.74, 3.87 and 4, while 200 runs prove a mu of at most 3.77."""
+    claim = DpSgd(1.0, insertions)
+    weak = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), claim)
+    assert weak.most_provable < weak.upper_bound
+    assert bool(bounds_table.explain_too_few_runs(weak)) == is_out_of_reach
+    perfect = conclude(single(NORMAL[:100] + 20, NORMAL[100:200]), claim)
+    assert perfect.claim_test.refuted != is_out_of_reach
 
 
 @pytest.mark.parametrize(
