@@ -335,7 +335,11 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
 
 
 def conclude_each_run(
-    scores: Scores, dimension: int, law_holds: bool, level: Level = USUAL_LEVEL
+    scores: Scores,
+    dimension: int,
+    law_holds: bool,
+    level: Level = USUAL_LEVEL,
+    claim: Claim | None = None,
 ) -> list[Conclusion]:
     """Returns a conclusion for each run alone, from its canaries' cosines.
 
@@ -345,13 +349,14 @@ def conclude_each_run(
       law_holds: whether cosines of canaries that are out have their exact law, as cosines with final models
         do; else the null is fitted to these cosines.
       level: delta and confidence of the bounds.
+      claim: the claim on what a canary leaks; None where nothing is claimed.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         run = Coins(values[None], presence[None])  # a single row, (1, canaries)
         observed, out = run.pooled()
         cosines = check_own_cosines(observed, None if law_holds else out, dimension)
-        conclusions.append(conclude(OneRun(run, cosines), level=level))
+        conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
 
 
@@ -400,16 +405,24 @@ def _read_design(scores: Scores) -> Evidence:
     return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
 
 
-def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
-    """Returns the bound that several runs with fresh directions prove together.
+def conclude_together(
+    scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
+) -> Conclusion | None:
+    """Returns the conclusion from several runs with fresh directions, all of them together.
 
-    None for a single run, and where canaries are not directions (then `scores.dimension` is 0).
+    Args:
+      scores: the cosines (runs, canaries), and which canaries were in.
+      level: delta and confidence of the bounds.
+      claim: the claim on what a canary leaks; None where nothing is claimed.
+
+    Returns:
+      None for a single run, and where canaries are not directions (then `scores.dimension` is 0).
     """
     if not scores.dimension or len(scores.scores) == 1:
         return None
     # Scores here are plain cosines: none uses anything of the other canaries of its run.
     design = scores.directions()._replace(plain=True)
-    return exact_null.bound_directions(design, *level)
+    return conclude(design, claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:

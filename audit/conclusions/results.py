@@ -98,7 +98,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     if conclusion.sampled is not None:
         every_model = conclusion.sampled.every_model._asdict()
         fields["every_model"] = {"sampler": conclusion.sampled.sampler, **every_model}
-    fields |= _make_claim_fields(conclusion)
+    fields |= claim_fields(conclusion)
     if conclusion.expected is not None:
         fields["expected"] = conclusion.expected
     fields["epsilon"] = conclusion.epsilon
@@ -108,7 +108,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     return json.dumps({**fields, **more})
 
 
-def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
+def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `claim_test` of a conclusion's JSON; empty where the claim is not tested.
 
     It has the e-value, whether the claim is refuted, and the number of runs. Its field `seen` is the smallest
@@ -169,7 +169,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
-        **_make_claim_fields(conclusion),
+        **claim_fields(conclusion),
         **sizes,
         "coins": coins is not None,
     }

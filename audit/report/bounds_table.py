@@ -125,7 +125,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
-    notes.append(_show_verdict(conclusion))
+    notes.append(show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *error_names, "assumes")
     # A row is a tuple of cells: each column takes the cell at its own place.
     columns = [
@@ -139,7 +139,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     return text
 
 
-def _show_verdict(conclusion: Conclusion) -> str:
+def show_verdict(conclusion: Conclusion) -> str:
     """Returns the last line below a table: the verdict's headline."""
     headline = verdict(conclusion).headline
     indent = _NOTE_INDENT * " "
@@ -568,7 +568,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
         *describe_claim(conclusion),
         *_explain_words_of_one_run(conclusion),
         *remarks(conclusion),
-        _show_verdict(conclusion),
+        show_verdict(conclusion),
     ]
     cosines = conclusion.one_run.cosines
     if cosines is None:

@@ -8,9 +8,8 @@ import numpy as np
 
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.results import finding_fields, one_run_fields
-from audit.methods.estimate import Bound
-from audit.report.bounds_table import bounds_table, show_floor
+from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
+from audit.report.bounds_table import bounds_table, describe_claim, show_floor, show_verdict
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
 
@@ -73,18 +72,19 @@ class FederatedAudit(NamedTuple):
     """An audit of federated runs.
 
     Attributes:
-      runs: the conclusion from each run's canaries.
+      runs: the conclusion from each run's canaries, held against what a canary leaks at most.
       canary: the composition of the rounds in which a canary takes part.
       client: the composition of the rounds in which a client takes part.
       accuracies: the accuracies of the final models; empty where they were not measured.
-      together: the bound that all runs prove together; None unless every run draws fresh directions.
+      together: the conclusion from all runs together; None unless there are several, and every run draws
+        fresh directions.
     """
 
     runs: list[Conclusion]
     canary: Composition
     client: Composition
     accuracies: list[float]
-    together: Bound | None = None
+    together: Conclusion | None = None
 
 
 class Upper(NamedTuple):
@@ -127,7 +127,8 @@ def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
 
     The first table has the estimates and bounds of the only run, or their means over several runs. If all
-    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, comes last.
+    runs prove a bound together, it comes between the tables, with the test of the claim and the verdict. The
+    models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
     # The keys are None, since this table is only shown as text. Two spaces before the last column set its
@@ -142,9 +143,10 @@ def federated_table(audit: FederatedAudit) -> str:
     table = bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs)
     lines = [table, ""]
     if audit.together is not None:
-        epsilon = at_least(audit.together.epsilon)
+        bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
-        lines += [f"{audit.together.method}: {runs} prove {epsilon}, whatever the curve", ""]
+        lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
+        lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
     lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
     if audit.accuracies:
         accuracies = np.array(audit.accuracies)
@@ -173,6 +175,7 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         "accuracies": audit.accuracies,
     }
     if audit.together is not None:
-        fields["together"] = finding_fields(audit.together)
+        bound = audit.together.assumption_free
+        fields["together"] = {**finding_fields(bound), **claim_fields(audit.together)}
     fields["runs"] = [one_run_fields(run) for run in audit.runs]
     return json.dumps(fields)

@@ -48,9 +48,11 @@ def make_bounds_table(subject: Subject) -> Html:
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
     """Returns what follows the table of a single run's bounds on a page.
 
-    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any.
+    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any. The claim's
+    test is that of all runs together where they prove something together.
     """
-    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)]
+    tested = subject.conclusion if subject.together is None else subject.together
+    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(tested)]
     if subject.conclusion.estimates:
         parts.append(page.element("h3", "Estimates, which are no bounds"))
         parts.append(_make_estimates_table(subject.conclusion))
