@@ -45,6 +45,7 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
+from audit.rounding import at_least
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -97,16 +98,16 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the bound or estimate as a line of text.
+        """Returns the bound or estimate as a line of text, with numbers rounded down.
 
         Args:
           sign: ">=" for a bound or "=" for an estimate, between the names epsilon and mu and their values.
           level: The word before the confidence.
           end: The last words of the line.
         """
-        mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
+        mu = "" if self.mu is None else f", mu {sign} {at_least(self.mu)}"
         where = f"at delta {self.delta:g}, {level} {self.confidence:g}; {end}"
-        return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
+        return f"{self.method}: epsilon {sign} {at_least(self.epsilon)}{mu} {where}"
 
 
 @dataclasses.dataclass(frozen=True)

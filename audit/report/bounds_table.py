@@ -319,7 +319,7 @@ def look_rows(conclusion: Conclusion) -> str:
         header = f"{'look':<8}{'runs':>10}{names}"
         lines += [f"{title}{looks.confidence:.6g}", header, "-" * len(header)]
     place = f"{looks.number(last)} of {len(looks.schedule)}"
-    values = "".join(f"{bound.epsilon:>17.3f}" for bound in last.bounds)
+    values = "".join(f"{at_least(bound.epsilon):>17}" for bound in last.bounds)
     lines.append(f"{place:<8}{last.runs:>10}{values}")
     return "\n".join(lines)
 

@@ -30,6 +30,12 @@ class OverRuns(NamedTuple):
     epsilons: list[float]
     floor: str
 
+    def show_mean(self) -> str:
+        """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
+        mean = float(np.mean(self.epsilons))
+        is_estimate = bool(self.floor)
+        return f"{mean:.3f}" if is_estimate else at_least(mean)
+
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     """Returns a row for each method with its epsilon in every run: estimates first, then bounds.
@@ -57,7 +63,7 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     # texts, aligned to the left, apart from the numbers, aligned to the right.
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
-        Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
+        Column(None, lambda row: row.show_mean(), "mean", width=9),
         Column(None, lambda row: np.std(row.epsilons), "deviation", number(".3f"), 9),
         Column(None, lambda row: row.floor or "a bound a run", "  floor", "  {}".format, left=True),
     )

@@ -91,9 +91,8 @@ def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
     rows = []
     for row in collect_over_runs(runs):
         kind = "estimate" if row.floor else "bound"  # only estimates have a floor
-        mean = f"{np.mean(row.epsilons):.3f}"
         deviation = f"{np.std(row.epsilons):.3f}"
-        rows.append((row.method, mean, deviation, kind))
+        rows.append((row.method, row.show_mean(), deviation, kind))
     caption = f"{len(runs):,} runs, each with bounds of its own"
     return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
 

@@ -1,5 +1,6 @@
 """One table object: text, CSV and JSON of the same rows, rounded against the claim."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects, verdicts
 from audit.report.bounds_table import remarks, show_e_value
+from audit.report.federated_table import OverRuns
 from audit.report.table import Column, Table, at_least, at_most, number
 from tests.cases import mostly_slow
 
@@ -81,6 +83,23 @@ def test_a_head_of_several_lines_ends_where_the_others_do():
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
+
+
+def test_a_look_shows_each_lower_bound_rounded_down():
+    rng = np.random.default_rng(1)
+    scores = rng.normal(2, 1, 60), rng.normal(0, 1, 60)
+    conclusion = conclude(single(*scores), looks=[120, 240])
+    bounds = [dataclasses.replace(bound, epsilon=1.2349) for bound in conclusion.bounds]
+    taken = (conclusion.looks.taken[0]._replace(bounds=tuple(bounds)),)
+    looks = conclusion.looks._replace(taken=taken)
+    *_, row = bounds_table.look_rows(conclusion._replace(looks=looks)).splitlines()
+    assert row.split()[-len(bounds) :] == ["1.234"] * len(bounds)
+
+
+def test_a_mean_of_bounds_over_runs_is_rounded_down():
+    estimated = OverRuns("one_shot_fitted", [1.0, 2.0, 2.0], floor="0.1 (0.3)")
+    assert estimated.show_mean() == "1.667"
+    assert estimated._replace(floor="").show_mean() == "1.666"
 
 
 def concluded(mu, runs, out=None):

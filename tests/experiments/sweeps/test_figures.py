@@ -283,6 +283,33 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
 
 
+@pytest.mark.parametrize(
+    ("value", "down", "up"),
+    [
+        (7.08, "7.0", "7.1"),
+        (99.97, "99.9", "100"),
+        (100.9, "100", "101"),
+        (0.0, "0.0", "0.0"),
+        (np.inf, "inf", "inf"),
+    ],
+)
+def test_a_range_of_bounds_claims_no_more_than_they_do(value, down, up):
+    row = table.Row(
+        figure="figure_1a",
+        panel="",
+        series="GC-R",
+        x=1.0,
+        seeds=table.Seeds(runs=40, stored=2, missing=0, canaries=1),
+        epsilons={estimate.IF_GAUSSIAN: points.Spread(value, value, value)},
+        interval=(value, value),
+        predicted=None,
+        upper_bound=24.0,
+        claim=None,
+    )
+    _, spread, interval, _ = table._numbers(row)
+    assert (spread, interval) == (f"{down}-{down}", f"{down}-{up}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", sweeps.SCALES)
 def test_nothing_is_drawn_of_nothing(scale):
