@@ -22,11 +22,10 @@ from audit.laws import cosine_law
 from audit.methods import curves
 from audit.methods.estimate import Bound, Finding
 from audit.storage import files
-from audit.storage.store import FIGURE, RESULT, Store, finite
+from audit.storage.store import FIGURE, LOOKS, RESULT, Store, finite
 from audit.version import __version__
 
 _MADE = "made.json"
-_LOOKS = "looks.json"
 # Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
@@ -389,7 +388,7 @@ def declared_looks(store: Store) -> Declared | None:
 
     Raises InputError if they can't be read.
     """
-    path = store.path / _LOOKS
+    path = store.path / LOOKS
     content = files.read(path)
     if content is None:
         return None
@@ -451,7 +450,7 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
         declared = declared_looks(store)
         if declared is not None and declared.taken >= taken:
             return False
-        store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
+        store.write_text(LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
     return True
 
 
