@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from audit.conclusions.conclusion import Conclusion, find_doubt
+from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
 from audit.evidence.canaries import Fresh, Shape
-from audit.methods import claimed_curve, exact_null, one_run_bounds
+from audit.methods import claimed_curve, estimate, exact_null, one_run_bounds
 from audit.methods.claimed_curve import ClaimTest, Departure, LogCapital, Power
 from audit.methods.departures import find_least_departure
 
@@ -145,11 +145,37 @@ def _judge_rates(conclusion: Conclusion) -> ClaimTest:
     """
     upper = conclusion.tightest
     assert upper is not None  # else nothing is claimed, and nothing is tested
+    epsilon = conclusion.assumption_free.epsilon
     limit_on_mu = conclusion.gaussian.mu
-    is_refuted = conclusion.assumption_free.epsilon > upper.epsilon
-    if upper.mu is not None and limit_on_mu is not None:
-        is_refuted |= limit_on_mu > upper.mu
-    return _judge_by_bound(conclusion, is_refuted)
+    return _judge_by_bound(conclusion, _refutes(upper, epsilon, limit_on_mu))
+
+
+def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bool:
+    """Returns whether lower bounds refute a claim: that on epsilon any claim, that on mu one of mu-GDP.
+
+    Args:
+      upper: the claim.
+      epsilon: the lower bound on epsilon that holds whatever the curve.
+      limit_on_mu: the lower bound on mu; None where there is none.
+    """
+    if epsilon > upper.epsilon:
+        return True
+    return upper.mu is not None and limit_on_mu is not None and limit_on_mu > upper.mu
+
+
+def is_beyond_reach(conclusion: Conclusion) -> bool:
+    """Returns whether no scores of so many runs could refute the tightest claim.
+
+    It is so where not even scores would that separate the worlds perfectly. False where nothing is claimed,
+    and where runs have several canaries, since it is unknown what these could show at most.
+    """
+    upper = conclusion.tightest
+    most = conclusion.most_provable  # None for several canaries a run
+    if upper is None or math.isinf(upper.epsilon) or most is None:
+        return False
+    sizes = len(conclusion.scores_in), len(conclusion.scores_out)
+    most_mu = estimate.most_provable_mu(*sizes, conclusion.confidence)
+    return not _refutes(upper, most, most_mu)
 
 
 def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:

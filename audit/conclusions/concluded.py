@@ -24,7 +24,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
-from audit.evidence.one_run import OneRun, check_own_cosines
+from audit.evidence.one_run import LEAST_CANARIES, OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import describe_repeats
 from audit.laws.conversions import epsilon_from_mu
@@ -335,7 +335,11 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
 
 
 def conclude_each_run(
-    scores: Scores, dimension: int, law_holds: bool, level: Level = USUAL_LEVEL
+    scores: Scores,
+    dimension: int,
+    law_holds: bool,
+    level: Level = USUAL_LEVEL,
+    claim: Claim | None = None,
 ) -> list[Conclusion]:
     """Returns a conclusion for each run alone, from its canaries' cosines.
 
@@ -345,14 +349,38 @@ def conclude_each_run(
       law_holds: whether cosines of canaries that are out have their exact law, as cosines with final models
         do; else the null is fitted to these cosines.
       level: delta and confidence of the bounds.
+      claim: the claim on what a canary leaks; None where nothing is claimed.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
         run = Coins(values[None], presence[None])  # a single row, (1, canaries)
         observed, out = run.pooled()
         cosines = check_own_cosines(observed, None if law_holds else out, dimension)
-        conclusions.append(conclude(OneRun(run, cosines), level=level))
+        conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
+
+
+def explain_too_few_canaries(scores: Scores, law_holds: bool) -> str:
+    """Returns why some run has too few canaries to be concluded alone; "" where all runs have enough.
+
+    Args:
+      scores: the cosines (runs, canaries), and which canaries were in.
+      law_holds: whether cosines of canaries that are out have their exact law. Else the null is fitted to
+        these cosines, which takes as many as there have to be in.
+    """
+    canaries = scores.presence.shape[1]
+    least_coins = one_run_bounds.LEAST_COINS
+    if canaries < least_coins:
+        return f"that takes {least_coins} canaries a run, here: {canaries}"
+    counts = scores.presence.sum(axis=1)  # of the canaries in, by run
+    worlds = "in"
+    if not law_holds:
+        counts = np.minimum(counts, canaries - counts)
+        worlds = "in and as many out"
+    fewest = int(counts.min())
+    if fewest < LEAST_CANARIES:
+        return f"that takes {LEAST_CANARIES} canaries {worlds}, of every run, here: {fewest}"
+    return ""
 
 
 def _read_design(scores: Scores) -> Evidence:
@@ -377,16 +405,24 @@ def _read_design(scores: Scores) -> Evidence:
     return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
 
 
-def bound_runs_together(scores: Scores, level: Level = USUAL_LEVEL) -> Bound | None:
-    """Returns the bound that several runs with fresh directions prove together.
+def conclude_together(
+    scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
+) -> Conclusion | None:
+    """Returns the conclusion from several runs with fresh directions, all of them together.
 
-    None for a single run, and where canaries are not directions (then `scores.dimension` is 0).
+    Args:
+      scores: the cosines (runs, canaries), and which canaries were in.
+      level: delta and confidence of the bounds.
+      claim: the claim on what a canary leaks; None where nothing is claimed.
+
+    Returns:
+      None for a single run, and where canaries are not directions (then `scores.dimension` is 0).
     """
     if not scores.dimension or len(scores.scores) == 1:
         return None
     # Scores here are plain cosines: none uses anything of the other canaries of its run.
     design = scores.directions()._replace(plain=True)
-    return exact_null.bound_directions(design, *level)
+    return conclude(design, claim, level)
 
 
 def predicted_mu(setting: Setting) -> float | None:

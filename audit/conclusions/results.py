@@ -22,11 +22,10 @@ from audit.laws import cosine_law
 from audit.methods import curves
 from audit.methods.estimate import Bound, Finding
 from audit.storage import files
-from audit.storage.store import FIGURE, RESULT, Store, finite
+from audit.storage.store import FIGURE, LOOKS, RESULT, Store, finite
 from audit.version import __version__
 
 _MADE = "made.json"
-_LOOKS = "looks.json"
 # Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
@@ -98,7 +97,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     if conclusion.sampled is not None:
         every_model = conclusion.sampled.every_model._asdict()
         fields["every_model"] = {"sampler": conclusion.sampled.sampler, **every_model}
-    fields |= _make_claim_fields(conclusion)
+    fields |= claim_fields(conclusion)
     if conclusion.expected is not None:
         fields["expected"] = finite(conclusion.expected)
     fields["epsilon"] = conclusion.epsilon
@@ -108,7 +107,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     return json.dumps({**fields, **more})
 
 
-def _make_claim_fields(conclusion: Conclusion) -> dict[str, Any]:
+def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `claim_test` of a conclusion's JSON; empty where the claim is not tested.
 
     It has the e-value, whether the claim is refuted, and the number of runs. Its field `seen` is the smallest
@@ -169,7 +168,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "estimates": estimates,
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
-        **_make_claim_fields(conclusion),
+        **claim_fields(conclusion),
         **sizes,
         "coins": coins is not None,
     }
@@ -389,7 +388,7 @@ def declared_looks(store: Store) -> Declared | None:
 
     Raises InputError if they can't be read.
     """
-    path = store.path / _LOOKS
+    path = store.path / LOOKS
     content = files.read(path)
     if content is None:
         return None
@@ -451,7 +450,7 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
         declared = declared_looks(store)
         if declared is not None and declared.taken >= taken:
             return False
-        store.write_text(_LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
+        store.write_text(LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
     return True
 
 

@@ -46,6 +46,7 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
+from audit.rounding import at_least
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -98,16 +99,16 @@ class _Counted:
     n_out: int
 
     def _line(self, sign: str, level: str, end: str) -> str:
-        """Returns the bound or estimate as a line of text.
+        """Returns the bound or estimate as a line of text, with numbers rounded down.
 
         Args:
           sign: ">=" for a bound or "=" for an estimate, between the names epsilon and mu and their values.
           level: The word before the confidence.
           end: The last words of the line.
         """
-        mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
+        mu = "" if self.mu is None else f", mu {sign} {at_least(self.mu)}"
         where = f"at delta {show_level(self.delta)}, {level} {show_level(self.confidence)}; {end}"
-        return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
+        return f"{self.method}: epsilon {sign} {at_least(self.epsilon)}{mu} {where}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,6 +359,14 @@ def _simulate_mus(
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
     """Returns the largest epsilon that `assumption_free` can prove: that of perfectly separated scores."""
     return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
+
+
+def most_provable_mu(n_in: int, n_out: int, confidence: float) -> float:
+    """Returns the largest mu that `if_gaussian` can prove: that of perfectly separated scores."""
+    any_delta = 0.5  # mu does not depend on it
+    bound = if_gaussian(np.ones(n_in), np.zeros(n_out), any_delta, confidence)
+    assert bound.mu is not None  # the method gives mu, from which its epsilon follows
+    return bound.mu
 
 
 _IN_SAMPLE = Assumption(

@@ -183,14 +183,19 @@ def _make_section(subject: Subject, count: int) -> Html:
 def _judge(subject: Subject) -> Verdict:
     """Returns an audit's verdict, or `verdicts.SMOKE` for an audit too small to prove anything.
 
-    For several federated runs it is the verdict on the first run. Its sentence then begins with "Of the first
-    run", unless nothing is proven: without a claim there is nothing to limit to a run.
+    For several federated runs it is the verdict on all of them together, or else on the first run. Its
+    sentence then says so, unless nothing is proven: there is then nothing to limit to a run.
     """
     if not subject.proves:
         return verdicts.SMOKE
-    verdict = verdicts.verdict(subject.conclusion)
+    judged = subject.conclusion
+    of_which = "Of the first run"
+    if subject.together is not None:
+        judged = subject.together
+        of_which = "Of all runs together"
+    verdict = verdicts.verdict(judged)
     if len(subject.runs) > 1 and verdict.kind != verdicts.NOTHING:
-        return verdict._replace(sentence=f"Of the first run: {verdict.sentence}")
+        return verdict._replace(sentence=f"{of_which}: {verdict.sentence}")
     return verdict
 
 

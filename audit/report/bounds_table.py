@@ -13,6 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
+from audit.conclusions.claim_tests import is_beyond_reach
 from audit.conclusions.conclusion import (
     MEASURED_LABEL,
     Conclusion,
@@ -125,7 +126,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     notes += _compare_with_upper_bounds(conclusion)
     notes += [textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)]
-    notes.append(_show_verdict(conclusion))
+    notes.append(show_verdict(conclusion))
     header = ("method", "epsilon", "mu", "threshold", *error_names, "assumes")
     # A row is a tuple of cells: each column takes the cell at its own place.
     columns = [
@@ -139,7 +140,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     return text
 
 
-def _show_verdict(conclusion: Conclusion) -> str:
+def show_verdict(conclusion: Conclusion) -> str:
     """Returns the last line below a table: the verdict's headline."""
     headline = verdict(conclusion).headline
     indent = _NOTE_INDENT * " "
@@ -320,7 +321,7 @@ def look_rows(conclusion: Conclusion) -> str:
         each = show_level(round_confidence(looks.confidence))
         lines += [f"{title}{each}", header, "-" * len(header)]
     place = f"{looks.number(last)} of {len(looks.schedule)}"
-    values = "".join(f"{bound.epsilon:>17.3f}" for bound in last.bounds)
+    values = "".join(f"{at_least(bound.epsilon):>17}" for bound in last.bounds)
     lines.append(f"{place:<8}{last.runs:>10}{values}")
     return "\n".join(lines)
 
@@ -387,7 +388,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
 
 
 def explain_too_few_runs(conclusion: Conclusion) -> str:
-    """Returns a sentence on runs that are too few to contradict the smallest upper bound, whatever they show.
+    """Returns a sentence on runs that are too few to refute the smallest upper bound, whatever they show.
 
     It says what they can prove at most, and what to do. It is empty where they are enough, where there is no
     finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
@@ -395,13 +396,11 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     # Other remarks say what is wrong with such scores.
     if find_doubt(conclusion) or is_reversed(conclusion):
         return ""
+    if not is_beyond_reach(conclusion) or verdict(conclusion).kind == VIOLATED:
+        return ""
     upper = conclusion.tightest
-    # The epsilon that would be proven if no guess were wrong; None for several canaries a run.
-    most = conclusion.most_provable
-    if upper is None or math.isinf(upper.epsilon) or most is None or most >= upper.epsilon:
-        return ""
-    if verdict(conclusion).kind == VIOLATED:
-        return ""
+    most = conclusion.most_provable  # the epsilon that would be proven if no guess were wrong
+    assert upper is not None and most is not None  # else it would not be beyond reach
     runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
     if conclusion.is_claimed:
         # Only scores and a claim are given: the reader may train nothing, but can ask for other scores.
@@ -572,7 +571,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
         *describe_claim(conclusion),
         *_explain_words_of_one_run(conclusion),
         *remarks(conclusion),
-        _show_verdict(conclusion),
+        show_verdict(conclusion),
     ]
     cosines = conclusion.one_run.cosines
     if cosines is None:

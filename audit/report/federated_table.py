@@ -8,10 +8,9 @@ import numpy as np
 
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
-from audit.conclusions.results import finding_fields, one_run_fields
-from audit.methods.estimate import Bound
+from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
 from audit.methods.level import Level, show_level
-from audit.report.bounds_table import bounds_table, show_floor
+from audit.report.bounds_table import bounds_table, describe_claim, show_floor, show_verdict
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
 from audit.storage.store import finite
@@ -32,6 +31,12 @@ class OverRuns(NamedTuple):
     method: str
     epsilons: list[float]
     floor: str
+
+    def show_mean(self) -> str:
+        """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
+        mean = float(np.mean(self.epsilons))
+        is_estimate = bool(self.floor)
+        return f"{mean:.3f}" if is_estimate else at_least(mean)
 
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
@@ -60,7 +65,7 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     # texts, aligned to the left, apart from the numbers, aligned to the right.
     columns = (
         Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
-        Column(None, lambda row: np.mean(row.epsilons), "mean", number(".3f"), 9),
+        Column(None, lambda row: row.show_mean(), "mean", width=9),
         Column(None, lambda row: np.std(row.epsilons), "deviation", number(".3f"), 9),
         Column(None, lambda row: row.floor or "a bound a run", "  floor", "  {}".format, left=True),
     )
@@ -75,18 +80,19 @@ class FederatedAudit(NamedTuple):
     """An audit of federated runs.
 
     Attributes:
-      runs: the conclusion from each run's canaries.
+      runs: the conclusion from each run's canaries, held against what a canary leaks at most.
       canary: the composition of the rounds in which a canary takes part.
       client: the composition of the rounds in which a client takes part.
       accuracies: the accuracies of the final models; empty where they were not measured.
-      together: the bound that all runs prove together; None unless every run draws fresh directions.
+      together: the conclusion from all runs together; None unless there are several, and every run draws
+        fresh directions.
     """
 
     runs: list[Conclusion]
     canary: Composition
     client: Composition
     accuracies: list[float]
-    together: Bound | None = None
+    together: Conclusion | None = None
 
 
 class Upper(NamedTuple):
@@ -129,7 +135,8 @@ def federated_table(audit: FederatedAudit) -> str:
     """Returns an audit as text: a table of what its runs show, and a table of the mechanism's epsilons.
 
     The first table has the estimates and bounds of the only run, or their means over several runs. If all
-    runs prove a bound together, it comes between the tables. The models' accuracy, if measured, comes last.
+    runs prove a bound together, it comes between the tables, with the test of the claim and the verdict. The
+    models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
     # The keys are None, since this table is only shown as text. Two spaces before the last column set its
@@ -148,9 +155,10 @@ def federated_table(audit: FederatedAudit) -> str:
     table = bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs)
     lines = [table, ""]
     if audit.together is not None:
-        epsilon = at_least(audit.together.epsilon)
+        bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
-        lines += [f"{audit.together.method}: {runs} prove {epsilon}, whatever the curve", ""]
+        lines.append(f"{bound.method}: {runs} prove {at_least(bound.epsilon)}, whatever the curve")
+        lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
     lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
     if audit.accuracies:
         accuracies = np.array(audit.accuracies)
@@ -180,6 +188,7 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         "accuracies": audit.accuracies,
     }
     if audit.together is not None:
-        fields["together"] = finding_fields(audit.together)
+        bound = audit.together.assumption_free
+        fields["together"] = {**finding_fields(bound), **claim_fields(audit.together)}
     fields["runs"] = [one_run_fields(run) for run in audit.runs]
     return json.dumps(fields)

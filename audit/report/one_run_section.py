@@ -49,9 +49,11 @@ def make_bounds_table(subject: Subject) -> Html:
 def make_parts_below_bounds(subject: Subject) -> list[Html]:
     """Returns what follows the table of a single run's bounds on a page.
 
-    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any.
+    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any. The claim's
+    test is that of all runs together where they prove something together.
     """
-    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)]
+    tested = subject.conclusion if subject.together is None else subject.together
+    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(tested)]
     if subject.conclusion.estimates:
         parts.append(page.element("h3", "Estimates, which are no bounds"))
         parts.append(_make_estimates_table(subject.conclusion))
@@ -91,9 +93,8 @@ def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
     rows = []
     for row in collect_over_runs(runs):
         kind = "estimate" if row.floor else "bound"  # only estimates have a floor
-        mean = f"{np.mean(row.epsilons):.3f}"
         deviation = f"{np.std(row.epsilons):.3f}"
-        rows.append((row.method, mean, deviation, kind))
+        rows.append((row.method, row.show_mean(), deviation, kind))
     caption = f"{len(runs):,} runs, each with bounds of its own"
     return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
 

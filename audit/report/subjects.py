@@ -16,8 +16,9 @@ import numpy as np
 import scipy
 
 from audit.claims.accounting import Composition
+from audit.claims.claim import DpSgd
 from audit.conclusions import lipschitz, results
-from audit.conclusions.concluded import bound_runs_together, conclude_each_run, conclude_setting
+from audit.conclusions.concluded import conclude_each_run, conclude_setting, conclude_together
 from audit.conclusions.conclusion import Conclusion, Looks
 from audit.errors import InputError, require
 from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
@@ -54,6 +55,7 @@ class Subject(NamedTuple):
       proves: whether the audit is large enough for a verdict.
       runs: each run's conclusion, where each run is concluded alone; `conclusion` is that of the first. Else
         empty.
+      together: the conclusion from all `runs` together; None where they prove nothing together.
       uppers: the mechanism's epsilons, which the page of a single run or of `runs` shows; empty where they
         are unknown.
     """
@@ -67,6 +69,7 @@ class Subject(NamedTuple):
     config: str | None = None
     proves: bool = True
     runs: Sequence[Conclusion] = ()
+    together: Conclusion | None = None
     uppers: Sequence[Upper] = ()
 
 
@@ -515,8 +518,9 @@ def describe_federated(
         "Runs": f"{len(audit.runs):,}",
     }
     if audit.together is not None:
-        proven = f"at least epsilon = {at_least(audit.together.epsilon)}, whatever the curve"
-        facts["All runs together"] = f"{proven} ({audit.together.method}); fresh directions"
+        bound = audit.together.assumption_free
+        proven = f"at least epsilon = {at_least(bound.epsilon)}, whatever the curve"
+        facts["All runs together"] = f"{proven} ({bound.method}); fresh directions"
     if audit.accuracies:
         mean = sum(audit.accuracies) / len(audit.accuracies)
         facts["Accuracy"] = f"{mean:.4f}, mean of {counted(len(audit.accuracies), 'run')}"
@@ -527,16 +531,15 @@ def describe_federated(
         "It knows neither the noise nor who else took part in a round.",
         "The upper bound counts the rounds that a canary takes part in; neighbours differ by one client.",
     ]
-    # The first of these is the accountant's bound for a canary. The verdict compares the first run with it.
-    uppers = upper_bounds(audit)
     return Subject(
         anchor=f"s{folder}",
         title=f"federated {setting.model}, {setting.observe}, seed {setting.seed}",
         facts=facts,
         threats=threats,
-        conclusion=audit.runs[0]._replace(upper_bound=uppers[0].epsilon),
+        conclusion=audit.runs[0],
         runs=audit.runs,
-        uppers=uppers,
+        together=audit.together,
+        uppers=upper_bounds(audit),
         provenance={"Setting": folder, "Seed": str(setting.seed), "Data": data},
         config=config,
     )
@@ -577,8 +580,9 @@ def describe_federated_folder(folder: Path, levels: RequestedLevels) -> Subject:
     # Bounds are computed anew from the scores in the store.
     scores = store.load(count)
     law_holds = setting.observe in FINAL  # of a cosine with a final model the law is exact
-    runs = conclude_each_run(scores, dimension, law_holds, level)
-    together = bound_runs_together(scores, level)
+    claim = DpSgd(*canary)
+    runs = conclude_each_run(scores, dimension, law_holds, level, claim)
+    together = conclude_together(scores, level, claim)
     audit = FederatedAudit(runs, canary, client, accuracies, together)
     return describe_federated(setting, audit, data, folder.name, store.text)
 

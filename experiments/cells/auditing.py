@@ -14,6 +14,7 @@ from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.level import Level
+from audit.report.table import at_least, at_most
 from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
@@ -373,7 +374,8 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
             conclusion = request.conclude(store, stages[-1].scores)
             last_look = time.monotonic()
             upper_bound = conclusion.upper_bound or math.inf
-            status = f"proven {conclusion.epsilon:.1f} of {upper_bound:.1f}"
+            proven = at_least(conclusion.epsilon, 1)
+            status = f"proven {proven} of {at_most(upper_bound, 1)}"
             proven_at = request.first_proven(conclusion)
 
     trained = training.merge(stages)

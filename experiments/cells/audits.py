@@ -12,7 +12,7 @@ from audit.settings import stored
 from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting, flat, identity
 from audit.storage.index import Holdings
-from audit.storage.store import Store
+from audit.storage.store import LOOKS, Store
 from audit.tasks.task import Dataset
 from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
 from models.catalogue import task
@@ -22,13 +22,21 @@ _COMPILING_SECONDS = 8.0
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json."""
+    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json.
+
+    Its `open` raises InputError for a store whose scores were looked at under declared looks, and such a
+    store is never done: a conclusion from all its runs would be another look.
+    """
     setting = audited.setting
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
-        return concluded_runs(store) >= runs and not store.missing(runs)
+        """Returns whether the store has all runs, and an audit.json that concludes from at least as many.
+
+        False where that audit.json is of a declared look.
+        """
+        was_looked_at = (store.path / LOOKS).exists()
+        return not was_looked_at and concluded_runs(store) >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs that the store lacks, and writes the conclusion from all runs."""
@@ -40,8 +48,17 @@ def audit_cell(audited: Audited) -> Cell:
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     cell = setting_cell(name, setting, runs, is_complete, do)
+
+    def open_store(out: Path, data: DataSets) -> Store:
+        """Returns the cell's store below `out`; raises InputError where looks were declared for it."""
+        from audit.conclusions import results  # loads SciPy
+
+        store = cell.open(out, data)
+        results.require_declared(store, [])
+        return store
+
     # Shared: several workers can train the runs of an audit at once, each a part.
-    return cell._replace(shared=True, audited=audited)
+    return cell._replace(open=open_store, shared=True, audited=audited)
 
 
 def setting_cell(

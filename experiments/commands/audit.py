@@ -246,10 +246,11 @@ def _show_look(conclusion: "Conclusion", number: int) -> None:
 def _each_run_alone(finished: "FinishedAudit") -> str:
     """Returns a table of what each run shows by itself, after an empty line; "" where there is no such table.
 
-    Only the one-shot adversary has such a table: its runs have many canaries each. Where this adversary puts
-    all canaries in, there is a single run, which the table of bounds shows already.
+    Only the one-shot adversary has such a table: its runs have many canaries each. Where they have too few to
+    be concluded alone, a line says so in place of the table. Where this adversary puts all canaries in, there
+    is a single run, which the table of bounds shows already.
     """
-    from audit.conclusions.concluded import conclude_each_run
+    from audit.conclusions.concluded import conclude_each_run, explain_too_few_canaries
     from audit.report import federated_table
     from audit.settings import build
 
@@ -257,8 +258,11 @@ def _each_run_alone(finished: "FinishedAudit") -> str:
     adversary = setting.adversary
     if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
-    dimension = build.trainee(setting.model, dataset).model.n_parameters
     sees_final_model = adversary.observe != "all"
+    too_few = explain_too_few_canaries(finished.scores, sees_final_model)
+    if too_few:
+        return f"\n\nno table of each run alone: {too_few}"
+    dimension = build.trainee(setting.model, dataset).model.n_parameters
     conclusions = conclude_each_run(
         finished.scores, dimension, sees_final_model, finished.request.levels
     )

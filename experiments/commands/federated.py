@@ -170,7 +170,8 @@ def _conclude(
       scores: The scores of all runs.
       accuracies: The final models' test accuracies, by the run's number as a string; some may be missing.
     """
-    from audit.conclusions.concluded import bound_runs_together, conclude_each_run
+    from audit.claims.claim import DpSgd
+    from audit.conclusions.concluded import conclude_each_run, conclude_together
     from audit.methods.level import Level
     from audit.report.federated_table import FederatedAudit
 
@@ -180,8 +181,9 @@ def _conclude(
     leaks = federated.leaks(setting, audited.federation.clients.number, audited.rounds.most)
     sees_final_model = setting.observe in federated.FINAL
     level = Level(FLAGS.delta, FLAGS.confidence)
-    runs = conclude_each_run(scores, audited.dimension, sees_final_model, level)
-    together = bound_runs_together(scores, level)
+    claim = DpSgd(*leaks.canary)
+    runs = conclude_each_run(scores, audited.dimension, sees_final_model, level, claim)
+    together = conclude_together(scores, level, claim)
     # The accuracies of these runs, where they are not missing; the store may have those of further runs.
     numbers = map(str, range(len(runs)))
     measured = [accuracies[number] for number in numbers if number in accuracies]

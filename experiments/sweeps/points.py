@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from audit.conclusions import results
 from audit.conclusions.concluded import conclude_setting, predicted_mu
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
@@ -162,7 +163,8 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Draws the conclusions from the stored scores of cells, once for all their figures.
 
-    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out.
+    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out. So
+    are scores that were looked at under declared looks: a conclusion from all of them would be another look.
 
     Args:
       held: What the store holds.
@@ -174,9 +176,11 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
     for setting, runs in distinct:
         try:
-            scores = held.scores(identity(setting), runs)
-            if scores is not None:
-                conclusions[setting, runs] = conclude_setting(scores, setting, levels)
+            store = held.open(identity(setting))
+            if store is None or store.missing(runs):
+                continue
+            results.require_declared(store, [])
+            conclusions[setting, runs] = conclude_setting(store.load(runs), setting, levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return Evidence(held, conclusions, levels)

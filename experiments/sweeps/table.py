@@ -1,6 +1,6 @@
 """The table of our bounds beside a paper's words, for people (80 columns wide) and for programs (CSV)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from audit.methods import estimate, lifted
@@ -216,14 +216,15 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
     mean, low, high = row.epsilons[IF_GAUSSIAN]
     _, seeds, missing, canaries = row.seeds
     if seeds > 1:
-        spread = _format_range(low, high)
+        spread = f"{_shorten(low, at_least)}-{_shorten(high, at_least)}"  # both are lower bounds
     elif canaries > 1:
         spread = f"K = {canaries}"
     else:
         spread = "one seed"
 
     if row.interval is not None:
-        interval = _format_range(*row.interval)
+        interval_low, interval_high = row.interval
+        interval = f"{_shorten(interval_low, at_least)}-{_shorten(interval_high, at_most)}"
     elif missing:
         interval = f"{seeds}/{seeds + missing} seeds"
     else:
@@ -234,18 +235,21 @@ def _numbers(row: Row) -> tuple[str, str, str, str]:
     return at_least(mean, 2), spread, interval, predicted
 
 
-def _format_range(low: float, high: float) -> str:
-    """Formats a range as "low-high", with one decimal for values below about 100 and none above.
+def _shorten(value: float, round_bound: Callable[[float, int], str]) -> str:
+    """Returns a bound with one decimal if that takes at most four characters, else without decimals.
 
-    Each end has at most four characters, unless it is ten thousand or more.
+    It then has at most four characters, unless it is ten thousand or more.
+
+    Args:
+      value: The bound.
+      round_bound: Maps a bound and a number of decimals to a text, rounded up or down: `at_least` for a lower
+        bound, `at_most` for an upper one.
     """
-    ends = []
-    for value in (low, high):
-        if value < 99.95:  # from there on, one decimal gives 100.0, which has five characters
-            ends.append(f"{value:.1f}")
-        else:
-            ends.append(f"{value:.0f}")
-    return "-".join(ends)
+    most_characters = 4
+    with_decimal = round_bound(value, 1)
+    if len(with_decimal) <= most_characters:
+        return with_decimal
+    return round_bound(value, 0)
 
 
 def _format_line(cells: Sequence[str]) -> str:

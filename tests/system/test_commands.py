@@ -94,6 +94,15 @@ def test_looks_are_kept_and_resumed(audit, tmp_path):
 
 
 @pytest.mark.slow
+def test_runs_of_a_few_one_shot_canaries_are_concluded_together_alone(audit, tmp_path):
+    process = audit(tmp_path, "--adversary=one_shot", "--canaries=12", "--runs=8")
+    assert process.returncode == 0, process.stderr
+    assert "\nlifted " in process.stdout
+    line = "no table of each run alone: that takes 40 canaries a run, here: 12"
+    assert line in process.stdout.splitlines()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

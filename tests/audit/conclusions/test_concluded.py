@@ -4,9 +4,12 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from audit.claims.accounting import Composition
+from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_setting
+from audit.errors import InputError
 from audit.evidence.canaries import single
 from audit.methods import gaussian_curve
 from audit.settings.make import setting_of
@@ -47,6 +50,30 @@ def test_the_curve_is_tested_whoever_concludes_and_once(monkeypatch):
     found = conclude(NORMAL.design())
     assert found.assumption_free.epsilon > 0 and not called
     assert (found.curve_power, found.curve_power, called) == (0.5, 0.5, [1])
+
+
+@pytest.mark.parametrize(
+    ("canaries", "n_in", "law_holds", "reason"),
+    [
+        (39, 20, True, "that takes 40 canaries a run, here: 39"),
+        (40, 9, True, "that takes 10 canaries in, of every run, here: 9"),
+        (40, 31, False, "that takes 10 canaries in and as many out, of every run, here: 9"),
+        (40, 31, True, ""),
+        (40, 30, False, ""),
+    ],
+)
+def test_runs_that_can_be_concluded_alone_are_those_of_which_no_reason_speaks(
+    canaries, n_in, law_holds, reason
+):
+    presence = np.arange(canaries)[None] < np.array([[20], [n_in]])
+    cosines = np.random.default_rng(0).normal(size=(2, canaries)) / 100
+    cosine_scores = Scores(0, cosines, presence)
+    assert concluded.explain_too_few_canaries(cosine_scores, law_holds) == reason
+    if reason:
+        with pytest.raises(InputError):
+            concluded.conclude_each_run(cosine_scores, 10_000, law_holds)
+    else:
+        assert len(concluded.conclude_each_run(cosine_scores, 10_000, law_holds)) == 2
 
 
 def test_nobody_else_concludes():

@@ -336,6 +336,12 @@ def test_findings_are_every_estimators_and_only_what_covers_is_a_bound():
     assert not any("\n" in line for line in (in_line, gaussian_line, free_line))
 
 
+def test_a_bounds_line_of_text_rounds_down():
+    bound = if_gaussian(*gaussian_scores(1.0, 40), DELTA, CONFIDENCE)
+    line = str(dataclasses.replace(bound, epsilon=1.2349, mu=0.5678))
+    assert "epsilon >= 1.234, mu >= 0.567 at" in line
+
+
 @pytest.mark.parametrize("runs", [2, 6, 20, 99, 5000])
 def test_no_scores_prove_more_than_the_most(runs):
     most = estimate.most_provable(runs, runs, 1e-5, 0.95)

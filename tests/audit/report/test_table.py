@@ -1,5 +1,6 @@
 """One table object: text, CSV and JSON of the same rows, rounded against the claim."""
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.report import audit_page, bounds_table, subjects, verdicts
 from audit.report.bounds_table import remarks, show_e_value
+from audit.report.federated_table import OverRuns
 from audit.report.table import Column, Table, at_least, at_most, number
 from tests.cases import mostly_slow
 
@@ -81,6 +83,23 @@ def test_a_head_of_several_lines_ends_where_the_others_do():
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
+
+
+def test_a_look_shows_each_lower_bound_rounded_down():
+    rng = np.random.default_rng(1)
+    scores = rng.normal(2, 1, 60), rng.normal(0, 1, 60)
+    conclusion = conclude(single(*scores), looks=[120, 240])
+    bounds = [dataclasses.replace(bound, epsilon=1.2349) for bound in conclusion.bounds]
+    taken = (conclusion.looks.taken[0]._replace(bounds=tuple(bounds)),)
+    looks = conclusion.looks._replace(taken=taken)
+    *_, row = bounds_table.look_rows(conclusion._replace(looks=looks)).splitlines()
+    assert row.split()[-len(bounds) :] == ["1.234"] * len(bounds)
+
+
+def test_a_mean_of_bounds_over_runs_is_rounded_down():
+    estimated = OverRuns("one_shot_fitted", [1.0, 2.0, 2.0], floor="0.1 (0.3)")
+    assert estimated.show_mean() == "1.667"
+    assert estimated._replace(floor="").show_mean() == "1.666"
 
 
 def concluded(mu, runs, out=None):
@@ -167,7 +186,7 @@ def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
 @pytest.mark.parametrize(
     ("upper", "advice"),
     [
-        (DpSgd(1.0, 3), "take fewer insertions or a larger sigma to look for bugs"),
+        (DpSgd(1.0, 16), "take fewer insertions or a larger sigma to look for bugs"),
         (EpsilonDelta(9.0, 1e-5), "ask for more runs, or for scores of fresh directions"),
     ],
 )
@@ -182,6 +201,21 @@ def test_table_and_page_say_where_no_result_could_contradict_the_claim(upper, ad
     few = conclude(single(NORMAL[:2] + 1, NORMAL[2:4]), DpSgd(1.0, 3))
     assert bounds_table.explain_too_few_runs(few).endswith(": train more runs")
     assert bounds_table.explain_too_few_runs(enough) == ""
+
+
+@pytest.mark.parametrize(
+    ("insertions", "is_out_of_reach"), [(3, False), (14, False), (15, True), (16, True)]
+)
+def test_a_claim_of_mu_gdp_is_out_of_reach_only_where_no_limit_on_mu_could_exceed_it(
+    insertions, is_out_of_reach
+):
+    """Claims of mu = 1.73, 3.74, 3.87 and 4, while 200 runs prove a mu of at most 3.77."""
+    claim = DpSgd(1.0, insertions)
+    weak = conclude(single(NORMAL[:100] + 1, NORMAL[100:200]), claim)
+    assert weak.most_provable < weak.upper_bound
+    assert bool(bounds_table.explain_too_few_runs(weak)) == is_out_of_reach
+    perfect = conclude(single(NORMAL[:100] + 20, NORMAL[100:200]), claim)
+    assert perfect.claim_test.refuted != is_out_of_reach
 
 
 @pytest.mark.parametrize(

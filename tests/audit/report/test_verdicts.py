@@ -299,7 +299,9 @@ def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper
         assert ("none could contradict" in text) == is_shown
         assert (f"prove at most {most} " in text) == is_shown
     many = concluded._replace(
-        worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out), upper_bound=12345.6789
+        worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out),
+        upper_bound=12345.6789,
+        mu_upper_bound=None,
     )
     lines = bounds_table(many).splitlines()
     assert any(line.startswith("300,060 runs prove at most") for line in lines)

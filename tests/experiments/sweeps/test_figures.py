@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.conclusions import concluded
+from audit.conclusions import concluded, results
 from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.methods.level import Level
@@ -255,6 +255,16 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     assert len(point.cells) == 3 and len(point.conclusions) == 2
 
 
+def test_scores_that_were_looked_at_under_declared_looks_are_left_out(tmp_path, capsys):
+    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(2)]
+    fill(tmp_path, cells)
+    held = stored.holdings(tmp_path)
+    results.take_looks(held.open(identity(cells[0].setting)), [20, 40], 2)
+    (concluded_cell,) = points.evidence(held, cells, LEVELS).audits
+    assert concluded_cell == (cells[1].setting, 40)
+    assert "has 2 of the looks 20,40 behind it" in capsys.readouterr().err
+
+
 def test_a_store_is_read_by_the_settings_alone(tmp_path):
     fill(tmp_path, [Audited("", "", 1, setting_of("fcnn", seed=5), 40)])
     (tmp_path / "other").mkdir()
@@ -281,6 +291,33 @@ def test_the_table_holds_the_bounds_and_80_columns(found):
         assert len(entries) == len(rows) and text.count("\n") > len(rows)
         epsilon = conclusion().bound("if_gaussian").epsilon
         assert {row["if_gaussian"] for row in entries} == {f"{epsilon:.6g}"}
+
+
+@pytest.mark.parametrize(
+    ("value", "down", "up"),
+    [
+        (7.08, "7.0", "7.1"),
+        (99.97, "99.9", "100"),
+        (100.9, "100", "101"),
+        (0.0, "0.0", "0.0"),
+        (np.inf, "inf", "inf"),
+    ],
+)
+def test_a_range_of_bounds_claims_no_more_than_they_do(value, down, up):
+    row = table.Row(
+        figure="figure_1a",
+        panel="",
+        series="GC-R",
+        x=1.0,
+        seeds=table.Seeds(runs=40, stored=2, missing=0, canaries=1),
+        epsilons={estimate.IF_GAUSSIAN: points.Spread(value, value, value)},
+        interval=(value, value),
+        predicted=None,
+        upper_bound=24.0,
+        claim=None,
+    )
+    _, spread, interval, _ = table._numbers(row)
+    assert (spread, interval) == (f"{down}-{down}", f"{down}-{up}")
 
 
 @pytest.mark.slow
