@@ -46,6 +46,7 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
+from audit.methods.rounding import at_least
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]
@@ -97,17 +98,18 @@ class _Counted:
     n_in: int
     n_out: int
 
-    def _line(self, sign: str, level: str, end: str) -> str:
+    def _line(self, sign: str, show: Callable[[float], str], level: str, end: str) -> str:
         """Returns the bound or estimate as a line of text.
 
         Args:
           sign: ">=" for a bound or "=" for an estimate, between the names epsilon and mu and their values.
+          show: Writes a value as text, rounded.
           level: The word before the confidence.
           end: The last words of the line.
         """
-        mu = "" if self.mu is None else f", mu {sign} {self.mu:.3f}"
+        mu = "" if self.mu is None else f", mu {sign} {show(self.mu)}"
         where = f"at delta {show_level(self.delta)}, {level} {show_level(self.confidence)}; {end}"
-        return f"{self.method}: epsilon {sign} {self.epsilon:.3f}{mu} {where}"
+        return f"{self.method}: epsilon {sign} {show(self.epsilon)}{mu} {where}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +132,7 @@ class Bound(_Counted):
 
     def __str__(self) -> str:
         refuted = "" if self.holds else ", which the scores refute"
-        return self._line(">=", "confidence", f"assumes {self.assumes}{refuted}")
+        return self._line(">=", at_least, "confidence", f"assumes {self.assumes}{refuted}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Estimate(_Counted):
     noise_floor: NoiseFloor = NOT_SIMULATED
 
     def __str__(self) -> str:
-        return self._line("=", "level", self.caveat)
+        return self._line("=", "{:.3f}".format, "level", self.caveat)
 
 
 Finding = Bound | Estimate

@@ -7,32 +7,20 @@ that no number claims more than is proven: lower bounds down, upper bounds up.
 import csv
 import io
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from audit.methods.rounding import at_least as at_least
+from audit.methods.rounding import at_most as at_most
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
 
 
-def at_least(value: float, decimals: int = 3) -> str:
-    """Returns a lower bound as text, rounded down to some decimals, with zeros at its end."""
-    rounded = math.floor(value * 10**decimals) / 10**decimals
-    return f"{rounded:.{decimals}f}"
-
-
 def short(number: str) -> str:
     """Returns a number's text without the zeros at its end; the text must have a decimal point."""
     return number.rstrip("0").rstrip(".")
-
-
-def at_most(value: float, decimals: int = 3) -> str:
-    """Returns an upper bound as text, rounded up to some decimals, or "inf"."""
-    if math.isinf(value):
-        return "inf"
-    rounded = math.ceil(value * 10**decimals) / 10**decimals
-    return f"{rounded:.{decimals}f}"
 
 
 def number(spec: str) -> Show:

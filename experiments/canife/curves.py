@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from audit.laws import conversions
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table, at_least, number
 from experiments.canife import rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.measured import CONFIDENCE, Floats, Measured
@@ -447,7 +447,7 @@ _ROUND_COLUMNS = (
     ),
     Column("law", lambda row: row.measured.exact, "law", number(".2f"), 6),
     Column("perfect", lambda row: row.values.perfect, "perfect", number(".2f"), 7),
-    Column("proven", lambda row: row.measured.proven, "proven", number(".2f"), 6),
+    Column("proven", lambda row: row.measured.proven, "proven", partial(at_least, decimals=2), 6),
     Column("proven_if_gaussian", lambda row: row.measured.proven_if_gaussian),
     _total_column("charged_to", "rounds"),
     _total_column("global_published", "published"),
