@@ -14,6 +14,7 @@ from audit.claims.accounting import Composition
 from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
 from audit.errors import InputError, require
 from audit.laws import conversions
+from audit.rounding import at_least
 from audit.values import number, shown
 
 POISSON = "poisson"
@@ -219,7 +220,7 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     fitting = [cause for cause, caused in causes.items() if abs(claimed / caused - 1) < _FITS]
     finding = findings.FIXED_CLAIM_TOO_LOW.fill(
         claimed=claimed,
-        least=least,
+        least=at_least(least),
         epsilon=epsilon,
         delta=delta,
         why=_say_fitting(fitting),
@@ -325,8 +326,8 @@ def _check_shuffled(
     least = compute_shuffled_epsilon(sigma, batches, steps // batches, delta)
     bugs = []
     if claimed < least:
-        bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=least))
-    text = f"shuffled batches leak at least {least:.4g}; no upper bound is known"
+        bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=at_least(least)))
+    text = f"shuffled batches leak at least {at_least(least)}; no upper bound is known"
     figures = {"claimed": claimed, "at least": least}
     return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
 

@@ -13,6 +13,7 @@ The study has the accountant's bound, the exact leak and audits of it, in 20 sch
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -29,7 +30,7 @@ from audit.evidence import canaries
 from audit.laws import conversions
 from audit.methods.level import Level, show_level
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
-from audit.report.table import Column, Table, at_least, number
+from audit.report.table import Column, Table, at_least, at_most, number
 from experiments.sweeps.panels import add_legend
 
 INSERTIONS = 250  # as in the paper's training runs
@@ -232,6 +233,7 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
       delta: The delta of every epsilon.
     """
     four_decimals = number(".4f")
+    rounded_up = partial(at_most, decimals=4)
     columns = [
         Column("k", lambda row: row.schedule.k, "k"),
         Column("insert", lambda row: row.schedule.insert, "insert", left=True),
@@ -243,8 +245,8 @@ def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedul
             four_decimals,
         ),
         Column("mu_exact", lambda row: row.mu_exact, "landscape", four_decimals),
-        Column("mu_bound", lambda row: row.mu_bound, "bound", four_decimals),
-        Column("epsilon_bound", lambda row: row.epsilon_bound, "epsilon", four_decimals),
+        Column("mu_bound", lambda row: row.mu_bound, "bound", rounded_up),
+        Column("epsilon_bound", lambda row: row.epsilon_bound, "epsilon", rounded_up),
         Column("if_gaussian", lambda row: row.if_gaussian, "if_gaussian", at_least),
         Column("assumption_free", lambda row: row.assumption_free, "free", at_least),
     ]

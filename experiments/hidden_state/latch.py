@@ -16,6 +16,7 @@ nothing of a shuffled training run in general, and only where steps are Lipschit
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.methods.level import show_level
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table, at_least, at_most, number
 
 Array = NDArray[np.float64]
 
@@ -248,8 +249,8 @@ def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
         Column("simulated_true", lambda row: row.simulated.true_positive, "simulated", rate),
         Column("false_positive", lambda row: row.exact.false_positive, "FPR", rate),
         Column("simulated_false", lambda row: row.simulated.false_positive, "simulated", rate),
-        Column("epsilon", lambda row: row.epsilon, "epsilon", number(".2f")),
-        Column("poisson", lambda row: row.poisson, "Poisson's", number(".2f")),
+        Column("epsilon", lambda row: row.epsilon, "epsilon", partial(at_least, decimals=2)),
+        Column("poisson", lambda row: row.poisson, "Poisson's", partial(at_most, decimals=2)),
     ]
     before = [
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import audit
+from audit.check import batches
 from audit.errors import InputError
 from tests.cases import mostly_slow
 
@@ -418,3 +419,9 @@ def test_an_empty_batch_is_no_last_batch_of_shuffled_ones():
     assert SIZE % round(SIZE * RATE) == 0
     report = audit.check_batches(draw, SIZE, RATE, assumed="shuffled")
     assert not report.passed
+
+
+def test_what_shuffled_batches_leak_at_least_is_rounded_down():
+    outcome = batches._check_leak(batches._Leaks(1.0001, 2.9996), batches.SHUFFLED)
+    assert outcome.text == "Poisson accounting: epsilon 1.001; shuffled batches: at least 2.999"
+    assert "epsilon 1.001; at least 2.999 leaks" in outcome.findings[0].meaning

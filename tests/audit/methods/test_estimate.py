@@ -354,3 +354,9 @@ def test_no_scores_prove_more_than_the_most(runs):
     )
     if runs >= 99:
         assert most == pytest.approx(np.log(2 * runs / 3), abs=0.5)
+
+
+def test_a_bound_in_words_is_rounded_down():
+    bound = estimate.findings(*gaussian_scores(1.0, 300), DELTA, CONFIDENCE)[1]
+    text = str(dataclasses.replace(bound, epsilon=1.9996, mu=0.4996))
+    assert "epsilon >= 1.999, mu >= 0.499 " in text

@@ -7,7 +7,7 @@ from dp_accounting.rdp import RdpAccountant
 
 from audit.errors import InputError
 from audit.methods.estimate import Estimate
-from experiments.canife import rounds
+from experiments.canife import curves, rounds
 from experiments.canife.rounds import Charge
 
 # Scores of one attack that the public code keeps as an example: Sent140, 25 with the canary, 25 without
@@ -196,3 +196,8 @@ def test_divergences_rise_with_the_order_and_end_at_those_without_sampling():
     for sigma, rate in ((-1.0, 0.1), (1.0, 0.0), (1.0, 1.5)):
         with pytest.raises(InputError):
             rounds.divergences(sigma, rate)
+
+
+def test_a_proven_epsilon_is_rounded_down():
+    (column,) = [column for column in curves._ROUND_COLUMNS if column.key == "proven"]
+    assert column.show(1.9996) == "1.99"

@@ -54,3 +54,11 @@ def test_the_audit_of_a_schedule_lies_below_its_bound_and_near_it():
     assert 0 < row.assumption_free < row.epsilon_bound
     text = convex_landscape.table([row], 1e-5).text()
     assert max(map(len, text.splitlines())) <= 80 and "1.7606" in text
+
+
+def test_upper_bounds_of_schedules_are_rounded_up():
+    schedule = convex_landscape.ConvexSchedule(2, "last", 0.99)
+    row = convex_landscape.audited(schedule, 200, 0, 1e-5, 0.95)
+    row = row._replace(mu_bound=1.23451, epsilon_bound=5.67891)
+    cells = convex_landscape.table([row], 1e-5).text().split()
+    assert "1.2346" in cells and "5.6790" in cells

@@ -44,3 +44,10 @@ def test_the_study_simulates_what_its_closed_form_says():
     for row in latch.make_rows(1e-5, 0):
         for rate, exact in zip(row.simulated, row.exact, strict=True):
             assert rate == pytest.approx(exact, abs=5 * np.sqrt(exact / (latch.SIMULATED / 2)))
+
+
+def test_what_leaks_at_least_is_rounded_down_and_what_accounting_claims_up():
+    given = Latch(0.7, 500, 1, 2.84)
+    rates = latch.compute_rates(given)
+    row = latch.LatchRow(given, rates, rates, epsilon=6.5883, poisson=0.9811)
+    assert latch.make_table([row], 1e-5).text().split()[-2:] == ["6.58", "0.99"]
