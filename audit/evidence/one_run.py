@@ -9,6 +9,7 @@ from scipy import special
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Shape
+from audit.evidence.decimals import require_decimals
 from audit.laws import cosine_law
 
 Array = NDArray[np.float64]
@@ -83,12 +84,13 @@ class OneRun(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a caller's cosines of a single run, after checks of each number and of their spread.
+    """Returns a caller's cosines of a single run, after checks of each number and of all together.
 
-    The spread is checked where there are no unobserved cosines. The null is then the exact law of a uniform
-    direction's cosine, with standard deviation 1/sqrt(dimension). Canaries that take part equally often shift
-    that law by the same amount, so that observed cosines spread around their mean as the law does. If they
-    spread more, the dimension is too large, or some canaries take part more often than others.
+    Their decimals and their spread are checked where there are no unobserved cosines. The null is then the
+    exact law of a uniform direction's cosine, with standard deviation 1/sqrt(dimension), which coarse
+    rounding would change. Canaries that take part equally often shift that law by the same amount, so that
+    observed cosines spread around their mean as the law does. If they spread more, the dimension is too
+    large, or some canaries take part more often than others.
 
     Args:
       observed: (K,) cosines of canaries that took part.
@@ -97,10 +99,11 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
     Raises:
       InputError: for an array of another shape, a number that is no cosine, a dimension out of range, or
-        observed cosines that spread too much.
+        observed cosines that were rounded too coarsely or spread too much.
     """
     checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):
+        require_decimals(checked.observed, dimension)
         squares = float(np.square(checked.observed - checked.observed.mean()).sum())
         freedom = len(checked.observed) - 1  # the mean takes a degree of freedom
         require_spread(squares, freedom, dimension, _SPREAD_FIX)
@@ -108,10 +111,10 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run, after the checks of `cosines` except that of their spread.
+    """Returns cosines of a single run, after the checks of `cosines` on each number alone.
 
-    It is for cosines whose spread does not have to show whether the dimension is right. Either the dimension
-    is certain, since the library drew the directions, or the null is fitted to unobserved cosines.
+    It is for cosines that do not have to show whether they have the law of their dimension. Either that is
+    certain, since the library drew the directions, or the null is fitted to unobserved cosines.
 
     Args:
       observed: (K,) cosines of canaries that took part.
