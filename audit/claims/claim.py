@@ -24,6 +24,7 @@ from audit.claims.accounting import Composition
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
     LAST,
+    MOST_MU,
     HiddenState,
     HiddenStateBound,
     Periods,
@@ -73,9 +74,9 @@ class Gdp:
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
     Args:
-      mu: The distance of the two normal laws, at least 0.
+      mu: The distance of the two normal laws, from 0 to 1e12.
 
-    Raises InputError for a mu below 0.
+    Raises InputError for a mu out of range.
 
     >>> round(audit.Gdp(mu=3.95).epsilon(1e-5), 1)
     24.0
@@ -84,8 +85,10 @@ class Gdp:
     mu: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for a mu below 0."""
-        object.__setattr__(self, "mu", _check_at_least_zero("mu", self.mu))
+        """Raises InputError for a mu below 0 or above MOST_MU."""
+        mu = _check_at_least_zero("mu", self.mu)
+        require(mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
+        object.__setattr__(self, "mu", mu)
 
     assumes = GIVEN
     composition = None

@@ -36,6 +36,7 @@ from scipy import special
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
+from audit.evidence.decimals import require_decimals
 from audit.evidence.repeats import require_no_copies
 from audit.values import number, require_type
 
@@ -85,7 +86,7 @@ def given(
 
     Raises:
       InputError: for values that fit no audit, and for cosines that are very unlikely if every run draws
-        uniform directions in `dimension` dimensions afresh.
+        uniform directions in `dimension` dimensions afresh, or that were rounded too coarsely.
     """
     require_type("leave_one_out", leave_one_out, bool)
     require_type("in_order", in_order, bool)
@@ -95,6 +96,8 @@ def given(
     if presence is not None:
         present = check_bits(presence, values.shape)
     failed = values == FAILED
+    # It comes before the tests of the law, since rounding looks to them like a wrong dimension.
+    require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
     # If canary k had the same direction in every run, the canaries' means over runs differ.
     require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)

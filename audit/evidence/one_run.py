@@ -3,18 +3,21 @@
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Shape
+from audit.evidence.decimals import require_decimals
 from audit.laws import cosine_law
 
 Array = NDArray[np.float64]
 LEAST_CANARIES = 10
 _SLACK = 1e-9  # by which a cosine may exceed 1, from rounding
 _SPREAD_ERROR = 1e-6  # the probability of refusing cosines whose dimension is right
+_TIED_ERROR = 1e-6  # the probability of refusing pairs that are not tied
 _SPREAD_FIX = (
     "count trained parameters alone, or save unobserved= too if canaries take part unequally often"
 )
@@ -83,12 +86,16 @@ class OneRun(NamedTuple):
 
 
 def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns a caller's cosines of a single run, after checks of each number and of their spread.
+    """Returns a caller's cosines of a single run, after checks of each number and of all together.
 
-    The spread is checked where there are no unobserved cosines. The null is then the exact law of a uniform
-    direction's cosine, with standard deviation 1/sqrt(dimension). Canaries that take part equally often shift
-    that law by the same amount, so that observed cosines spread around their mean as the law does. If they
-    spread more, the dimension is too large, or some canaries take part more often than others.
+    Their decimals and their spread are checked where there are no unobserved cosines. The null is then the
+    exact law of a uniform direction's cosine, with standard deviation 1/sqrt(dimension), which coarse
+    rounding would change. Canaries that take part equally often shift that law by the same amount, so that
+    observed cosines spread around their mean as the law does. If they spread more, the dimension is too
+    large, or some canaries take part more often than others.
+
+    As many unobserved as observed cosines make pairs by position. The order of one must not depend on that of
+    the other, as where both are sorted.
 
     Args:
       observed: (K,) cosines of canaries that took part.
@@ -96,22 +103,26 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
       dimension: d, the number of trained parameters.
 
     Raises:
-      InputError: for an array of another shape, a number that is no cosine, a dimension out of range, or
-        observed cosines that spread too much.
+      InputError: for an array of another shape, a number that is no cosine, a dimension out of range,
+        observed cosines that were rounded too coarsely or spread too much, or pairs that are tied by their
+        order.
     """
     checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):
+        require_decimals(checked.observed, dimension)
         squares = float(np.square(checked.observed - checked.observed.mean()).sum())
         freedom = len(checked.observed) - 1  # the mean takes a degree of freedom
         require_spread(squares, freedom, dimension, _SPREAD_FIX)
+    if len(checked.observed) == len(checked.unobserved):
+        _require_untied_pairs(checked)
     return checked
 
 
 def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -> Cosines:
-    """Returns cosines of a single run, after the checks of `cosines` except that of their spread.
+    """Returns cosines of a single run, after the checks of `cosines` on each number alone.
 
-    It is for cosines whose spread does not have to show whether the dimension is right. Either the dimension
-    is certain, since the library drew the directions, or the null is fitted to unobserved cosines.
+    It is for cosines that do not have to show whether they have the law of their dimension. Either that is
+    certain, since the library drew the directions, or the null is fitted to unobserved cosines.
 
     Args:
       observed: (K,) cosines of canaries that took part.
@@ -126,6 +137,44 @@ def check_own_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimensi
     if unobserved is None:
         return Cosines(checked, np.empty(0), dimension)
     return Cosines(checked, _check_cosines("unobserved", unobserved), dimension)
+
+
+def _require_untied_pairs(cosines: Cosines) -> None:
+    """Raises InputError if the two cosines of a pair depend on each other, as where both arrays are sorted.
+
+    A pair's guess is the canary with the larger cosine. Sorted arrays pair order statistics: then all guesses
+    are right, or all wrong, far more often than by fair coins. This needs an order of both arrays, so that
+    what is tested is whether the ranks of either, by value or by size, are correlated with those of the
+    other. A sorted array beside another in its own order is a matching by chance and is accepted, as are
+    pairs that are sorted together.
+
+    Args:
+      cosines: As many observed as unobserved cosines.
+    """
+    correlations = []
+    for observed in (cosines.observed, np.abs(cosines.observed)):
+        for unobserved in (cosines.unobserved, np.abs(cosines.unobserved)):
+            correlations.append(_correlate_ranks(observed, unobserved))
+    largest = max(correlations, key=abs)
+    # Without dependence, a rank correlation of n pairs has the variance 1 / (n - 1), also with equal values.
+    # The normal law's tail is above that of the correlation.
+    deviations = abs(largest) * np.sqrt(len(cosines.observed) - 1)
+    p_value = len(correlations) * 2 * special.ndtr(-deviations)
+    require(
+        p_value >= _TIED_ERROR,
+        f"observed and unobserved cosines are sorted alike, with a rank correlation of {largest:.2g}, which "
+        "ties pairs: keep the canaries' own order, or shuffle each",
+    )
+
+
+def _correlate_ranks(first: Array, second: Array) -> float:
+    """Returns Spearman's rank correlation of two arrays (n,); 0 where either has equal values alone."""
+    ranks = scipy.stats.rankdata([first, second], axis=1)
+    deviations = ranks - ranks.mean(axis=1, keepdims=True)
+    lengths = np.sqrt(np.square(deviations).sum(axis=1))
+    if lengths.min() == 0:
+        return 0.0
+    return float(deviations[0] @ deviations[1] / lengths.prod())
 
 
 def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:

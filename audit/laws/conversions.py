@@ -207,11 +207,20 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def require_confidence(confidence: float) -> None:
-    """Raises InputError unless 0 < confidence < 1; suggests the share where a percentage was given."""
+    """Raises InputError unless 0 < confidence < 1 and the error, 1 - confidence, lies in between too.
+
+    In float64 the error of a confidence below 5e-17 is 1, and every hypothesis is refuted. The message
+    suggests the share where a percentage was given.
+    """
     suggestion = ""
     if 1 < confidence < 100:
         suggestion = f"; did you mean {confidence / 100:g}?"
     require(
         0 < confidence < 1,
         f"confidence is {confidence}: it must lie strictly between 0 and 1{suggestion}",
+    )
+    require(
+        0 < 1 - confidence < 1,
+        f"confidence is {confidence}: that is 0 up to rounding, so that bounds may always err; give a larger "
+        "one, such as 0.95",
     )

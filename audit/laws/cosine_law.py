@@ -35,7 +35,8 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
     """Returns log P(T > t) of the cosine T between a fixed and a uniformly random direction in R^d.
 
     T^2 is Beta(1/2, (d - 1) / 2), so that by symmetry P(T > |t|) is half of that law's tail above t^2. The
-    probability has a relative error of at most 1e-9, even far below 1e-300.
+    probability has a relative error of at most 1e-9, even far below 1e-300. Where its log is below -1e6, the
+    log has float64's relative precision instead.
 
     Args:
       cosine: t in [-1, 1], any shape.
@@ -221,12 +222,21 @@ def _integrate_far_tail(t: Array, dimension: int) -> Array:
     At t = 1 any positive k gives log 0 = -inf, which is right, so that k is raised to 1/2.
     """
     k = max((dimension - 3) / 2, 0.5)
-    one_minus_square = ((1 - t) * (1 + t))[..., None]  # a last axis for the nodes
+    log_kernel = _log_one_minus_square(t)
     with np.errstate(divide="ignore"):
-        # u = sqrt(1 - (1 - t^2) exp(-w / k)) at the nodes w. It divides below, so that it must not be 0.
-        u = np.sqrt(np.maximum(-np.expm1(np.log(one_minus_square) - _NODES / k), 1e-300))
+        # u = sqrt(1 - (1 - t^2) exp(-w / k)) at the nodes w, along a last axis. It divides below, so that it
+        # must not be 0.
+        u = np.sqrt(np.maximum(-np.expm1(log_kernel[..., None] - _NODES / k), 1e-300))
         integral = (_WEIGHTS * np.exp(-_NODES / k) / u).sum(-1) / (2 * k)
         log_constant = special.betaln(0.5, (dimension - 1) / 2)
-        return np.asarray(
-            (k + 1) * np.log(one_minus_square[..., 0]) + np.log(integral) - log_constant
-        )
+        return np.asarray((k + 1) * log_kernel + np.log(integral) - log_constant)
+
+
+def _log_one_minus_square(t: Array) -> Array:
+    """Returns log(1 - t^2) for t in [0, 1], of any shape; -inf at 1.
+
+    Its error is multiplied by d / 2 in the log of a tail. For small t the difference 1 - t^2 loses digits of
+    t^2, and for t near 1 the square t^2 those of 1 - t.
+    """
+    with np.errstate(divide="ignore"):
+        return np.where(t < 0.5, np.log1p(-t * t), np.log((1 - t) * (1 + t)))

@@ -9,11 +9,14 @@ them as if they were.
 
 Guesses. m canaries of one run are each in or out by a fair coin of its own, independent of all else. From all
 that is released an adversary guesses exactly r of the coins, and v guesses are right. The canaries may be
-anything, and their scores depend on each other in any way: only the coins are independent. That r is fixed
-before the scores are seen matters where delta > 0: given a number of guesses that the scores decide, neither
-bound holds (Errata O11). Here the sign of a score less the median is the guess, and its size how sure the
-guess is; the r surest are guessed. The pilot's coins choose r: given them, the other coins are as fair as
-before.
+anything, and their scores depend on each other in any way: only the coins are independent. Here the sign of a
+score less the median is the guess, and its size how sure the guess is; the r surest are guessed.
+
+A pilot, some of the canaries, chooses r by its coins and its scores. The coins tell nothing of the other
+coins; the scores are a part of what is released. At delta = 0 the first bound holds for any r that is chosen
+from the release and the pilot's coins. For delta > 0 it is proven for a fixed r, and so is the second. With a
+chosen r the term of delta could reach its largest value over all r, in place of that of the chosen r (Errata
+O11 has the derivation, and what was measured).
 
     log_p_approximate   Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run" (2023),
                         Theorem 5.2: with W ~ Binomial(r, e^eps / (1 + e^eps)),
@@ -243,8 +246,8 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
 
     It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
     chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
-    pilot's own coins are not, since the bound needs a number of guesses that does not depend on the coins
-    that are guessed.
+    pilot's own coins are not, since their luck decides the number of guesses. For delta > 0 the bound is
+    proven for a fixed number (Errata O11).
 
     Args:
       evidence: For each coin, how sure the guess is and whether it is right.
@@ -267,8 +270,8 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
 
     It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
     chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
-    pilot's own coins are not, since the bound needs a number of guesses that does not depend on the coins
-    that are guessed. The bound's epsilon follows from mu and holds if the trade-off curve is Gaussian.
+    pilot's own coins are not, since their luck decides the number of guesses. The bound is proven for a fixed
+    number (Errata O11). Its epsilon follows from mu and holds if the trade-off curve is Gaussian.
 
     Args:
       evidence: For each coin, how sure the guess is and whether it is right.
@@ -405,7 +408,7 @@ def epsilon_from_guesses(
 
     Args:
       coins: The number of coins.
-      number: The number of coins that are guessed, fixed before the scores are seen.
+      number: The number of coins that are guessed, taken as fixed.
       right: The number of right guesses.
       delta: The delta of epsilon.
       error: The probability with which a true epsilon may be refuted.
@@ -440,7 +443,7 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
 
     Args:
       coins: The number of coins.
-      number: The number of coins that are guessed, fixed before the scores are seen.
+      number: The number of coins that are guessed, taken as fixed.
       right: The number of right guesses.
       error: The probability with which a true mu may be refuted.
     """

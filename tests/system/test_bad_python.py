@@ -143,6 +143,7 @@ BOUNDS = [
     *typed(dp_sgd, "insertions", -1, 1.5, np.nan, 10**13, noise_multiplier=1.0),
     *typed(dp_sgd, "sampling_rate", 0, 1.5, -1, np.nan, **NOISY),
     *typed(audit.Gdp, "mu", -1, np.nan, np.inf),
+    *each(audit.Gdp, "mu", "give a number from 0 to 1e+12", 1.1e12, 1e17, 10**200),
     *typed(audit.EpsilonDelta, "epsilon", -1, np.nan, delta=1e-5),
     *typed(audit.EpsilonDelta, "delta", -1, 1, np.nan, epsilon=1.0),
     *each(bounds, "claim", "`claim=", 3.0, "x", (4.0, 250), [], True),

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
+from audit.evidence import given as evidence_given
 from audit.evidence import given_directions
+from audit.evidence.canaries import Fresh
+from audit.evidence.decimals import count_needed_decimals
 from audit.evidence.given_directions import LEVEL, columns_p_value, given
 from audit.laws import cosine_law
 from audit.methods import exact_null
@@ -142,3 +145,55 @@ def test_a_constant_is_no_evidence_of_one_seed():
     equal = np.tile(np.random.default_rng(9).normal(size=(5, 1)), 20) / 100  # all canaries of a run
     assert columns_p_value(equal, np.ones((5, 20), bool)) == 1
     assert given_directions.given(equal, 10_000).given
+
+
+@pytest.mark.parametrize(
+    ("dimension", "decimals", "needed"), [(11_000_000, 4, 7), (10_000, 2, 5), (62_006, 5, 6)]
+)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_cosines_rounded_too_coarsely_are_refused_by_their_decimals(
+    dimension, decimals, needed, dtype
+):
+    message = f"rounded to {decimals} decimals, .*`dimension={dimension}`.* at least {needed} dec"
+    for shape in ((3, 100), (1, 100), (5,)):
+        drawn = np.random.default_rng(1).normal(0.5, 1, shape) / dimension**0.5
+        rounded = np.round(drawn, decimals).astype(dtype)
+        with pytest.raises(InputError, match=message):
+            evidence_given.cosines(rounded, dimension)
+
+
+def test_enough_decimals_are_taken_and_leave_the_bound_as_it_is():
+    drawn = np.random.default_rng(1).normal(3, 1, (10, 100)) / 11e6**0.5
+    bounds = []
+    for cosines in (drawn, np.round(drawn, 7), drawn.astype(np.float32)):
+        evidence = evidence_given.cosines(cosines, 11_000_000)
+        bounds.append(exact_null.bound_directions(evidence, 1e-5, 0.95).epsilon)
+    assert bounds[0] > 3
+    assert bounds == pytest.approx(bounds[:1] * 3, abs=2**-5)
+
+
+def test_values_that_occur_without_rounding_are_not_taken_for_rounded():
+    rng = np.random.default_rng(1)
+    drawn = rng.normal(size=(8, 30)) / 100
+    with_zeros = drawn.copy()
+    with_zeros[:4] = 0.0  # runs that did not move
+    with_zeros[4, 0] = np.nan
+    binary = np.round(drawn * 2**24) / 2**24
+    few = np.array([[0.03125], [0.0123456], [-0.01]])
+    for cosines in (with_zeros, binary, few, np.ones((3, 1)), np.zeros((3, 1))):
+        assert evidence_given.cosines(cosines, 10_000).dimension == 10_000
+
+
+@pytest.mark.slow
+def test_the_level_holds_with_as_few_decimals_as_are_taken():
+    """Without leakage, 200 runs of 256 canaries: at the limit, and at 100 times of it."""
+    audits = 60
+    above = {5: 0, 3: 0}
+    for seed in range(audits):
+        drawn = cosine_law.draw(np.random.default_rng(seed), (200, 256), 10_000)
+        for decimals in above:
+            rounded = np.round(drawn, decimals)
+            design = Fresh(rounded, np.ones(rounded.shape, bool), 10_000, plain=True, given=True)
+            above[decimals] += exact_null.bound_directions(design, 1e-5, 0.95).epsilon > 0
+    assert count_needed_decimals(10_000) == 5
+    assert above[5] <= 0.05 * audits and above[3] > 0.5 * audits

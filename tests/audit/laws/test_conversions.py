@@ -209,3 +209,11 @@ def test_values_out_of_range():
         for convert, name in zip(converts, ("mu", "mu", "epsilon"), strict=True):
             with pytest.raises(InputError, match=f"{name} is"):
                 convert(value, 1e-5)
+
+
+@pytest.mark.parametrize("confidence", [5e-17, 1e-300])
+def test_a_confidence_that_is_zero_up_to_rounding_is_refused(confidence):
+    with pytest.raises(InputError, match=f"confidence is {confidence}: that is 0 up to rounding"):
+        conversions.require_levels(1e-5, confidence)
+    conversions.require_levels(1e-5, 1.2e-16)
+    conversions.require_levels(1e-5, 1 - 2.0**-53)

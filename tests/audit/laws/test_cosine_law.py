@@ -38,6 +38,36 @@ def test_it_agrees_with_forty_digits(dimension, cosine):
     assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("deviations", [30.0, 38.0, 60.0, 1000.0])
+@pytest.mark.parametrize("dimension", [3000, 62_006, 11_000_000, 10**9, 10**13])
+def test_far_tails_agree_with_forty_digits_in_large_dimensions(dimension, deviations):
+    """Against the integral over w of `_integrate_far_tail`: mpmath's betainc does not converge there."""
+    cosine = deviations / np.sqrt(dimension - 1 + deviations**2)
+    with mpmath.workdps(40):
+        k = mpmath.mpf(dimension - 3) / 2
+        square = mpmath.mpf(float(cosine)) ** 2
+
+        def integrand(w):
+            shrunk = mpmath.exp(-w / k)
+            return mpmath.exp(-w) * shrunk / mpmath.sqrt(1 - (1 - square) * shrunk)
+
+        integral = mpmath.quad(integrand, [0, 0.1, 1, 3, 10, 30, 100]) / (2 * k)
+        half = mpmath.mpf(1) / 2
+        log_beta = mpmath.loggamma(half) + mpmath.loggamma(k + 1) - mpmath.loggamma(k + 1 + half)
+        expected = float((k + 1) * mpmath.log1p(-square) + mpmath.log(integral) - log_beta)
+    assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_far_tail_is_exact_near_1():
+    for dimension, cosine in ((1000, 1 - 1e-6), (50, 1 - 1e-12)):
+        with mpmath.workdps(60):
+            rest = 1 - mpmath.mpf(cosine) ** 2
+            half = mpmath.mpf(dimension - 1) / 2
+            expected = float(mpmath.log(mpmath.betainc(half, 0.5, 0, rest, regularized=True) / 2))
+        tail = float(cosine_law.log_sf(cosine, dimension))
+        assert tail == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize("dimension", [2, 3, 5, 200, 10**7])
 def test_the_quantile_inverts_and_both_tails_mirror(dimension):
     p = np.array([1e-9 if dimension > 2 else 1e-5, 1e-3, 0.3, 0.5, 0.7, 0.999])

@@ -5,6 +5,7 @@ import pytest
 from scipy import special, stats
 
 from audit.errors import InputError
+from audit.evidence import given
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.canaries import Coins
 from audit.laws import conversions, cosine_law
@@ -237,3 +238,42 @@ def test_a_mechanism_that_lays_coins_open_stays_within_delta(delta):
         if delta:
             naive = float(np.exp(log_p_approximate(coins, coins, right, eps, 0.0)))
             assert truth > naive  # the term with delta is needed
+
+
+ORDERS = {
+    "ascending": np.sort,
+    "descending": lambda cosines: -np.sort(-cosines),
+    "by size": lambda cosines: cosines[np.argsort(np.abs(cosines))],
+    "largest size first": lambda cosines: cosines[np.argsort(-np.abs(cosines))],
+}
+
+
+@pytest.mark.parametrize("first", ORDERS)
+@pytest.mark.parametrize("second", ORDERS)
+def test_arrays_that_are_both_sorted_make_no_pairs(first, second):
+    rng = np.random.default_rng(76)
+    for pairs in (40, 1000):
+        observed, unobserved = rng.normal(size=(2, pairs)) / 62_006**0.5
+        with pytest.raises(InputError, match="sorted alike, with a rank correlation of"):
+            given.paired_cosines(ORDERS[first](observed), ORDERS[second](unobserved), 62_006)
+
+
+def test_orders_that_leave_pairs_to_chance_are_taken_and_prove_nothing():
+    """A single sorted array is matched by chance; rows that are sorted together are the same pairs."""
+    rng = np.random.default_rng(77)
+    above = {"own": 0, "one sorted": 0, "rows": 0, "rows by difference": 0}
+    for _ in range(60):
+        observed, unobserved = rng.normal(size=(2, 400)) / 62_006**0.5
+        by_observed = np.argsort(observed)
+        by_difference = np.argsort(np.abs(observed - unobserved))
+        arranged = {
+            "own": (observed, unobserved),
+            "one sorted": (np.sort(observed), unobserved),
+            "rows": (observed[by_observed], unobserved[by_observed]),
+            "rows by difference": (observed[by_difference], unobserved[by_difference]),
+        }
+        for order, pairs in arranged.items():
+            evidence = given.paired_cosines(*pairs, 62_006)
+            guesses = one_run_bounds.bounds(evidence.cosines, 1e-5, 0.95)
+            above[order] += guesses[0].epsilon > 0 or guesses[1].epsilon > 0
+    assert max(above.values()) <= stats.binom.isf(1e-4, 60, 0.1)
