@@ -133,6 +133,14 @@ def count_batches(sampling_rate: float) -> int:
     return max(round(1 / sampling_rate), 1)
 
 
+def count_most_batches(sampling_rate: float) -> int:
+    """Returns the number of batches of an epoch with its last, smaller batch: 1 / sampling_rate rounded up.
+
+    Lower bounds on what shuffled batches leak take it, since more batches hide an example better.
+    """
+    return math.ceil(1 / sampling_rate - 1e-6)  # a whole number may have been rounded up by as much
+
+
 def _check_poisson(
     claimed: float,
     delta: float,
@@ -388,15 +396,19 @@ def _check_shuffled(
     """Checks a claimed epsilon for shuffled batches against a lower bound, of the whole epochs of the steps.
 
     A claim below it is a bug. No upper bound is known, so that any other claim counts as untried. Raises
-    InputError for less than an epoch.
+    InputError for less than an epoch, and for a delta that is too small.
     """
     sigma, steps, sampling_rate = composition
-    batches = count_batches(sampling_rate)
+    batches = count_most_batches(sampling_rate)
     require(
         steps >= batches,
         f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps",
     )
-    least = compute_shuffled_epsilon(sigma, batches, steps // batches, delta)
+    epochs = steps // batches
+    least = compute_shuffled_epsilon(sigma, batches, epochs, delta)
+    least = min(
+        least, accounting.epsilon_upper_bound(sigma, epochs, delta)
+    )  # they cross by rounding
     bugs = []
     if claimed < least:
         bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=least))

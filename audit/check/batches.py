@@ -14,6 +14,7 @@ from audit.check.accounting import (
     POISSON,
     SHUFFLED,
     count_batches,
+    count_most_batches,
     read_noise_multiplier,
 )
 from audit.check.findings import CheckFinding
@@ -811,10 +812,11 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     delta = number("delta", delta, float)
     # The bound for shuffled batches composes epochs: a million would take minutes.
     require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
-    batches = count_batches(sampling_rate)
+    batches = count_most_batches(sampling_rate)
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
     claimed = accounting.participant_upper_bound(composition, delta)
     least = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
+    least = min(least, accounting.epsilon_upper_bound(noise_multiplier, epochs, delta))
     return _Leaks(claimed, least)
 
 

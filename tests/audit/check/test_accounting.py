@@ -174,6 +174,22 @@ def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
     assert compute_shuffled_epsilon(sigma, batches, 2, DELTA) > epsilon
 
 
+def test_shuffled_batches_leak_no_more_than_their_whole_epochs_do():
+    """At a rate of 0.3 an epoch has four batches, of which the last is smaller: 40 steps are 10 epochs."""
+    proven = audit.claims.accounting.epsilon_upper_bound(0.5, 10, DELTA)
+    training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.3}
+    report = audit.check_accounting(46.22, DELTA, **training, batches="shuffled")
+    assert 46.21 < proven < 46.22 and not report.findings
+    assert report.figures["at least"] <= proven
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "fixed"])
+def test_a_delta_near_the_rounding_of_probabilities_refutes_no_claim(batches):
+    training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.1}
+    with pytest.raises(audit.InputError, match="`delta=1e-16`.*at least 1e-12"):
+        audit.check_accounting(60, 1e-16, **training, batches=batches)
+
+
 def test_figure_1_of_chua_et_al():
     assert compute_shuffled_epsilon(0.5, 10_000, 1, 1e-6) == pytest.approx(10.994, abs=0.01)
 
