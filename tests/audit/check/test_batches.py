@@ -206,6 +206,15 @@ def test_what_shuffling_leaks_is_judged_for_shuffled_batches_alone():
         assert figures["shuffled epsilon at least"] > figures["poisson epsilon"] > 0
 
 
+def test_what_shuffling_leaks_is_no_bug_where_shuffled_batches_are_assumed():
+    report = audit.check_batches(
+        draw_shuffled, SIZE, RATE, assumed="shuffled", noise_multiplier=1.0, epochs=2
+    )
+    figures = report.figures
+    assert figures["shuffled epsilon at least"] > figures["poisson epsilon"]
+    assert report.passed
+
+
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
     assert "a rate 2.5% off would be seen with probability 0.9" in text
