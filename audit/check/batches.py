@@ -304,8 +304,10 @@ def _name_findings(
         result.append(_name_other_rate(sample))
         odd_rows.remove("batch size")
 
-    # Batches of another kind explain every other row.
-    if kind and kind != sample.assumed and any(rejected.values()):
+    # Batches of another kind are a bug even where no row sees it, and explain every other row. Kinds other
+    # than Poisson are recognised only with certainty; batches count as Poisson if no row contradicts that.
+    is_other_kind = kind not in ("", sample.assumed)
+    if is_other_kind and (kind != POISSON or any(rejected.values())):
         result.append(_name_other_kind(sample, kind))
         return result
 

@@ -215,6 +215,18 @@ def test_what_shuffling_leaks_is_no_bug_where_shuffled_batches_are_assumed():
     assert report.passed
 
 
+@pytest.mark.slow
+def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
+    def draw(seed):
+        bins = np.random.default_rng(seed).integers(0, 15_000, 50_000)
+        order = np.argsort(bins, kind="stable")
+        ends = np.cumsum(np.bincount(bins, minlength=15_000))
+        return np.split(order, ends[:-1])
+
+    report = audit.check_batches(draw, 50_000, 1 / 15_000)
+    assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
+
+
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
     assert "a rate 2.5% off would be seen with probability 0.9" in text
