@@ -223,6 +223,12 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
         outcomes[row] = CheckOutcome(
             text, p_values={sample.assumed: p_value}, measured=measured[row]
         )
+    if sample.assumed != POISSON and _is_rounding_open(sample):
+        text = (
+            f"{measured['batch size'].split(';')[0]}: no whole size has this rate; state the size "
+            f"over {sample.examples:,}"
+        )
+        outcomes["batch size"] = CheckOutcome(text, tried=False)
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind, sample.assumed)
 
@@ -687,27 +693,64 @@ def _compute_together_p_value(sample: BatchSample) -> float:
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     """Returns, by row of the report, 1 where batches that should not be Poisson are as assumed, else 0.
 
-    These numbers take the place of p-values. Only sizes are judged: of shuffled and fixed-size batches they
-    are exact, but for a smaller last batch of a shuffled pass. Rows that only concern Poisson batches get 1.
+    These numbers take the place of p-values. Only sizes are judged: those of shuffled and fixed-size batches
+    are the same, but for a smaller last batch of a shuffled pass. Rows that only concern Poisson batches get
+    1. The mean size of balls-in-bins batches is random where passes are cut: no number takes the place of the
+    p-value of Poisson batches, whose mean varies at least as much.
     """
-    sizes = sample.sizes
-    usual = round(sample.expected_size)
-    # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
-    last = usual
-    if sample.assumed == SHUFFLED:
-        # The usual size rounds to 0 where the rate is tiny. Where it divides the examples, none are left.
-        last = sample.examples % max(usual, 1) or usual
-    are_exact = bool(np.all((sizes == usual) | (sizes == last)))
-    are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
+    largest_difference = np.ptp(_find_usual_sizes(sample))
+    # Shuffled examples may also be cut into batches that are as even as possible.
+    most = 1 if sample.assumed == SHUFFLED else 0
     may_vary = sample.assumed == BALLS_IN_BINS
-    return {
-        "batch size": float(are_close),
-        "spread of sizes": float(are_exact or may_vary),
+    judged = {
+        "spread of sizes": float(largest_difference <= most or may_vary),
         "largest batch": 1.0,
         "empty batches": 1.0,
         "order": 1.0,
         "together": 1.0,
     }
+    is_close = _has_stated_mean(sample)
+    are_whole = len(sample.passes) > 1 and all(drawn.is_whole for drawn in sample.passes)
+    if is_close or are_whole or not may_vary:
+        judged["batch size"] = float(is_close or _is_rounding_open(sample))
+    return judged
+
+
+def _find_usual_sizes(sample: BatchSample) -> NDArray[np.int64]:
+    """Returns the sizes of all batches but the last, smaller ones of shuffled passes.
+
+    A last batch holds the examples that the largest batches leave over. It comes once in a pass: where
+    batches of its size come more often, they count as usual ones.
+    """
+    sizes = sample.sizes
+    largest = int(sizes.max())
+    if sample.assumed != SHUFFLED or largest == 0:
+        return sizes
+    left_over = sample.examples % largest
+    is_last = (sizes == left_over) & (left_over > 0)
+    batches_per_pass = math.ceil(sample.examples / largest)
+    most_last = math.ceil(len(sizes) / batches_per_pass)
+    return sizes if is_last.sum() > most_last else sizes[~is_last]
+
+
+def _has_stated_mean(sample: BatchSample) -> bool:
+    """Returns whether the mean size is the expected one, up to 1%, with or without smaller last batches."""
+    expected = sample.expected_size
+    means = np.array([sample.sizes.mean(), _find_usual_sizes(sample).mean()])
+    return bool(np.min(np.abs(means - expected)) <= 0.01 * expected)
+
+
+def _is_rounding_open(sample: BatchSample) -> bool:
+    """Returns whether sizes differ from the expected size by no more than whole numbers may have to.
+
+    That is so where batches should all be of one size, no whole size is within 1% of the expected one, and
+    the batches' size is the next above or below. Then the sizes can't tell whether the rate is as stated.
+    """
+    expected = sample.expected_size
+    is_whole = abs(round(expected) - expected) <= 0.01 * expected
+    difference = abs(_find_usual_sizes(sample).mean() - expected)
+    has_one_size = sample.assumed in (FIXED, SHUFFLED)
+    return bool(has_one_size and not is_whole and difference < 1 and not _has_stated_mean(sample))
 
 
 def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> float:

@@ -227,6 +227,37 @@ def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
     assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
 
 
+def throw_into_64_bins(seed):
+    bins = np.random.default_rng(seed).integers(0, 64, 1000)
+    return [np.flatnonzero(bins == place) for place in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("draw", "rate", "assumed", "verdict"),
+    [
+        (throw_into_64_bins, 1 / 64, "balls_in_bins", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 100), 0.3, "shuffled", "FAILED: another sampling"),
+        (lambda seed: draw_shuffled(seed, 1000, 300), 0.3, "shuffled", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 300), 0.25, "shuffled", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 16), 1 / 64, "shuffled", "INCOMPLETE"),
+        (lambda seed: draw_shuffled(seed, 1000, 20), 1 / 64, "shuffled", "FAILED"),
+    ],
+)
+def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
+    report = audit.check_batches(draw, 1000, rate, assumed=assumed)
+    assert report.verdict.startswith(verdict), report
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(2, "INCOMPLETE"), (4, "FAILED")])
+def test_fixed_sizes_that_no_whole_number_fits_do_not_pass(size, verdict):
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return [rng.choice(1000, size, replace=False) for _ in range(500)]
+
+    report = audit.check_batches(draw, 1000, 0.0015, assumed="fixed")
+    assert report.verdict.startswith(verdict), report
+
+
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
     assert "a rate 2.5% off would be seen with probability 0.9" in text
