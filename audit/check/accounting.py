@@ -99,6 +99,7 @@ def check_accounting(
     require(
         0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
     )
+    require_least_rate(sampling_rate)
     is_kind = isinstance(batches, str) and batches in (POISSON, FIXED, SHUFFLED)
     require(is_kind, f"`batches={shown(batches)}`: give poisson, fixed or shuffled")
     if examples is not None:
@@ -126,6 +127,12 @@ def read_noise_multiplier(noise_multiplier: Any) -> float:
     sigma = number("noise_multiplier", noise_multiplier, float)
     require(0.05 <= sigma <= 1e4, f"`noise_multiplier={sigma:g}`: give 0.05 to 10,000")
     return sigma
+
+
+def require_least_rate(sampling_rate: float) -> None:
+    """Raises InputError for a sampling rate below that of one example of the largest data set."""
+    least = 1 / _NOMINAL_EXAMPLES
+    require(sampling_rate >= least, f"`sampling_rate={sampling_rate:g}`: give at least {least:g}")
 
 
 def count_batches(sampling_rate: float) -> int:

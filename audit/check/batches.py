@@ -16,6 +16,7 @@ from audit.check.accounting import (
     count_batches,
     count_most_batches,
     read_noise_multiplier,
+    require_least_rate,
 )
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw
@@ -171,6 +172,7 @@ def check_batches(
     require(sampling_rate is not None, message)
     rate = number("sampling_rate", sampling_rate, float)
     require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
+    require_least_rate(rate)
     is_kind = isinstance(assumed, str) and assumed in _TITLES
     require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     leak = None  # no comparison of Poisson and shuffled batches
