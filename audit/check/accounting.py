@@ -14,6 +14,7 @@ from audit.claims.accounting import Composition
 from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
 from audit.errors import InputError, require
 from audit.laws import conversions
+from audit.rounding import at_least_digits, at_most_digits
 from audit.values import number, shown
 
 POISSON = "poisson"
@@ -175,7 +176,7 @@ def _check_poisson(
     if is_refuted:
         finding = findings.CLAIM_TOO_LOW.fill(
             claimed=claimed,
-            epsilon=epsilon,
+            epsilon=at_most_digits(epsilon),
             delta=delta,
             why=_explain_claim(claimed, delta, composition, epsilon, examples),
         )
@@ -187,7 +188,7 @@ def _check_poisson(
     accountant = "exact, without sampling"
     if sampling_rate < 1 and epsilon < accounting.epsilon_upper_bound(sigma, steps, delta):
         accountant = "PLD"
-    text = f"dp-accounting ({accountant}) gives {epsilon:.4g} at delta {delta:g}"
+    text = f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)} at delta {delta:g}"
     if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
         text += f", which {claimed:.4g} is well above"
     figures = {"claimed": claimed, "accounted": epsilon}
@@ -277,8 +278,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
 
     # The claim reaches the upper bound, or lies between the two, or is below the lower one.
     text = (
-        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
-        f"least {least:.4g} leaks"
+        f"dp-accounting ({accountant}, one example replaced) gives {at_most_digits(epsilon)} at delta "
+        f"{delta:g}; at least {at_least_digits(least)} leaks"
     )
     figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
     if claimed >= epsilon * (1 - _CLOSE):
@@ -286,7 +287,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
             text += f"; {claimed:.4g} is well above"
         return CheckOutcome(text, figures=figures)
     if claimed >= least:
-        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
+        advised = at_most_digits(epsilon)
+        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {advised}"
         return CheckOutcome(text, tried=False, figures=figures)
 
     # Mistakes that may explain the claim. The functions of the upper bound assume that a replaced example
@@ -305,8 +307,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     fitting = [cause for cause, caused in causes.items() if abs(claimed / caused - 1) < _FITS]
     finding = findings.FIXED_CLAIM_TOO_LOW.fill(
         claimed=claimed,
-        least=least,
-        epsilon=epsilon,
+        least=at_least_digits(least),
+        epsilon=at_most_digits(epsilon),
         delta=delta,
         why=_say_fitting(fitting),
     )
@@ -418,8 +420,9 @@ def _check_shuffled(
     )  # they cross by rounding
     bugs = []
     if claimed < least:
-        bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=least))
-    text = f"shuffled batches leak at least {least:.4g}; no upper bound is known"
+        finding = findings.SHUFFLED_LEAK.fill(claimed=claimed, least=at_least_digits(least))
+        bugs.append(finding)
+    text = f"shuffled batches leak at least {at_least_digits(least)}; no upper bound is known"
     figures = {"claimed": claimed, "at least": least}
     return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
 
@@ -431,7 +434,8 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """
     # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
-    advised = 0.1 / examples  # well below 1 / n, at which an example may be released whole
+    # Well below 1 / n, at which an example may be released whole.
+    advised = at_least_digits(0.1 / examples, digits=1)
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
@@ -439,11 +443,13 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
             delta=delta,
             examples=examples,
             released=released,
-            least=advised,
+            advised=advised,
         )
         bugs.append(finding)
     elif released > 0.1:
-        text += f": it allows to release {released:.2g} examples whole on average; claim at {advised:.1g}"
+        text += (
+            f": it allows to release {released:.2g} examples whole on average; claim at {advised}"
+        )
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 

@@ -31,6 +31,7 @@ from audit.check.report import (
 from audit.claims import accounting
 from audit.claims.shuffling import compute_shuffled_epsilon
 from audit.errors import require
+from audit.rounding import at_least, at_most
 from audit.values import number, shown
 
 BALLS_IN_BINS = "balls_in_bins"
@@ -879,8 +880,8 @@ def _check_leak(leak: _Leaks, kind: str, assumed: str) -> CheckOutcome:
       assumed: the kind of batches that the accountant assumes.
     """
     compared = (
-        f"Poisson accounting: epsilon {leak.claimed:.3f}; shuffled batches: at least "
-        f"{leak.shuffled:.3f}"
+        f"Poisson accounting: epsilon {at_most(leak.claimed)}; shuffled batches: at least "
+        f"{at_least(leak.shuffled)}"
     )
     figures = {
         "poisson epsilon": leak.claimed,
@@ -892,5 +893,8 @@ def _check_leak(leak: _Leaks, kind: str, assumed: str) -> CheckOutcome:
         return CheckOutcome(text, applies=False, figures=figures)
     bugs = []
     if assumed == POISSON and leak.shuffled > leak.claimed:
-        bugs.append(findings.LEAKS_MORE.fill(claimed=leak.claimed, least=leak.shuffled))
+        finding = findings.LEAKS_MORE.fill(
+            claimed=at_most(leak.claimed), least=at_least(leak.shuffled)
+        )
+        bugs.append(finding)
     return CheckOutcome(compared, findings=bugs, figures=figures)

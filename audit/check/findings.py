@@ -216,7 +216,7 @@ TOGETHER = CheckFinding(
 LEAKS_MORE = CheckFinding(
     check="leak",
     name="batches that leak more than is claimed",
-    meaning="Poisson accounting claims epsilon {claimed:.3f}; at least {least:.3f} leaks from some data "
+    meaning="Poisson accounting claims epsilon {claimed}; at least {least} leaks from some data "
     "(Chua et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling; claim "
     "(audit.sampler_claims) says what may be claimed for these",
@@ -252,20 +252,20 @@ ODD_BATCHES = CheckFinding(
 CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed, accounting gives {epsilon:.4g} at delta {delta:g}. {why}",
-    fix="claim {epsilon:.4g}, or train with more noise or fewer steps",
+    meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
+    fix="claim {epsilon}, or train with more noise or fewer steps",
 )
 FIXED_CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks where one example is replaced in batches "
+    meaning="{claimed:.4g} is claimed; at least {least} leaks where one example is replaced in batches "
     "of a fixed size, at delta {delta:g}. {why}",
-    fix="claim {epsilon:.4g}, or draw Poisson batches, which are cheaper to account for",
+    fix="claim {epsilon}, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",
-    meaning="{claimed:.4g} is claimed; at least {least:.4g} leaks from some data (Chua et al., 2024).",
+    meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
     fix="draw Poisson batches, or account for every epoch without amplification by sampling",
 )
 DELTA_TOO_LARGE = CheckFinding(
@@ -273,5 +273,5 @@ DELTA_TOO_LARGE = CheckFinding(
     name="a delta that allows anything",
     meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole "
     "would do.",
-    fix="claim at {least:.1g}",
+    fix="claim at {advised}",
 )

@@ -94,6 +94,22 @@ def test_the_largest_losses_have_a_grid():
     assert 5e7 < report.figures["accounted"] < 2e8 and not report.passed
 
 
+def test_what_a_finding_advises_is_itself_accepted():
+    training = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
+    report = audit.check_accounting(0.3, DELTA, **training)
+    advised = report.findings[0].fix.split()[1].rstrip(",")
+    assert float(advised) >= report.figures["accounted"]
+
+    given = {"noise_multiplier": 1, "steps": 10, "examples": 60_000}
+    report = audit.check_accounting(1000, 2e-6, **given)
+    assert "claim at 1e-06" in explain(report)
+
+
+def test_a_tiny_sampling_rate_ends_in_a_line():
+    with pytest.raises(audit.InputError, match="`sampling_rate=1e-310`: give at least 1e-09"):
+        audit.check_accounting(1, DELTA, noise_multiplier=1, steps=10, sampling_rate=1e-310)
+
+
 def test_a_claim_without_sampling_is_not_called_pld():
     report = audit.check_accounting(400, DELTA, noise_multiplier=0.5, steps=100)
     assert report.passed and "(exact, without sampling)" in explain(report)
