@@ -414,6 +414,22 @@ def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, sa
     assert says in " ".join((ended.stdout + ended.stderr).split())
 
 
+@pytest.mark.parametrize(
+    ("what", "flag", "says"),
+    [
+        ("--step=mine.py:draw", "--assumed=nonsense", "is for --batches="),
+        ("--step=mine.py:draw", "--sampling_rate=7", "is for --batches="),
+        ("--batches=mine.py:draw", "--seeds=5", "is for --step="),
+        ("--batches=mine.py:draw", "--epochs=5", "with --noise_multiplier= only"),
+    ],
+)
+def test_a_flag_without_a_use_is_refused(forked, tmp_path, what, flag, says):
+    (tmp_path / "mine.py").write_text(MINE)
+    ended = forked("check", what, flag, folder=tmp_path)
+    assert ended.status == 2, ended.stdout
+    assert ended.stderr.startswith(f"error: {flag}") and says in ended.stderr
+
+
 def test_a_file_that_exits_has_not_passed(forked, tmp_path):
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
     flags = "--batches=mine.py:draw", "--sampling_rate=0.05", "--examples=500"
