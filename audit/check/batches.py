@@ -206,12 +206,19 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
+    # A loader that yields a batch at a time may show no whole pass. Then nothing tells whether examples come
+    # once a pass, and batches of one size may be shuffled ones.
+    takes_once = sample.assumed in _ONCE_A_PASS
+    shows_no_pass = kind not in _ONCE_A_PASS and not _split_into_passes(sample)
+    is_untold = takes_once and shows_no_pass
+    if is_untold:
+        kind = ""
     # Where other batches than Poisson are assumed, 1 takes the place of a row's p-value if the batches are as
     # assumed, and 0 if they are not. Only for fixed-size batches, "every example" is tested as for Poisson.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
-    if sample.assumed in _ONCE_A_PASS:
-        p_values["every example"] = float(kind == sample.assumed)
+    if takes_once:
+        p_values["every example"] = float(is_untold or kind == sample.assumed)
 
     # By row, what the report shows even if the row passes; a row that shows nothing says "as expected".
     measured = dict.fromkeys(_ODDITIES, "")
@@ -232,6 +239,9 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
             f"over {sample.examples:,}"
         )
         outcomes["batch size"] = CheckOutcome(text, tried=False)
+    if is_untold:
+        text = "batches that come one by one show no whole pass: draw all batches of a pass at once"
+        outcomes["every example"] = CheckOutcome(text, tried=False)
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind, sample.assumed)
 

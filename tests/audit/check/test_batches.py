@@ -258,6 +258,26 @@ def test_fixed_sizes_that_no_whole_number_fits_do_not_pass(size, verdict):
     assert report.verdict.startswith(verdict), report
 
 
+@pytest.mark.slow
+def test_batches_one_by_one_that_show_no_pass_are_not_accused():
+    def shuffle(seed):
+        epoch, step = divmod(seed, 2000)
+        return np.random.default_rng(epoch).permutation(4000)[2 * step : 2 * step + 2]
+
+    report = audit.check_batches(shuffle, 4000, 1 / 2000, assumed="shuffled")
+    assert report.verdict.startswith("INCOMPLETE: every example"), report
+
+    def throw(seed):
+        epoch, step = divmod(seed, BATCHES)
+        return draw_balls_in_bins(epoch)[step]
+
+    report = audit.check_batches(throw, SIZE, RATE, assumed="balls_in_bins")
+    assert report.verdict.startswith("INCOMPLETE: every example"), report
+    assert audit.check_batches(
+        lambda seed: draw_fixed(seed)[0], SIZE, RATE, assumed="shuffled"
+    ).findings
+
+
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
     assert "a rate 2.5% off would be seen with probability 0.9" in text
