@@ -1,5 +1,6 @@
 """Bounds as text, rounded so that none claims more than is proven: lower bounds down, upper bounds up."""
 
+import decimal
 import math
 
 
@@ -17,3 +18,22 @@ def at_most(value: float, decimals: int = 3) -> str:
         return "inf"
     rounded = math.ceil(value * 10**decimals) / 10**decimals
     return f"{rounded:.{decimals}f}"
+
+
+def at_least_digits(value: float, digits: int = 4) -> str:
+    """Returns a lower bound as text, rounded down to some significant digits, as the format "g" shows it."""
+    return _round_digits(value, digits, decimal.ROUND_FLOOR)
+
+
+def at_most_digits(value: float, digits: int = 4) -> str:
+    """Returns an upper bound as text, rounded up to some significant digits, as the format "g" shows it."""
+    return _round_digits(value, digits, decimal.ROUND_CEILING)
+
+
+def _round_digits(value: float, digits: int, rounding: str) -> str:
+    """Returns a number as text, rounded to some significant digits in a direction of the module decimal."""
+    if not math.isfinite(value):
+        return f"{value:g}"
+    context = decimal.Context(prec=digits, rounding=rounding)
+    rounded = context.create_decimal(decimal.Decimal(value))
+    return f"{float(rounded):.{digits}g}"

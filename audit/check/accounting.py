@@ -14,7 +14,7 @@ from audit.claims.accounting import Composition
 from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
 from audit.errors import InputError, require
 from audit.laws import conversions
-from audit.rounding import at_least
+from audit.rounding import at_least_digits, at_most_digits
 from audit.values import number, shown
 
 POISSON = "poisson"
@@ -31,6 +31,13 @@ _RDP_EXCESS = (1.6, 1.0)  # (a, b): RDP's epsilon is hardly ever above a * (the 
 _COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
 _FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
 _MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
+_FIRST_GRID, _FINEST_GRID = (
+    4e-4,
+    1e-5,
+)  # of privacy losses, times epsilon, before a claim is refuted
+_COARSEST_GRID = 100.0  # an exponential of it is finite
+_REFINEMENT = 4  # a grid's spacing over that of the next
+_MOST_LOSSES = 10**6  # of a step on a grid
 
 
 class _Mistake(NamedTuple):
@@ -93,6 +100,7 @@ def check_accounting(
     require(
         0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
     )
+    require_least_rate(sampling_rate)
     is_kind = isinstance(batches, str) and batches in (POISSON, FIXED, SHUFFLED)
     require(is_kind, f"`batches={shown(batches)}`: give poisson, fixed or shuffled")
     if examples is not None:
@@ -122,9 +130,23 @@ def read_noise_multiplier(noise_multiplier: Any) -> float:
     return sigma
 
 
+def require_least_rate(sampling_rate: float) -> None:
+    """Raises InputError for a sampling rate below that of one example of the largest data set."""
+    least = 1 / _NOMINAL_EXAMPLES
+    require(sampling_rate >= least, f"`sampling_rate={sampling_rate:g}`: give at least {least:g}")
+
+
 def count_batches(sampling_rate: float) -> int:
     """Returns the number of batches of an epoch, 1 / sampling_rate rounded, at least 1."""
     return max(round(1 / sampling_rate), 1)
+
+
+def count_most_batches(sampling_rate: float) -> int:
+    """Returns the number of batches of an epoch with its last, smaller batch: 1 / sampling_rate rounded up.
+
+    Lower bounds on what shuffled batches leak take it, since more batches hide an example better.
+    """
+    return math.ceil(1 / sampling_rate - 1e-6)  # a whole number may have been rounded up by as much
 
 
 def _check_poisson(
@@ -135,6 +157,9 @@ def _check_poisson(
 ) -> CheckOutcome:
     """Checks a claimed epsilon for Poisson batches: whether it is at least that of dp-accounting.
 
+    A claim below it is a bug only if refining the grid of privacy losses cannot lower epsilon to the claim.
+    Otherwise the check counts as untried.
+
     Args:
       claimed: the claimed epsilon.
       delta: the claimed delta.
@@ -142,11 +167,16 @@ def _check_poisson(
       examples: the number of examples of the data set, to explain a claim that is too low; None if unknown.
     """
     epsilon = accounting.participant_upper_bound(composition, delta)
-    bugs = []
+    least = epsilon
     if claimed < epsilon * (1 - _CLOSE):  # another accountant may differ by so much
+        epsilon, least = _refine_epsilon(claimed, delta, composition, epsilon)
+    is_below = claimed < epsilon * (1 - _CLOSE)
+    is_refuted = claimed < least * (1 - _CLOSE)
+    bugs = []
+    if is_refuted:
         finding = findings.CLAIM_TOO_LOW.fill(
             claimed=claimed,
-            epsilon=epsilon,
+            epsilon=at_most_digits(epsilon),
             delta=delta,
             why=_explain_claim(claimed, delta, composition, epsilon, examples),
         )
@@ -158,10 +188,62 @@ def _check_poisson(
     accountant = "exact, without sampling"
     if sampling_rate < 1 and epsilon < accounting.epsilon_upper_bound(sigma, steps, delta):
         accountant = "PLD"
-    text = f"dp-accounting ({accountant}) gives {epsilon:.4g} at delta {delta:g}"
+    text = f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)} at delta {delta:g}"
     if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
         text += f", which {claimed:.4g} is well above"
-    return CheckOutcome(text, findings=bugs, figures={"claimed": claimed, "accounted": epsilon})
+    figures = {"claimed": claimed, "accounted": epsilon}
+    if is_below and not is_refuted:
+        text += f"; whether {claimed:.4g} holds cannot be told: no finer grid of losses fits"
+        return CheckOutcome(text, tried=False, figures=figures)
+    return CheckOutcome(text, findings=bugs, figures=figures)
+
+
+def _refine_epsilon(
+    claimed: float, delta: float, composition: Composition, epsilon: float
+) -> tuple[float, float]:
+    """Refines the grid of privacy losses of Poisson batches until it shows whether epsilon exceeds a claim.
+
+    A grid that is coarse beside the losses of a step makes epsilon too large. Where its spacing is small
+    beside them, what it adds falls with the square of the spacing. Where its spacing is large, what it adds
+    falls with the square root. In both cases a grid finer by the factor _REFINEMENT = 4 takes away at least
+    half of what was added, so that what remains is at most the difference of the last two grids.
+
+    Args:
+      claimed: the claimed epsilon.
+      delta: the claimed delta.
+      composition: the steps.
+      epsilon: an upper bound on epsilon, which is above the claim.
+
+    Returns:
+      The smallest upper bound on epsilon, and what epsilon is at least, judged by the last two grids. The
+      claim is reached by the first, or is below the second, or lies between them if no grid decides.
+    """
+    sigma, steps, sampling_rate = composition
+    if not accounting.counts_sampling(composition):
+        return epsilon, epsilon  # exact, without a grid
+    # The largest loss of a step, ten deviations beyond the sum's mean.
+    largest_exponent = (1 + 20 * sigma) / (2 * sigma**2)
+    largest_loss = np.logaddexp(
+        math.log1p(-sampling_rate), math.log(sampling_rate) + largest_exponent
+    )
+    grid = min(_FIRST_GRID * epsilon, _COARSEST_GRID)
+    coarse = np.inf
+    least = 0.0
+    finest_of_step = largest_loss / _MOST_LOSSES
+    finest_of_all = min(_FINEST_GRID * epsilon, grid / _REFINEMENT)  # two grids are always compared
+    while grid >= max(finest_of_step, finest_of_all):
+        fine = float(accounting.account_sampled(composition, grid).get_epsilon(delta))
+        epsilon = min(epsilon, fine)
+        if np.isfinite(coarse):
+            least = min(epsilon, fine - abs(coarse - fine))
+        is_reached = claimed >= epsilon * (1 - _CLOSE)
+        is_refuted = claimed < least * (1 - _CLOSE)
+        if is_reached or is_refuted:
+            break
+        coarse = fine
+        grid /= _REFINEMENT
+        finest_of_all = min(finest_of_all, _FINEST_GRID * epsilon)
+    return epsilon, least
 
 
 def _check_fixed(claimed: float, delta: float, composition: Composition) -> CheckOutcome:
@@ -181,21 +263,23 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     accountant = "RDP" if rdp < unsampled else "exact, without sampling"
     epsilon = min(rdp, unsampled)
 
-    # The lower bound is the larger of two, each for a pair of data sets. In the first pair, the example or
-    # its replacement has gradient zero: sums then have the laws that they have in Poisson batches with and
-    # without an example. In the second pair, the two gradients are opposite.
-    poisson = accounting.participant_upper_bound(composition, delta)
-    grid = max(LEAST_GRID, _FINE * epsilon)  # of privacy losses, coarse enough to fit into memory
-    opposite = _compute_replaced_epsilon(composition, delta, grid)
-    # Accounting rounds epsilon for Poisson batches up, which a lower bound must not do. What it adds is taken
-    # to be _CLOSE at most, in relative terms.
-    least = max(poisson * (1 - _CLOSE), opposite)
+    # The lower bound is the larger of two, each for a pair of data sets. In the first pair, the replacement
+    # has gradient zero: sums then have the laws that they have in Poisson batches with and without an
+    # example. In the second pair, the two gradients are opposite.
+    # Rounding lowers each step's loss by up to the grid's spacing, which should be small beside epsilon over
+    # the steps, but coarse enough to fit into memory.
+    fine_grid = max(1e-6, 1e-2 / composition.insertions) * epsilon
+    grid = max(_FINE * epsilon, min(LEAST_GRID, fine_grid))
+    least = max(
+        _compute_replaced_epsilon(composition, delta, grid, 0.0),
+        _compute_replaced_epsilon(composition, delta, grid, -1.0),
+    )
     least = min(least, epsilon)  # computed bounds may cross by rounding
 
     # The claim reaches the upper bound, or lies between the two, or is below the lower one.
     text = (
-        f"dp-accounting ({accountant}, one example replaced) gives {epsilon:.4g} at delta {delta:g}; at "
-        f"least {least:.4g} leaks"
+        f"dp-accounting ({accountant}, one example replaced) gives {at_most_digits(epsilon)} at delta "
+        f"{delta:g}; at least {at_least_digits(least)} leaks"
     )
     figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
     if claimed >= epsilon * (1 - _CLOSE):
@@ -203,7 +287,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
             text += f"; {claimed:.4g} is well above"
         return CheckOutcome(text, figures=figures)
     if claimed >= least:
-        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {epsilon:.4g}"
+        advised = at_most_digits(epsilon)
+        text += f", so that {claimed:.4g} is neither proven nor refuted: claim {advised}"
         return CheckOutcome(text, tried=False, figures=figures)
 
     # Mistakes that may explain the claim. The functions of the upper bound assume that a replaced example
@@ -212,7 +297,9 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     rdp_if_c = _compute_fixed_rdp_epsilon(doubled, delta)
     unsampled_if_c = _compute_whole_epsilon(doubled, delta)
     causes = {
-        "batches are accounted for as Poisson": poisson,
+        "batches are accounted for as Poisson": accounting.participant_upper_bound(
+            composition, delta
+        ),
         "replacing an example is taken to move the sum by C, not 2 C": min(
             rdp_if_c, unsampled_if_c
         ),
@@ -220,8 +307,8 @@ def _check_fixed(claimed: float, delta: float, composition: Composition) -> Chec
     fitting = [cause for cause, caused in causes.items() if abs(claimed / caused - 1) < _FITS]
     finding = findings.FIXED_CLAIM_TOO_LOW.fill(
         claimed=claimed,
-        least=at_least(least),
-        epsilon=epsilon,
+        least=at_least_digits(least),
+        epsilon=at_most_digits(epsilon),
         delta=delta,
         why=_say_fitting(fitting),
     )
@@ -256,17 +343,20 @@ def _compute_fixed_rdp_epsilon(composition: Composition, delta: float) -> float:
     return float(accountant.compose(event, steps).get_epsilon(delta))
 
 
-def _compute_replaced_epsilon(composition: Composition, delta: float, grid: float) -> float:
+def _compute_replaced_epsilon(
+    composition: Composition, delta: float, grid: float, replacement: float
+) -> float:
     """Returns a lower bound on epsilon for batches drawn without replacement, where an example is replaced.
 
-    It is the epsilon of one pair of data sets: the example's gradient is C, its replacement's -C, and all
-    others are zero. In units of C, each step then shows N(0, sigma^2) with probability 1 - sampling_rate, and
-    else N(1, sigma^2) or N(-1, sigma^2). Sorting the sums into buckets can only lower epsilon.
+    It is the epsilon of a single pair of data sets: the example's gradient is C, its replacement's r C, and
+    all others are zero. In units of C, each step then shows N(0, sigma^2) with probability 1 - sampling_rate,
+    and else N(1, sigma^2) or N(r, sigma^2). Sorting the sums into buckets can only lower epsilon.
 
     Args:
       composition: the steps.
       delta: the delta at which epsilon is bounded.
       grid: the distance between neighbouring privacy losses.
+      replacement: r, the replacement's gradient along the example's, in units of C.
     """
     sigma, steps, sampling_rate = composition
     # Nine deviations beyond the means; the two outermost buckets hold all that lies farther out.
@@ -286,7 +376,7 @@ def _compute_replaced_epsilon(composition: Composition, delta: float, grid: floa
             return np.log((1 - sampling_rate) * absent + sampling_rate * present)
 
     log_masses_of_example = compute_log_masses(1.0)
-    log_masses_of_replacement = compute_log_masses(-1.0)
+    log_masses_of_replacement = compute_log_masses(replacement)
     return compute_least_epsilon(
         log_masses_of_example, log_masses_of_replacement, steps, delta, grid
     )
@@ -315,19 +405,24 @@ def _check_shuffled(
     """Checks a claimed epsilon for shuffled batches against a lower bound, of the whole epochs of the steps.
 
     A claim below it is a bug. No upper bound is known, so that any other claim counts as untried. Raises
-    InputError for less than an epoch.
+    InputError for less than an epoch, and for a delta that is too small.
     """
     sigma, steps, sampling_rate = composition
-    batches = count_batches(sampling_rate)
+    batches = count_most_batches(sampling_rate)
     require(
         steps >= batches,
         f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps",
     )
-    least = compute_shuffled_epsilon(sigma, batches, steps // batches, delta)
+    epochs = steps // batches
+    least = compute_shuffled_epsilon(sigma, batches, epochs, delta)
+    least = min(
+        least, accounting.epsilon_upper_bound(sigma, epochs, delta)
+    )  # they cross by rounding
     bugs = []
     if claimed < least:
-        bugs.append(findings.SHUFFLED_LEAK.fill(claimed=claimed, least=at_least(least)))
-    text = f"shuffled batches leak at least {at_least(least)}; no upper bound is known"
+        finding = findings.SHUFFLED_LEAK.fill(claimed=claimed, least=at_least_digits(least))
+        bugs.append(finding)
+    text = f"shuffled batches leak at least {at_least_digits(least)}; no upper bound is known"
     figures = {"claimed": claimed, "at least": least}
     return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
 
@@ -339,7 +434,8 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     """
     # The worst mechanism of this delta releases each example whole with probability delta.
     released = delta * examples
-    advised = 0.1 / examples  # well below 1 / n, at which an example may be released whole
+    # Well below 1 / n, at which an example may be released whole.
+    advised = at_least_digits(0.1 / examples, digits=1)
     text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
@@ -347,11 +443,13 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
             delta=delta,
             examples=examples,
             released=released,
-            least=advised,
+            advised=advised,
         )
         bugs.append(finding)
     elif released > 0.1:
-        text += f": it allows to release {released:.2g} examples whole on average; claim at {advised:.1g}"
+        text += (
+            f": it allows to release {released:.2g} examples whole on average; claim at {advised}"
+        )
     return CheckOutcome(text, findings=bugs, figures={"delta times examples": released})
 
 

@@ -14,7 +14,9 @@ from audit.check.accounting import (
     POISSON,
     SHUFFLED,
     count_batches,
+    count_most_batches,
     read_noise_multiplier,
+    require_least_rate,
 )
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw
@@ -171,6 +173,7 @@ def check_batches(
     require(sampling_rate is not None, message)
     rate = number("sampling_rate", sampling_rate, float)
     require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
+    require_least_rate(rate)
     is_kind = isinstance(assumed, str) and assumed in _TITLES
     require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
     leak = None  # no comparison of Poisson and shuffled batches
@@ -203,12 +206,19 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
+    # A loader that yields a batch at a time may show no whole pass. Then nothing tells whether examples come
+    # once a pass, and batches of one size may be shuffled ones.
+    takes_once = sample.assumed in _ONCE_A_PASS
+    shows_no_pass = kind not in _ONCE_A_PASS and not _split_into_passes(sample)
+    is_untold = takes_once and shows_no_pass
+    if is_untold:
+        kind = ""
     # Where other batches than Poisson are assumed, 1 takes the place of a row's p-value if the batches are as
     # assumed, and 0 if they are not. Only for fixed-size batches, "every example" is tested as for Poisson.
     if sample.assumed != POISSON:
         p_values |= _judge_sizes(sample)
-    if sample.assumed in _ONCE_A_PASS:
-        p_values["every example"] = float(kind == sample.assumed)
+    if takes_once:
+        p_values["every example"] = float(is_untold or kind == sample.assumed)
 
     # By row, what the report shows even if the row passes; a row that shows nothing says "as expected".
     measured = dict.fromkeys(_ODDITIES, "")
@@ -223,8 +233,17 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
         outcomes[row] = CheckOutcome(
             text, p_values={sample.assumed: p_value}, measured=measured[row]
         )
+    if sample.assumed != POISSON and _is_rounding_open(sample):
+        text = (
+            f"{measured['batch size'].split(';')[0]}: no whole size has this rate; state the size "
+            f"over {sample.examples:,}"
+        )
+        outcomes["batch size"] = CheckOutcome(text, tried=False)
+    if is_untold:
+        text = "batches that come one by one show no whole pass: draw all batches of a pass at once"
+        outcomes["every example"] = CheckOutcome(text, tried=False)
     if leak is not None:
-        outcomes["leak"] = _check_leak(leak, kind)
+        outcomes["leak"] = _check_leak(leak, kind, sample.assumed)
 
     # The rows that must be tried for the report to pass.
     needed = ("indices", "batch size", "spread of sizes", "every example")
@@ -304,8 +323,10 @@ def _name_findings(
         result.append(_name_other_rate(sample))
         odd_rows.remove("batch size")
 
-    # Batches of another kind explain every other row.
-    if kind and kind != sample.assumed and any(rejected.values()):
+    # Batches of another kind are a bug even where no row sees it, and explain every other row. Kinds other
+    # than Poisson are recognised only with certainty; batches count as Poisson if no row contradicts that.
+    is_other_kind = kind not in ("", sample.assumed)
+    if is_other_kind and (kind != POISSON or any(rejected.values())):
         result.append(_name_other_kind(sample, kind))
         return result
 
@@ -685,27 +706,64 @@ def _compute_together_p_value(sample: BatchSample) -> float:
 def _judge_sizes(sample: BatchSample) -> dict[str, float]:
     """Returns, by row of the report, 1 where batches that should not be Poisson are as assumed, else 0.
 
-    These numbers take the place of p-values. Only sizes are judged: of shuffled and fixed-size batches they
-    are exact, but for a smaller last batch of a shuffled pass. Rows that only concern Poisson batches get 1.
+    These numbers take the place of p-values. Only sizes are judged: those of shuffled and fixed-size batches
+    are the same, but for a smaller last batch of a shuffled pass. Rows that only concern Poisson batches get
+    1. The mean size of balls-in-bins batches is random where passes are cut: no number takes the place of the
+    p-value of Poisson batches, whose mean varies at least as much.
     """
-    sizes = sample.sizes
-    usual = round(sample.expected_size)
-    # The expected size of the last batch of a pass: shuffled passes end with the examples that are left.
-    last = usual
-    if sample.assumed == SHUFFLED:
-        # The usual size rounds to 0 where the rate is tiny. Where it divides the examples, none are left.
-        last = sample.examples % max(usual, 1) or usual
-    are_exact = bool(np.all((sizes == usual) | (sizes == last)))
-    are_close = are_exact or abs(sizes.mean() - usual) < 0.01 * usual  # 1% off on average
+    largest_difference = np.ptp(_find_usual_sizes(sample))
+    # Shuffled examples may also be cut into batches that are as even as possible.
+    most = 1 if sample.assumed == SHUFFLED else 0
     may_vary = sample.assumed == BALLS_IN_BINS
-    return {
-        "batch size": float(are_close),
-        "spread of sizes": float(are_exact or may_vary),
+    judged = {
+        "spread of sizes": float(largest_difference <= most or may_vary),
         "largest batch": 1.0,
         "empty batches": 1.0,
         "order": 1.0,
         "together": 1.0,
     }
+    is_close = _has_stated_mean(sample)
+    are_whole = len(sample.passes) > 1 and all(drawn.is_whole for drawn in sample.passes)
+    if is_close or are_whole or not may_vary:
+        judged["batch size"] = float(is_close or _is_rounding_open(sample))
+    return judged
+
+
+def _find_usual_sizes(sample: BatchSample) -> NDArray[np.int64]:
+    """Returns the sizes of all batches but the last, smaller ones of shuffled passes.
+
+    A last batch holds the examples that the largest batches leave over. It comes once in a pass: where
+    batches of its size come more often, they count as usual ones.
+    """
+    sizes = sample.sizes
+    largest = int(sizes.max())
+    if sample.assumed != SHUFFLED or largest == 0:
+        return sizes
+    left_over = sample.examples % largest
+    is_last = (sizes == left_over) & (left_over > 0)
+    batches_per_pass = math.ceil(sample.examples / largest)
+    most_last = math.ceil(len(sizes) / batches_per_pass)
+    return sizes if is_last.sum() > most_last else sizes[~is_last]
+
+
+def _has_stated_mean(sample: BatchSample) -> bool:
+    """Returns whether the mean size is the expected one, up to 1%, with or without smaller last batches."""
+    expected = sample.expected_size
+    means = np.array([sample.sizes.mean(), _find_usual_sizes(sample).mean()])
+    return bool(np.min(np.abs(means - expected)) <= 0.01 * expected)
+
+
+def _is_rounding_open(sample: BatchSample) -> bool:
+    """Returns whether sizes differ from the expected size by no more than whole numbers may have to.
+
+    That is so where batches should all be of one size, no whole size is within 1% of the expected one, and
+    the batches' size is the next above or below. Then the sizes can't tell whether the rate is as stated.
+    """
+    expected = sample.expected_size
+    is_whole = abs(round(expected) - expected) <= 0.01 * expected
+    difference = abs(_find_usual_sizes(sample).mean() - expected)
+    has_one_size = sample.assumed in (FIXED, SHUFFLED)
+    return bool(has_one_size and not is_whole and difference < 1 and not _has_stated_mean(sample))
 
 
 def _compute_spread_p_value(values: NDArray[np.int64], distribution: Any) -> float:
@@ -812,21 +870,24 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     delta = number("delta", delta, float)
     # The bound for shuffled batches composes epochs: a million would take minutes.
     require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
-    batches = count_batches(sampling_rate)
+    batches = count_most_batches(sampling_rate)
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
     claimed = accounting.participant_upper_bound(composition, delta)
     least = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
+    least = min(least, accounting.epsilon_upper_bound(noise_multiplier, epochs, delta))
     return _Leaks(claimed, least)
 
 
-def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
+def _check_leak(leak: _Leaks, kind: str, assumed: str) -> CheckOutcome:
     """Checks that what shuffled batches leak at least is no more than Poisson accounting claims.
 
-    The check does not apply to batches of another kind.
+    The check does not apply to batches of another kind. It only informs where the accountant does not assume
+    Poisson batches, so that nobody claims their epsilon.
 
     Args:
       leak: epsilon as Poisson accounting claims it, and its lower bound for shuffled batches.
       kind: the kind of batches that they are recognised as; empty if none.
+      assumed: the kind of batches that the accountant assumes.
     """
     compared = (
         f"Poisson accounting: epsilon {at_most(leak.claimed)}; shuffled batches: at least "
@@ -841,8 +902,9 @@ def _check_leak(leak: _Leaks, kind: str) -> CheckOutcome:
         text = f"these batches are {what}; were they shuffled: {compared}"
         return CheckOutcome(text, applies=False, figures=figures)
     bugs = []
-    if leak.shuffled > leak.claimed:
-        bugs.append(
-            findings.LEAKS_MORE.fill(claimed=at_most(leak.claimed), least=at_least(leak.shuffled))
+    if assumed == POISSON and leak.shuffled > leak.claimed:
+        finding = findings.LEAKS_MORE.fill(
+            claimed=at_most(leak.claimed), least=at_least(leak.shuffled)
         )
+        bugs.append(finding)
     return CheckOutcome(compared, findings=bugs, figures=figures)

@@ -252,15 +252,15 @@ ODD_BATCHES = CheckFinding(
 CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
-    meaning="{claimed:.4g} is claimed, accounting gives {epsilon:.4g} at delta {delta:g}. {why}",
-    fix="claim {epsilon:.4g}, or train with more noise or fewer steps",
+    meaning="{claimed:.4g} is claimed, accounting gives {epsilon} at delta {delta:g}. {why}",
+    fix="claim {epsilon}, or train with more noise or fewer steps",
 )
 FIXED_CLAIM_TOO_LOW = CheckFinding(
     check="epsilon",
     name="a claim that is too low",
     meaning="{claimed:.4g} is claimed; at least {least} leaks where one example is replaced in batches "
     "of a fixed size, at delta {delta:g}. {why}",
-    fix="claim {epsilon:.4g}, or draw Poisson batches, which are cheaper to account for",
+    fix="claim {epsilon}, or draw Poisson batches, which are cheaper to account for",
 )
 SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
@@ -273,5 +273,5 @@ DELTA_TOO_LARGE = CheckFinding(
     name="a delta that allows anything",
     meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole "
     "would do.",
-    fix="claim at {least:.1g}",
+    fix="claim at {advised}",
 )

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from audit.check import loaders
+from audit.check.accounting import require_least_rate
 from audit.check.report import describe_error
 from audit.claims.claim import DpSgd
 from audit.claims.samplers import limit_mean
@@ -62,7 +63,7 @@ class WorstCase(NamedTuple):
 
     Attributes:
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm C.
-      batches: the number of batches of a pass.
+      batches: the number of batches of a pass that are played: all, or as many as training has steps.
       epochs: the number of passes of a run.
       once: whether batches have known sizes and no example comes twice in a pass. If so, all other examples'
         gradients are -C in the game; if not, they are 0.
@@ -72,6 +73,15 @@ class WorstCase(NamedTuple):
     batches: int
     epochs: int
     once: bool
+
+    @property
+    def sampling_rate(self) -> float:
+        """The rate of Poisson sampling whose likelihood ratio is a statistic, if not `once`.
+
+        Any rate gives a valid test. Of a pass of a single batch it is 1/2, since a rate of 1 would leave no
+        choice.
+        """
+        return 1 / max(self.batches, 2)
 
 
 class _Tests(NamedTuple):
@@ -189,6 +199,12 @@ def refute_sampler(
     require(is_sampled, f"`claim={shown(claim)}`: give audit.DpSgd with noise and a sampling_rate")
     conversions.require_confidence(confidence)
 
+    require(
+        claim.insertions >= 1,
+        f"`claim={shown(claim)}`: give at least 1 insertion, the steps of training",
+    )
+    require_least_rate(claim.sampling_rate)
+
     # Without the claim's Lipschitz constants: they bound the last model alone, but here every sum is seen.
     claim = DpSgd(*claim.composition)
     loader = _iterate_passes(draw, examples, round(1 / claim.sampling_rate))
@@ -198,7 +214,7 @@ def refute_sampler(
     rehearsed = [next(loader) for _ in range(_REHEARSED)]
     game = _choose_game(rehearsed, claim)
     tests = _choose_tests(game, claim, noise is None)
-    sizes = _find_sizes(rehearsed[0])
+    sizes = _find_sizes(rehearsed[0])[: claim.insertions]
 
     rng = np.random.default_rng(seed)
     shares: list[Array] = []  # of each run: 1 for each test that sees the target, else 0
@@ -207,7 +223,7 @@ def refute_sampler(
         # A few more runs, all with the target, before the evidence is computed again.
         for _ in range(min(_TOGETHER, passes - len(shares))):
             target = int(rng.integers(examples))
-            run = [next(loader) for _ in range(game.epochs)]
+            run = [next(loader)[: claim.insertions] for _ in range(game.epochs)]
             heights = _find_heights(run, target, sizes, game)
             if heights is None:  # an irregular run: no test sees the target
                 shares.append(np.zeros(len(tests.thresholds)))
@@ -252,7 +268,9 @@ def _find_sizes(batches: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> WorstCase:
     """Returns the worst-case game that the batches of a few passes admit.
 
-    The game's batches have known sizes if every pass has the same sizes and no example twice.
+    The game's batches have known sizes if every pass has the same sizes and no example twice. Where training
+    has fewer steps than a pass has batches, the game has as many batches as steps. Then the target may be in
+    none of them, and all other examples' gradients are 0.
 
     Args:
       rehearsed: the batches of these passes.
@@ -264,7 +282,9 @@ def _choose_game(rehearsed: list[list[NDArray[np.int64]]], claim: DpSgd) -> Wors
         indices = np.concatenate(batches)
         has_sizes = np.array_equal(_find_sizes(batches), sizes)
         once = once and has_sizes and len(np.unique(indices)) == len(indices)
-    epochs = max(claim.insertions // len(sizes), 1)  # as many passes as the claim's steps make
+    if claim.insertions < len(sizes):
+        return WorstCase(claim.noise_multiplier, claim.insertions, epochs=1, once=False)
+    epochs = claim.insertions // len(sizes)  # as many passes as the claim's steps make
     return WorstCase(claim.noise_multiplier, len(sizes), epochs, once)
 
 
@@ -415,7 +435,7 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
     Args:
       sums: (R, epochs, batches) the noisy sums, in units of C.
       game: the game. If `game.once`, the target's batch is uniform over an epoch's batches; else each batch
-        holds the target with probability 1 / batches, as in Poisson sampling.
+        holds the target with probability `game.sampling_rate`, as in Poisson sampling.
     """
     variance = game.noise_multiplier**2
     # The log of the density of N(m, sigma^2) over that of N(0, sigma^2) at x is (m x - m^2 / 2) / sigma^2.
@@ -430,7 +450,7 @@ def _compute_ratios(sums: Array, game: WorstCase) -> Array:
         return np.asarray((with_target - without_target).sum(axis=-1))
 
     # A sum is N(1, sigma^2) if the batch takes the target, else N(0, sigma^2).
-    rate = 1 / game.batches
+    rate = game.sampling_rate
     taken = math.log(rate) + (sums - 0.5) / variance
     return np.asarray(np.logaddexp(math.log1p(-rate), taken).sum(axis=(-2, -1)))
 
@@ -439,7 +459,7 @@ def _simulate(game: WorstCase) -> tuple[Array, Array]:
     """Simulates R runs with the target; returns their log-likelihood ratios and largest sums, (R,) each.
 
     If `game.once`, the target is in a uniform batch of each epoch; else it is in each batch with probability
-    1 / batches. The seed is fixed.
+    `game.sampling_rate`. The seed is fixed.
     """
     rng = np.random.default_rng(0)
     steps = game.batches * game.epochs
@@ -455,7 +475,7 @@ def _simulate(game: WorstCase) -> tuple[Array, Array]:
             # The target's C in place of another example's -C adds 2 to its batch's sum.
             sums += 2.0 * (np.arange(game.batches) == places[..., None])
         else:
-            sums += rng.random(shape) < 1 / game.batches
+            sums += rng.random(shape) < game.sampling_rate
         ratios.append(_compute_ratios(sums, game))
         largest.append(sums.max(axis=(1, 2)))
     return np.concatenate(ratios), np.concatenate(largest)

@@ -4,6 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from audit.claims.accounting import LEAST_SAMPLED_DELTA
+from audit.errors import require
+
 LEAST_GRID = 1e-4  # of privacy losses
 _BUCKETS = 400  # of the largest sum of an epoch, by their edges
 
@@ -78,7 +81,14 @@ def compute_least_epsilon(
       compositions: The number of times that the mechanism runs.
       delta: The delta of epsilon.
       grid: The spacing of privacy losses.
+
+    Raises:
+      InputError: A delta that is near the rounding of probabilities, of which sums are computed.
     """
+    require(
+        delta >= LEAST_SAMPLED_DELTA,
+        f"`delta={delta:g}`: for a lower bound on epsilon, give at least {LEAST_SAMPLED_DELTA:g}",
+    )
     from dp_accounting.pld import privacy_loss_distribution
 
     # The buckets that are possible in both worlds, in dp-accounting's form {bucket: log probability}.

@@ -46,6 +46,9 @@ flags.DEFINE_integer("seeds", None, "Draws of the noise; by default as many as i
 flags.DEFINE_string("report", None, "Also write a page with pictures into this HTML file.")
 cli.define_json()
 
+_OF_BATCHES = ("sampling_rate", "examples", "assumed", "epochs")  # without a meaning for a step
+_OF_STEPS = ("clipping_norm", "learning_rate", "batch_size", "seeds")  # without one for batches
+
 # The flags that decide what is checked.
 _DECIDING = (
     *("step", "batches", "sampling_rate", "examples", "assumed", "epochs", "clipping_norm"),
@@ -79,8 +82,9 @@ def check(path: Path, function: str) -> None:
       function: the function's name.
 
     Raises:
-      InputError: the file fails, or lacks a definition.
+      InputError: the file fails, or lacks a definition, or a flag is given that batches alone have a use for.
     """
+    _refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
     require(FLAGS.report != "", "--report=: name an HTML file")
     definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
@@ -106,8 +110,11 @@ def _check_batches(path: Path, name: str) -> None:
       name: the name of a loader in the file, or of a function seed -> the batches of a pass.
 
     Raises:
-      InputError: the file fails, or a flag or the definition is missing.
+      InputError: the file fails, a flag or the definition is missing, or a flag is given without a use.
     """
+    _refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
+    if FLAGS.noise_multiplier is None:
+        _refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     definitions = run_file(path)
@@ -124,6 +131,12 @@ def _check_batches(path: Path, name: str) -> None:
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
     _print_report(_add_source(report, path))
+
+
+def _refuse(names: tuple[str, ...], why: str) -> None:
+    """Raises InputError if any of the flags of these names is given; the message says why not."""
+    for name in names:
+        require(not FLAGS[name].present, f"--{name}={FLAGS[name].value} {why}")
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 import audit
+from audit.check import accounting
 from audit.check.batches import compute_shuffled_epsilon
 from audit.claims.accounting import Composition, participant_upper_bound
 
@@ -69,9 +70,44 @@ def test_sampling_is_counted_where_noise_is_small():
     assert not audit.check_accounting(8.9, DELTA, **training).passed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("claimed", "sigma", "steps"), [(0.20942, 5, 100_000), (0.0273, 100, 1_000_000)]
+)
+def test_a_right_claim_is_not_accused_by_a_grid_that_is_coarse_beside_losses(claimed, sigma, steps):
+    """On a fine grid dp-accounting proves 0.2093 and 0.02725; on its own grid it gives 0.2139 and 0.0857."""
+    training = {"noise_multiplier": sigma, "steps": steps, "sampling_rate": 0.001}
+    assert account(**training) > 1.02 * claimed
+    assert audit.check_accounting(claimed, DELTA, **training).passed
+    assert audit.check_accounting(0.95 * claimed, DELTA, **training).findings
+
+
+def test_a_claim_that_no_grid_decides_is_not_accused(monkeypatch):
+    monkeypatch.setattr(accounting, "_MOST_LOSSES", 1)  # so that every grid is too large
+    training = {"noise_multiplier": 5, "steps": 100_000, "sampling_rate": 0.001}
+    report = audit.check_accounting(0.20942, DELTA, **training)
+    assert report.verdict.startswith("INCOMPLETE") and "cannot be told" in explain(report)
+
+
 def test_the_largest_losses_have_a_grid():
     report = audit.check_accounting(1, DELTA, noise_multiplier=0.05, steps=10**6, sampling_rate=0.5)
     assert 5e7 < report.figures["accounted"] < 2e8 and not report.passed
+
+
+def test_what_a_finding_advises_is_itself_accepted():
+    training = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
+    report = audit.check_accounting(0.3, DELTA, **training)
+    advised = report.findings[0].fix.split()[1].rstrip(",")
+    assert float(advised) >= report.figures["accounted"]
+
+    given = {"noise_multiplier": 1, "steps": 10, "examples": 60_000}
+    report = audit.check_accounting(1000, 2e-6, **given)
+    assert "claim at 1e-06" in explain(report)
+
+
+def test_a_tiny_sampling_rate_ends_in_a_line():
+    with pytest.raises(audit.InputError, match="`sampling_rate=1e-310`: give at least 1e-09"):
+        audit.check_accounting(1, DELTA, noise_multiplier=1, steps=10, sampling_rate=1e-310)
 
 
 def test_a_claim_without_sampling_is_not_called_pld():
@@ -96,6 +132,12 @@ class TestFixedSizes:
         between = self.check((least + accounted) / 2)
         assert between.verdict.startswith("INCOMPLETE") and "neither proven nor" in explain(between)
         assert self.check(0.98 * least).findings[0].name == "a claim that is too low"
+
+    @pytest.mark.slow
+    def test_the_lower_bound_is_no_upper_bound_for_poisson_batches(self):
+        """On the usual grid, the epsilon of Poisson batches is 0.0857 here, where 0.0273 leaks."""
+        report = self.check(0.06, sigma=100.0, steps=1_000_000, rate=0.001)
+        assert report.verdict.startswith("INCOMPLETE")
 
     @pytest.mark.slow
     def test_the_mistakes_of_fixed_sizes_are_named(self):
@@ -146,6 +188,22 @@ def test_shuffled_batches_leak_what_their_worst_pair_does(sigma, batches):
     assert compute_delta(epsilon) >= DELTA
     assert compute_delta(epsilon + 0.05) < DELTA
     assert compute_shuffled_epsilon(sigma, batches, 2, DELTA) > epsilon
+
+
+def test_shuffled_batches_leak_no_more_than_their_whole_epochs_do():
+    """At a rate of 0.3 an epoch has four batches, of which the last is smaller: 40 steps are 10 epochs."""
+    proven = audit.claims.accounting.epsilon_upper_bound(0.5, 10, DELTA)
+    training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.3}
+    report = audit.check_accounting(46.22, DELTA, **training, batches="shuffled")
+    assert 46.21 < proven < 46.22 and not report.findings
+    assert report.figures["at least"] <= proven
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "fixed"])
+def test_a_delta_near_the_rounding_of_probabilities_refutes_no_claim(batches):
+    training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.1}
+    with pytest.raises(audit.InputError, match="`delta=1e-16`.*at least 1e-12"):
+        audit.check_accounting(60, 1e-16, **training, batches=batches)
 
 
 def test_figure_1_of_chua_et_al():

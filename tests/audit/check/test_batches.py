@@ -207,6 +207,78 @@ def test_what_shuffling_leaks_is_judged_for_shuffled_batches_alone():
         assert figures["shuffled epsilon at least"] > figures["poisson epsilon"] > 0
 
 
+def test_what_shuffling_leaks_is_no_bug_where_shuffled_batches_are_assumed():
+    report = audit.check_batches(
+        draw_shuffled, SIZE, RATE, assumed="shuffled", noise_multiplier=1.0, epochs=2
+    )
+    figures = report.figures
+    assert figures["shuffled epsilon at least"] > figures["poisson epsilon"]
+    assert report.passed
+
+
+@pytest.mark.slow
+def test_a_kind_that_is_recognised_is_a_bug_even_where_no_test_sees_it():
+    def draw(seed):
+        bins = np.random.default_rng(seed).integers(0, 15_000, 50_000)
+        order = np.argsort(bins, kind="stable")
+        ends = np.cumsum(np.bincount(bins, minlength=15_000))
+        return np.split(order, ends[:-1])
+
+    report = audit.check_batches(draw, 50_000, 1 / 15_000)
+    assert report.verdict == "FAILED: balls-in-bins batches, not Poisson"
+
+
+def throw_into_64_bins(seed):
+    bins = np.random.default_rng(seed).integers(0, 64, 1000)
+    return [np.flatnonzero(bins == place) for place in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("draw", "rate", "assumed", "verdict"),
+    [
+        (throw_into_64_bins, 1 / 64, "balls_in_bins", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 100), 0.3, "shuffled", "FAILED: another sampling"),
+        (lambda seed: draw_shuffled(seed, 1000, 300), 0.3, "shuffled", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 300), 0.25, "shuffled", "PASSED"),
+        (lambda seed: draw_shuffled(seed, 1000, 16), 1 / 64, "shuffled", "INCOMPLETE"),
+        (lambda seed: draw_shuffled(seed, 1000, 20), 1 / 64, "shuffled", "FAILED"),
+    ],
+)
+def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, verdict):
+    report = audit.check_batches(draw, 1000, rate, assumed=assumed)
+    assert report.verdict.startswith(verdict), report
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(2, "INCOMPLETE"), (4, "FAILED")])
+def test_fixed_sizes_that_no_whole_number_fits_do_not_pass(size, verdict):
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return [rng.choice(1000, size, replace=False) for _ in range(500)]
+
+    report = audit.check_batches(draw, 1000, 0.0015, assumed="fixed")
+    assert report.verdict.startswith(verdict), report
+
+
+@pytest.mark.slow
+def test_batches_one_by_one_that_show_no_pass_are_not_accused():
+    def shuffle(seed):
+        epoch, step = divmod(seed, 2000)
+        return np.random.default_rng(epoch).permutation(4000)[2 * step : 2 * step + 2]
+
+    report = audit.check_batches(shuffle, 4000, 1 / 2000, assumed="shuffled")
+    assert report.verdict.startswith("INCOMPLETE: every example"), report
+
+    def throw(seed):
+        epoch, step = divmod(seed, BATCHES)
+        return draw_balls_in_bins(epoch)[step]
+
+    report = audit.check_batches(throw, SIZE, RATE, assumed="balls_in_bins")
+    assert report.verdict.startswith("INCOMPLETE: every example"), report
+    assert audit.check_batches(
+        lambda seed: draw_fixed(seed)[0], SIZE, RATE, assumed="shuffled"
+    ).findings
+
+
 def test_the_power_to_see_another_rate_is_told():
     text = explain(audit.check_batches(draw_poisson, SIZE, RATE))
     assert "a rate 2.5% off would be seen with probability 0.9" in text
@@ -361,6 +433,22 @@ def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, sa
     ended = forked("check", *flags, folder=tmp_path)
     assert ended.status == status, ended.stderr
     assert says in " ".join((ended.stdout + ended.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("what", "flag", "says"),
+    [
+        ("--step=mine.py:draw", "--assumed=nonsense", "is for --batches="),
+        ("--step=mine.py:draw", "--sampling_rate=7", "is for --batches="),
+        ("--batches=mine.py:draw", "--seeds=5", "is for --step="),
+        ("--batches=mine.py:draw", "--epochs=5", "with --noise_multiplier= only"),
+    ],
+)
+def test_a_flag_without_a_use_is_refused(forked, tmp_path, what, flag, says):
+    (tmp_path / "mine.py").write_text(MINE)
+    ended = forked("check", what, flag, folder=tmp_path)
+    assert ended.status == 2, ended.stdout
+    assert ended.stderr.startswith(f"error: {flag}") and says in ended.stderr
 
 
 def test_a_file_that_exits_has_not_passed(forked, tmp_path):

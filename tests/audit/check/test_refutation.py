@@ -160,6 +160,33 @@ def test_of_1000_audits_of_batches_by_coins_at_most_5_percent_refute(draw):
     assert refuted <= 50
 
 
+def test_training_shorter_than_a_pass_is_played_with_its_own_steps():
+    """A pass of 100 batches refuted a right claim of two steps."""
+    claim = audit.DpSgd(0.5, insertions=2, sampling_rate=0.01)
+
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return [np.flatnonzero(rng.random(1000) < 0.01) for _ in range(100)]
+
+    result = audit.refute_sampler(draw, 1000, claim, passes=400)
+    assert not result.refuted and result.e_value < 20
+
+
+def test_a_pass_of_two_steps_that_takes_everyone_refutes_a_claim_of_sampling():
+    claim = audit.DpSgd(0.5, insertions=2, sampling_rate=0.01)
+    assert audit.refute_sampler(lambda seed: [np.arange(60)] * 9, 60, claim, passes=40).refuted
+
+
+@pytest.mark.parametrize("insertions", [1, 10])
+def test_a_pass_may_be_a_single_batch(insertions):
+    claim = audit.DpSgd(2.0, insertions, 0.7)
+
+    def draw(seed):
+        return np.flatnonzero(np.random.default_rng(seed).random(EXAMPLES) < 0.7)
+
+    assert not audit.refute_sampler(draw, EXAMPLES, claim, passes=40).refuted
+
+
 # (sigma, batches of an epoch, epochs, passes of the method's note).
 NOTED = [(0.5, 1000, 1, 5), (0.8, 100, 3, 11), (1.0, 100, 10, 11), (1.0, 100, 30, 4)]
 
@@ -265,6 +292,8 @@ def test_a_sum_below_the_target_is_not_rare_where_noise_is_short():
         ({"examples": 1}, "`examples=1`"),
         ({"claim": audit.Gdp(1.0)}, "`claim="),
         ({"claim": audit.DpSgd(1.0, 20)}, "`claim="),
+        ({"claim": audit.DpSgd(0.5, 0, 0.01)}, "at least 1 insertion"),
+        ({"claim": audit.DpSgd(0.5, 10, 1e-310)}, "`sampling_rate=1e-310`: give at least 1e-09"),
         ({"passes": 0}, "`passes=0`"),
         ({"confidence": 1.0}, "confidence"),
         ({"noise": 1.0}, "`noise=1.0`"),
