@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from audit.check import provenance
 from audit.check.findings import CheckFinding
 
@@ -140,8 +142,9 @@ class CheckReport:
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, default=float)
+        """Returns `to_dict` as JSON text, in which null stands for infinity and NaN: JSON has neither."""
+        content = _replace_infinities(self.to_dict())
+        return json.dumps(content, indent=2, default=float, allow_nan=False)
 
     def page(self, path: str | Path) -> Path:
         """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
@@ -175,6 +178,17 @@ class CheckReport:
 def _drop_controls(line: str) -> str:
     """Returns a line with "?" for control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in line)
+
+
+def _replace_infinities(value: Any) -> Any:
+    """Returns nested dicts and lists with None in the place of every number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _replace_infinities(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_infinities(item) for item in value]
+    if isinstance(value, float | np.floating) and not np.isfinite(value):
+        return None
+    return value
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:

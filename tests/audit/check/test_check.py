@@ -480,6 +480,26 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     audit.check_step(**plant_bug("numpy")).raise_for_findings()
 
 
+def test_what_is_infinite_is_null_in_json():
+    step, batch = make_logistic_step()
+
+    def overflow(w, batch, seed):
+        after = step(w, batch, seed)
+        return np.where(np.abs(batch[0]).max() > 100, np.inf, after)
+
+    report = audit.check_step(overflow, np.zeros(8), batch, **STATED, seeds=12)
+    movements_seen = report.figures["movements"]
+    assert np.inf in movements_seen.values()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no number of JSON")
+
+    kept = json.loads(report.to_json(), parse_constant=refuse)
+    for name, norm in movements_seen.items():
+        expected = norm if np.isfinite(norm) else None
+        assert kept["figures"]["movements"][name] == expected, name
+
+
 def test_a_check_loads_neither_jax_nor_torch():
     program = (
         "import sys, numpy as np, audit\n"
