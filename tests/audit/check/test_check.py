@@ -1,5 +1,6 @@
 """One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
 
+import collections
 import hashlib
 import json
 import subprocess
@@ -391,6 +392,37 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid that the sum is not on" in report.verdict
     rounded = audit.check_step(round_all, np.zeros(8), batch, **STATED)
     assert "grid" not in rounded.verdict
+
+
+def test_arrays_of_no_numbers_are_left_out():
+    step, batch = make_logistic_step()
+
+    def take_parts(params, batch, seed):
+        after = step(np.concatenate([params["a"], params["b"]]), (batch[0], batch[-1]), seed)
+        return params | {"a": after[:5], "b": after[5:]}
+
+    # Beside the others stand an empty layer in the middle and at the end, and features of no column.
+    start = {"a": np.zeros(5), "none": np.zeros(0), "b": np.zeros(3), "last": np.zeros((0, 4))}
+    features, labels = batch
+    for kind in (int, float):
+        more = features, np.zeros((32, 0), kind), labels
+        report = audit.check_step(take_parts, start, more, **STATED, seeds=64)
+        assert report.passed, report
+        assert set(report.figures["signal"]) == {"a", "b"}
+
+
+def test_parameters_may_be_a_dict_with_a_default():
+    step, batch = make_logistic_step()
+
+    def keep_kind(params, batch, seed):
+        params["w"] = step(params["w"], batch, seed)
+        return params
+
+    start = collections.defaultdict(list, {"w": np.zeros(8)})
+    assert audit.check_step(keep_kind, start, batch, **STATED, seeds=64).passed
+    assert not np.any(start["w"])
+    copied = trees.map_tree(start, lambda name, leaf: leaf + 1)
+    assert copied["other"] == [] and copied["w"][0] == 1 and "other" not in start
 
 
 def test_noise_that_grows_with_the_batch_is_a_single_finding_with_all_its_numbers():
