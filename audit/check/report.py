@@ -257,6 +257,9 @@ def make_report(
         elif rejected[row]:  # without a finding of its own
             result = FAILED
             parts = ["not as expected: see what is found below", outcome.measured]
+        elif np.any(np.isnan(list(outcome.p_values.values()))):
+            result = UNTRIED
+            parts = ["a test of it gave no p-value", outcome.measured]
         elif not outcome.applies:
             result = NOT_APPLICABLE
             parts = [outcome.text]
@@ -280,9 +283,13 @@ def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[Ch
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together."""
+    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together.
+
+    A test whose p-value is NaN decides nothing, but counts among all tests.
+    """
     rejected = set()
-    ranked = sorted(p_values.items(), key=lambda item: item[1])
+    decided = [item for item in p_values.items() if not np.isnan(item[1])]
+    ranked = sorted(decided, key=lambda item: item[1])
     for rank, (name, p_value) in enumerate(ranked):
         # The level is shared out among the tests that are not rejected yet.
         is_rejected = p_value <= LEVEL / (len(p_values) - rank)

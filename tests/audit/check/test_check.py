@@ -555,6 +555,39 @@ def test_trees_of_any_kind_come_back_as_they_went():
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
 
 
+@pytest.mark.parametrize("scale", [1, 0.1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_noise_that_is_not_finite_at_some_seeds_is_a_finding(scale, value):
+    """Also where the rest of the noise is wrong, and in a parameter beyond those whose draws are stored."""
+    plain, batch = make_logistic_step(cast=lambda noise: scale * noise)
+
+    def step(params, batch, seed):
+        after = {"w": plain(params["w"], batch, seed), "o": params["o"]}
+        rng = np.random.default_rng([seed, 1])
+        noise = scale * rng.normal(size=40_000)
+        if seed > 1 and rng.random() < 0.2:
+            noise[-1] = value
+        return after | {"o": params["o"] + 0.5 * noise / 32}
+
+    start = {"w": np.zeros(8), "o": np.zeros(40_000)}
+    report = audit.check_step(step, start, batch, **STATED, seeds=40)
+    assert "NaN or infinity" in report.verdict and not report.passed
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert "of 40 seeds" in finding.meaning
+    untried = {check.name for check in report.checks if check.result == "could not be tried"}
+    assert {"independence", "shape", "noise and data", "empty batch"} <= untried
+
+
+def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
+    p_values = {"first": np.nan, "second": 1e-9, "third": 0.5}
+    assert find_rejected_tests(p_values) == {"second"}
+    outcomes = {name: CheckOutcome("", p_values={"it": p}) for name, p in p_values.items()}
+    report = make_report("step", outcomes, ("first",))
+    results = [check.result for check in report.checks]
+    assert results == ["could not be tried", "failed", "passed"]
+    assert not report.passed
+
+
 def test_holms_method_rejects_in_order():
     assert find_rejected_tests({"a": 1e-5, "b": 4e-4, "c": 0.5}) == {"a", "b"}
     assert find_rejected_tests({"a": 4e-4, "b": 0.5, "c": 0.5}) == set()
