@@ -128,6 +128,14 @@ SILENT = CheckFinding(
     fix="add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
     "examples; numbers that are not trained are to be left out of `params`",
 )
+NOISE_NOT_FINITE = CheckFinding(
+    check="noise",
+    name="NaN or infinity",
+    meaning="The step gives NaN or infinity at {count:,} of {seeds:,} seeds with the batch as given, so that "
+    "nothing else can be told of the noise.",
+    fix="look for a logarithm of 0, a division by 0 or an overflow where the noise is drawn, and for "
+    "gradients that are not finite at some seeds",
+)
 WRONG_NOISE = CheckFinding(
     check="noise",
     name="noise of {figure} times the stated deviation",

@@ -15,7 +15,7 @@ import scipy
 from numpy.typing import NDArray
 from scipy import fft
 
-from audit.check import trees
+from audit.check import findings, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.report import LEVEL, CheckOutcome
 from audit.check.trees import Columns, Vector
@@ -57,6 +57,7 @@ class StepNoise(NamedTuple):
       freedom: (layers,) the degrees of freedom of these deviations.
       tolerance: (layers,) by how much deviations may be wrong, relative.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
+      not_finite: how many of the draws have NaN or infinity in any of all the parameters.
     """
 
     draws: Vector
@@ -69,6 +70,7 @@ class StepNoise(NamedTuple):
     freedom: NDArray[Any]
     tolerance: Vector
     silent: NDArray[Any]
+    not_finite: int
 
 
 class DrawnNoise(NamedTuple):
@@ -264,12 +266,14 @@ def _draw_at(
     draws: list[Vector] = []
     first = np.zeros(0)  # all parameters after the first step
     differs = np.zeros(probe.start.size, bool)  # whether a parameter differs between seeds
+    not_finite = 0
     try:
         for seed in _choose_seeds(probe, stream, count):
             after = probe.run(rows, int(seed))
             if not draws:
                 first = after
             differs |= after != first
+            not_finite += not np.all(np.isfinite(after))
             draws.append(after[is_sampled])
     except RefusedError as error:
         return str(error)
@@ -284,7 +288,7 @@ def _draw_at(
     # seed in spite of noise. It does not count as silent.
     is_fine = trees.compute_ulp(first, probe.spacings) <= 0.25 * deviation
     silent = np.bincount(probe.layer, is_fine & ~differs)
-    return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent)
+    return _measure_noise(probe, np.array(draws), is_sampled, tolerance, silent, not_finite)
 
 
 def _choose_seeds(probe: StepProbe, stream: int, count: int) -> NDArray[np.int64]:
@@ -316,6 +320,7 @@ def _measure_noise(
     is_sampled: NDArray[np.bool_],
     tolerance: Vector,
     silent: NDArray[Any],
+    not_finite: int,
 ) -> StepNoise:
     """Returns the noise of n steps at a single batch with different seeds.
 
@@ -328,6 +333,7 @@ def _measure_noise(
       is_sampled: (p,) whether a parameter is among these k.
       tolerance: (layers,) by how much deviations may be wrong, relative.
       silent: (layers,) how many of all the layer's parameters are the same for every seed.
+      not_finite: how many of the draws have NaN or infinity in any of all the parameters.
     """
     deviation = probe.settings.unit * probe.settings.noise_multiplier
     freedom_of_number = len(draws) - 1  # the mean over n seeds is subtracted
@@ -369,6 +375,7 @@ def _measure_noise(
         freedom=layer_freedom,
         tolerance=tolerance,
         silent=silent,
+        not_finite=not_finite,
     )
 
 
@@ -382,8 +389,12 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
       drawn: the noise.
 
     Returns:
-      The outcomes by row, for each row of ROWS. That of "noise" also has figures for the report's JSON.
+      The outcomes by row, for each row of ROWS. That of "noise" also has figures for the report's JSON. Where
+      the step is not finite at some seeds, that is the only finding, and nothing is tested.
     """
+    if drawn.given.not_finite:
+        return _report_not_finite(drawn.given)
+
     p_values: dict[str, dict[str, float]] = {row: {} for row in ROWS}
     for test in _run_tests(drawn):
         p_values[test.row][test.what] = test.p_value
@@ -423,6 +434,16 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
         "power at 0.99": compute_power(drawn, 0.99, LEVEL / max(tests, 1)),
     }
     outcomes["noise"] = outcomes["noise"]._replace(figures=figures)
+    return outcomes
+
+
+def _report_not_finite(given: StepNoise) -> dict[str, CheckOutcome]:
+    """Returns the outcomes of a step that is not finite at some seeds, for each row of ROWS."""
+    seeds = len(given.draws)
+    untried = CheckOutcome("the step is not finite at some seeds", tried=False)
+    bug = findings.NOISE_NOT_FINITE.fill(count=given.not_finite, seeds=seeds)
+    outcomes = dict.fromkeys(ROWS, untried)
+    outcomes["noise"] = CheckOutcome("", findings=[bug], figures={"noise": {}, "seeds": seeds})
     return outcomes
 
 
@@ -500,8 +521,9 @@ def _run_tests(drawn: DrawnNoise) -> Iterator[NoiseTest]:
     # That would change the shape, as the deviation is measured by the same few draws. So the shape is that of
     # numbers divided by their layer's deviation.
     yield from _test_shape(standardise(drawn))
-    for batch in drawn.list_accepted():
-        yield from _test_batch(drawn, batch)
+    for batch, noise in drawn.list_accepted().items():
+        if not noise.not_finite:  # else that is a finding, which needs no test
+            yield from _test_batch(drawn, batch)
 
 
 def _compute_least_deviation(drawn: DrawnNoise) -> float:
@@ -551,7 +573,7 @@ def _test_batch(drawn: DrawnNoise, batch: str) -> Iterator[NoiseTest]:
     p_values = compute_two_sided_p_value(fisher, quotient / slack, quotient * slack)
     compared = p_values[is_comparable]
     if compared.size:
-        corrected = min(1, np.min(compared) * compared.size)
+        corrected = np.minimum(1, np.min(compared) * compared.size)
         yield NoiseTest(row_of(batch), batch, float(corrected))
 
 

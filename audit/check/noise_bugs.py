@@ -250,7 +250,7 @@ def _explain_other_batches(
     changes: dict[str, list[str]] = {}
     for batch, noise in drawn.list_accepted().items():
         row = row_of(batch)
-        if not np.all(np.isfinite(noise.mean)):
+        if noise.not_finite:
             result.append(findings.NOT_FINITE.fill(check=row, where=batch))
             continue
         if batch not in rejected.get(row, []):

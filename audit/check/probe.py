@@ -67,7 +67,7 @@ class StepProbe:
     """The caller's step as a function from a batch's columns and a seed to the parameters after the step.
 
     The parameters are a float64 vector (p,): those of all layers, end to end. A layer is a floating-point
-    array among the parameters.
+    array among the parameters that holds at least one number.
 
     Attributes:
       settings: what the caller states of the step.
@@ -123,11 +123,11 @@ class StepProbe:
     def _read_parameters(self, params: Any) -> None:
         """Sets the attributes that follow from the parameters: those of the layers, and `start`.
 
-        A layer is a floating-point array among the parameters; other arrays are left out.
+        A layer is a floating-point array among the parameters. Other and empty arrays are left out.
         """
         layers = {}
         for name, leaf in trees.collect_leaves("params", params).items():
-            if "float" in str(leaf.dtype):
+            if "float" in str(leaf.dtype) and 0 not in leaf.shape:
                 layers[name] = leaf
         require(
             layers, f"`params={shown(params)}` holds no floating-point array: give the parameters"
@@ -146,7 +146,7 @@ class StepProbe:
         self.layer_names = list(layers)
         self.layer = np.repeat(np.arange(len(parts)), self._layer_sizes)
         self.start = np.concatenate(parts)
-        is_finite = self.start.size and np.all(np.isfinite(self.start))
+        is_finite = np.all(np.isfinite(self.start))
         require(is_finite, "`params` are not finite: give numbers")
 
     def run(self, rows: Columns, seed: int) -> Vector:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from audit.check import provenance
 from audit.check.findings import CheckFinding
 
@@ -140,8 +142,9 @@ class CheckReport:
         }
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2, default=float)
+        """Returns `to_dict` as JSON text, in which null stands for infinity and NaN: JSON has neither."""
+        content = _replace_infinities(self.to_dict())
+        return json.dumps(content, indent=2, default=float, allow_nan=False)
 
     def page(self, path: str | Path) -> Path:
         """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
@@ -175,6 +178,17 @@ class CheckReport:
 def _drop_controls(line: str) -> str:
     """Returns a line with "?" for control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in line)
+
+
+def _replace_infinities(value: Any) -> Any:
+    """Returns nested dicts and lists with None in the place of every number that is not finite."""
+    if isinstance(value, Mapping):
+        return {name: _replace_infinities(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace_infinities(item) for item in value]
+    if isinstance(value, float | np.floating) and not np.isfinite(value):
+        return None
+    return value
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:
@@ -243,6 +257,9 @@ def make_report(
         elif rejected[row]:  # without a finding of its own
             result = FAILED
             parts = ["not as expected: see what is found below", outcome.measured]
+        elif np.any(np.isnan(list(outcome.p_values.values()))):
+            result = UNTRIED
+            parts = ["a test of it gave no p-value", outcome.measured]
         elif not outcome.applies:
             result = NOT_APPLICABLE
             parts = [outcome.text]
@@ -266,9 +283,13 @@ def _sort_findings(findings: Sequence[CheckFinding], rows: list[str]) -> list[Ch
 
 
 def find_rejected_tests(p_values: Mapping[str, float]) -> set[str]:
-    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together."""
+    """Returns the names of the tests that Holm's method rejects, at LEVEL for all of them together.
+
+    A test whose p-value is NaN decides nothing, but counts among all tests.
+    """
     rejected = set()
-    ranked = sorted(p_values.items(), key=lambda item: item[1])
+    decided = [item for item in p_values.items() if not np.isnan(item[1])]
+    ranked = sorted(decided, key=lambda item: item[1])
     for rank, (name, p_value) in enumerate(ranked):
         # The level is shared out among the tests that are not rejected yet.
         is_rejected = p_value <= LEVEL / (len(p_values) - rank)

@@ -355,6 +355,9 @@ def _judge(
         drawn = None
     if drawn:
         noise_outcomes = noise.check_noise(drawn)
+        if drawn.given.not_finite:  # there is neither a picture nor a further bug to name
+            drawn = None
+    if drawn:
         # Where gradients are random too, tests reject noise that is right, and so decide nothing.
         if trial.depends_on_seed and examples_are_right and _is_noise_right_without_data(drawn):
             noise_outcomes |= dict.fromkeys(noise.ROWS, _untried(findings.RANDOM_GRADIENTS))

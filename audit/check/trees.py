@@ -3,6 +3,7 @@
 Neither JAX nor torch is ever imported: each is used where the caller's arrays come from it.
 """
 
+import copy
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -79,7 +80,13 @@ def map_tree(
     kind: Any = type(tree)
     if isinstance(tree, Mapping):
         children = {key: map_child(key, child) for key, child in tree.items()}
-        return children if kind is dict else kind(children)
+        if not isinstance(tree, dict):  # which may be read-only
+            return kind(children)
+        # A copy, since some kinds of dict are made of more than their items, as defaultdict is.
+        mapped = copy.copy(tree)
+        for key, child in children.items():
+            mapped[key] = child
+        return mapped
     if hasattr(tree, "_fields"):  # a NamedTuple
         fields = zip(tree._fields, tree, strict=True)
         return kind(*(map_child(key, child) for key, child in fields))
@@ -214,7 +221,7 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     feature_count = max(len(batch) - 1, 1)
     for i in range(feature_count):
         column = batch[i]
-        if column.dtype.kind == "f":
+        if column.dtype.kind == "f" or not column.size:  # an empty array has no range
             least, most = -np.inf, np.inf
         else:
             least, most = column.min(), column.max()
@@ -364,6 +371,6 @@ def _shift_features(example: Columns, batch: Columns) -> Columns:
     feature_count = max(len(batch) - 1, 1)
     for i in range(feature_count):
         column = example[i]
-        if column.dtype.kind in "iu":
+        if column.dtype.kind in "iu" and column.size:
             result[i] = np.where(column < batch[i].max(), column + 1, column).astype(column.dtype)
     return result

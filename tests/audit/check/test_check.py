@@ -1,5 +1,6 @@
 """One step of anyone's DP-SGD, its batches and its accounting: bugs are found by name, correct ones pass."""
 
+import collections
 import hashlib
 import json
 import subprocess
@@ -393,6 +394,37 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid" not in rounded.verdict
 
 
+def test_arrays_of_no_numbers_are_left_out():
+    step, batch = make_logistic_step()
+
+    def take_parts(params, batch, seed):
+        after = step(np.concatenate([params["a"], params["b"]]), (batch[0], batch[-1]), seed)
+        return params | {"a": after[:5], "b": after[5:]}
+
+    # Beside the others stand an empty layer in the middle and at the end, and features of no column.
+    start = {"a": np.zeros(5), "none": np.zeros(0), "b": np.zeros(3), "last": np.zeros((0, 4))}
+    features, labels = batch
+    for kind in (int, float):
+        more = features, np.zeros((32, 0), kind), labels
+        report = audit.check_step(take_parts, start, more, **STATED, seeds=64)
+        assert report.passed, report
+        assert set(report.figures["signal"]) == {"a", "b"}
+
+
+def test_parameters_may_be_a_dict_with_a_default():
+    step, batch = make_logistic_step()
+
+    def keep_kind(params, batch, seed):
+        params["w"] = step(params["w"], batch, seed)
+        return params
+
+    start = collections.defaultdict(list, {"w": np.zeros(8)})
+    assert audit.check_step(keep_kind, start, batch, **STATED, seeds=64).passed
+    assert not np.any(start["w"])
+    copied = trees.map_tree(start, lambda name, leaf: leaf + 1)
+    assert copied["other"] == [] and copied["w"][0] == 1 and "other" not in start
+
+
 def test_noise_that_grows_with_the_batch_is_a_single_finding_with_all_its_numbers():
     step, batch = make_logistic_step()
 
@@ -480,6 +512,26 @@ def test_a_report_is_json_a_page_and_an_exception(tmp_path):
     audit.check_step(**plant_bug("numpy")).raise_for_findings()
 
 
+def test_what_is_infinite_is_null_in_json():
+    step, batch = make_logistic_step()
+
+    def overflow(w, batch, seed):
+        after = step(w, batch, seed)
+        return np.where(np.abs(batch[0]).max() > 100, np.inf, after)
+
+    report = audit.check_step(overflow, np.zeros(8), batch, **STATED, seeds=12)
+    movements_seen = report.figures["movements"]
+    assert np.inf in movements_seen.values()
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no number of JSON")
+
+    kept = json.loads(report.to_json(), parse_constant=refuse)
+    for name, norm in movements_seen.items():
+        expected = norm if np.isfinite(norm) else None
+        assert kept["figures"]["movements"][name] == expected, name
+
+
 def test_a_check_loads_neither_jax_nor_torch():
     program = (
         "import sys, numpy as np, audit\n"
@@ -501,6 +553,39 @@ def test_trees_of_any_kind_come_back_as_they_went():
     assert list(trees.collect_leaves("tree", tree)) == ["first", "rest.a.0", "rest.b.0"]
     again = trees.map_tree(tree, lambda name, leaf: leaf + 1)
     assert isinstance(again, Pair) and again.rest["a"][1] is None and again.rest["b"][0] == 2
+
+
+@pytest.mark.parametrize("scale", [1, 0.1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_noise_that_is_not_finite_at_some_seeds_is_a_finding(scale, value):
+    """Also where the rest of the noise is wrong, and in a parameter beyond those whose draws are stored."""
+    plain, batch = make_logistic_step(cast=lambda noise: scale * noise)
+
+    def step(params, batch, seed):
+        after = {"w": plain(params["w"], batch, seed), "o": params["o"]}
+        rng = np.random.default_rng([seed, 1])
+        noise = scale * rng.normal(size=40_000)
+        if seed > 1 and rng.random() < 0.2:
+            noise[-1] = value
+        return after | {"o": params["o"] + 0.5 * noise / 32}
+
+    start = {"w": np.zeros(8), "o": np.zeros(40_000)}
+    report = audit.check_step(step, start, batch, **STATED, seeds=40)
+    assert "NaN or infinity" in report.verdict and not report.passed
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert "of 40 seeds" in finding.meaning
+    untried = {check.name for check in report.checks if check.result == "could not be tried"}
+    assert {"independence", "shape", "noise and data", "empty batch"} <= untried
+
+
+def test_a_test_without_a_p_value_is_neither_passed_nor_in_the_way_of_others():
+    p_values = {"first": np.nan, "second": 1e-9, "third": 0.5}
+    assert find_rejected_tests(p_values) == {"second"}
+    outcomes = {name: CheckOutcome("", p_values={"it": p}) for name, p in p_values.items()}
+    report = make_report("step", outcomes, ("first",))
+    results = [check.result for check in report.checks]
+    assert results == ["could not be tried", "failed", "passed"]
+    assert not report.passed
 
 
 def test_holms_method_rejects_in_order():
