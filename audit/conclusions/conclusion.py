@@ -491,8 +491,9 @@ def find_doubt(conclusion: Conclusion) -> str:
     There are two reasons, for each of which a world needs at least 5 scores: fewer may be so by chance.
 
     The first: all scores of a world are equal while those of the other vary. Then all runs of a world shared
-    a seed, or scores were never filled in. It does not count if half of the other world's scores have the
-    same value, as where many runs failed.
+    a seed, or scores were never filled in. It does not count where the other world reaches that score as its
+    own extreme, as a saturated score does, nor where half of the other world's scores repeat others, as
+    guesses do, and the scores of many failed runs.
 
     The second: every score in is the score out of its row plus the same constant. Then the two runs of each
     row shared a seed.
@@ -506,7 +507,10 @@ def find_doubt(conclusion: Conclusion) -> str:
     scores_out = conclusion.scores_out
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
-        if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
+        is_saturated = scores[0] in (others.min(), others.max())
+        # If half of the others have the same value, they have at most 1 + half as many different values.
+        others_vary = len(np.unique(others)) > 1 + len(others) / 2
+        if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
     # Second: all scores in are shifted by the same constant, up to rounding, here a billionth of the largest
