@@ -408,12 +408,14 @@ class Conclusion(NamedTuple):
     def most_provable(self) -> float | None:
         """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-        It is what scores prove that separate the worlds perfectly. None where runs have several canaries.
+        It is what scores prove that separate the worlds perfectly, at the confidence of a single look where
+        looks were declared. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None
         sizes = len(self.scores_in), len(self.scores_out)
-        return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)
+        confidence = self.confidence if self.looks is None else self.looks.confidence
+        return estimate.most_provable(*sizes, self.delta, confidence)
 
     def count_runs(self) -> int:
         """Returns how many training runs the scores come from."""

@@ -245,6 +245,13 @@ def test_a_tightness_out_of_range_is_refused(tightness):
         planning.runs_needed(KNOWN, tightness)
 
 
+def test_the_most_that_runs_can_prove_is_that_of_a_single_look_where_looks_are_declared():
+    perfect = single(np.linspace(5, 6, 100), np.linspace(0, 1, 100))
+    concluded = conclude(perfect, looks=[50, 200])
+    assert concluded.most_provable == pytest.approx(concluded.epsilon)
+    assert concluded.most_provable < conclude(perfect).most_provable
+
+
 def _make_saturated_scores():
     """Returns float32 sigmoids of scores, all of which are 1 with the canary and many without it."""
     logits = np.random.default_rng(3).normal(12, 5, 500)
