@@ -86,8 +86,9 @@ def conclude(
         )
 
     if looks is not None:
+        schedule = conclusion.read_schedule(looks)
         runs = sum(len(world) for world in worlds)  # each run has a score
-        concluded = _combine_looks(concluded, {runs: worlds}, looks)
+        concluded = _combine_looks(concluded, {runs: worlds}, schedule)
     return _examine_claim(concluded)
 
 

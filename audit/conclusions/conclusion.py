@@ -11,11 +11,12 @@ the best of five bounds on mu by less than 1%, and equal shares are the same at 
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit import values
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
@@ -525,6 +526,25 @@ def find_doubt(conclusion: Conclusion) -> str:
         if np.ptp(shifts) <= rounding and are_distinct:
             return f"every score in is the score out of its row plus {shifts.mean():.6g}"
     return ""
+
+
+def read_schedule(looks: object) -> tuple[int, ...]:
+    """Returns a caller's numbers of scores at which to look.
+
+    Raises InputError unless they are a list, a tuple or an array of whole numbers.
+    """
+    is_list = isinstance(looks, Sequence) and not isinstance(looks, str | bytes)
+    is_array = isinstance(looks, np.ndarray) and looks.ndim == 1
+    schedule: list[Any] = []
+    if is_list or is_array:
+        schedule = [values.plain(runs) for runs in cast(Sequence[object], looks)]
+    # By the exact type, since `isinstance` would take True for a whole number.
+    are_whole = all(type(runs) is int for runs in schedule)
+    require(
+        (is_list or is_array) and are_whole,
+        f"`looks={values.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
+    )
+    return tuple(schedule)
 
 
 def require_schedule(schedule: Sequence[int]) -> None:

@@ -252,6 +252,20 @@ def test_the_most_that_runs_can_prove_is_that_of_a_single_look_where_looks_are_d
     assert concluded.most_provable < conclude(perfect).most_provable
 
 
+@pytest.mark.parametrize(
+    "looks", [100, "100", ["100"], [[100]], [True, 200], [100.0, 200.0], np.array(200), {100, 200}]
+)
+def test_looks_that_are_no_whole_numbers_are_refused_in_a_line(looks):
+    with pytest.raises(InputError, match="^`looks=.*: give whole numbers in a list, as in"):
+        conclude(single(WORLDS[0][:100], WORLDS[1][:100]), looks=looks)
+
+
+def test_looks_may_be_an_array_of_whole_numbers():
+    evidence = single(WORLDS[0][:100], WORLDS[1][:100])
+    concluded = conclude(evidence, looks=np.array([100, 200]))
+    assert concluded.looks == conclude(evidence, looks=[100, 200]).looks
+
+
 def _make_saturated_scores():
     """Returns float32 sigmoids of scores, all of which are 1 with the canary and many without it."""
     logits = np.random.default_rng(3).normal(12, 5, 500)
