@@ -22,6 +22,7 @@ from audit.claims.hidden_state import (
     Periods,
     hidden_state_bound,
     make_hidden_state,
+    spread_over_steps,
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
@@ -237,7 +238,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     if sigma == 0:
         # As in composition, each step pays for its own shift. Slopes are the constants themselves.
         paid = shifts
-        slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
+        slopes = spread_over_steps("lipschitz", constants, len(shifts))
         return HiddenStateBound(np.inf, np.inf, paid, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
     limit = _find_mixture(setting, constants, delta)
@@ -261,7 +262,7 @@ def _find_mixture(
     sigma = setting.mechanism.noise_multiplier
     if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
         return None
-    each_step = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
+    each_step = spread_over_steps("lipschitz", constants, schedule.steps)
     return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
 
 

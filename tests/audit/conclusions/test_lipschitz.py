@@ -195,6 +195,22 @@ def loss(params, labelled):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("constants", [[1.0, 1.0], "a word", -1.0, np.nan])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampler": "poisson:0.5", "noise_multiplier": 1.0},
+        {"sampler": "shuffled:2", "noise_multiplier": 1.0},
+        {"noise_multiplier": 0.0},
+    ],
+)
+def test_constants_out_of_range_are_refused_in_a_line_with_any_sampler(fields, constants):
+    setting = setting_of("fcnn", steps=6, **fields)
+    given = lipschitz.Steps(constants, "as given")
+    with pytest.raises(InputError, match="`lipschitz`"):
+        lipschitz.hidden_state(setting, 1e-5, given, own_model=True)
+
+
 def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     request = {**SMALL, "out": tmp_path, "learning_rate": 0.5, "k": 2}
 
