@@ -26,6 +26,7 @@ from audit.claims.hidden_state import (
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
+from audit.rounding import at_most
 from audit.settings.sampler import Sampling
 from audit.settings.setting import Setting
 from audit.storage import files
@@ -105,7 +106,7 @@ def hidden_state(
     )
     state = _bound(setting, steps_on_any_data, delta)
     if given is not None:
-        reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
+        reason = f"{given.reason}; {any_data}: epsilon {at_most(state.bound.epsilon)}"
         state = _bound(setting, given._replace(reason=reason), delta)
 
     # The bound comes with the mu of a simple adversary, to show how much of the bound it attains. It inserts

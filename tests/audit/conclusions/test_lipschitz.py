@@ -194,7 +194,15 @@ def loss(params, labelled):
     return jnp.logaddexp(0, -(2 * labelled[1] - 1) * (params @ labelled[0]))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("noise_multiplier", [0.5, 0.8, 1.3, 1.7, 2.1, 2.9])
+def test_the_bound_on_any_data_is_shown_no_smaller_than_it_is(noise_multiplier):
+    setting = of(noise_multiplier=noise_multiplier)
+    on_any_data = last(setting).bound.epsilon
+    reason = last(setting, given=lipschitz.Steps(0.9, "batches")).reason
+    shown = float(reason.rsplit("epsilon ", 1)[1])
+    assert on_any_data <= shown < on_any_data + 1e-3
+
+
 @pytest.mark.parametrize("constants", [[1.0, 1.0], "a word", -1.0, np.nan])
 @pytest.mark.parametrize(
     "fields",
@@ -211,6 +219,7 @@ def test_constants_out_of_range_are_refused_in_a_line_with_any_sampler(fields, c
         lipschitz.hidden_state(setting, 1e-5, given, own_model=True)
 
 
+@pytest.mark.slow
 def test_an_author_vouches_for_the_steps_of_a_model(tmp_path):
     request = {**SMALL, "out": tmp_path, "learning_rate": 0.5, "k": 2}
 
