@@ -43,6 +43,7 @@ _MOST_STRATA = (
     1000  # up to so many orders are enumerated; more are simulated, in so many strata at most
 )
 _ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
@@ -398,7 +399,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "each canary comes at random steps"
     # A step's map then has the canaries' gradients in it, beside those of the data.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
-        return "the gradients of the other canaries depend on the model"
+        return OTHER_CANARIES
     # The zoo's models are bounded for exact products alone; a caller answers for an own model's constants.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import audit
+from audit import own
+from audit.adversaries.base import Adversary
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
-from audit.mechanism.base import no_canaries
+from audit.mechanism.base import Examples, no_canaries
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.storage.store import Scores, Store
@@ -217,6 +219,45 @@ def test_constants_out_of_range_are_refused_in_a_line_with_any_sampler(fields, c
     given = lipschitz.Steps(constants, "as given")
     with pytest.raises(InputError, match="`lipschitz`"):
         lipschitz.hidden_state(setting, 1e-5, given, own_model=True)
+
+
+def _make_own_adversary(craft, **fields):
+    def init(key, theta_0, clipping_norm):
+        return theta_0
+
+    def score(state, seen, theta_t, theta_0):
+        return jnp.zeros(2)
+
+    return Adversary(init, craft, score, canaries=2, **fields)
+
+
+def _craft_gradients(state, step, theta):
+    return jnp.stack([theta, -theta])
+
+
+def _craft_directions(state, step, theta):
+    return jnp.stack([state, -state])
+
+
+def _craft_examples(state, step, theta):
+    return Examples(jnp.zeros((2, *ROWS.shape[1:])), jnp.zeros(2, jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("craft", "reads_theta"), [(_craft_gradients, True), (_craft_examples, False)]
+)
+def test_an_author_cannot_vouch_where_other_canaries_depend_on_the_model(
+    craft, reads_theta, tmp_path
+):
+    adversary = _make_own_adversary(craft, reads_theta=reads_theta)
+    request = {**SMALL, "adversary": adversary, "out": tmp_path}
+    with pytest.raises(InputError, match="the gradients of the other canaries depend on the model"):
+        audit.audit_loss(loss, jnp.zeros(12), ROWS, LABELS, **request, lipschitz=1.0)
+    assert not list(tmp_path.iterdir())  # nothing was trained
+
+
+def test_an_author_may_vouch_beside_several_canaries_that_are_fixed():
+    assert own._why_adversary_uncovered(_make_own_adversary(_craft_directions), 12) == ""
 
 
 @pytest.mark.slow
