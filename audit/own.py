@@ -27,6 +27,7 @@ from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence import arrays
+from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.methods.level import Level
 from audit.report import audit_page, audit_panels, subjects
@@ -186,7 +187,8 @@ def audited(
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
     rehearsals.require_rehearsals(steps_request.constants, steps_request.rehearsals)
-    _require_covered(requested, steps_request, own_adversary, level.delta)
+    parameters = own.model.n_parameters
+    _require_covered(requested, steps_request, own_adversary, parameters, level.delta)
 
     # The clipping strategy is fixed where the caller chose it, or where the model has a single strategy.
     is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
@@ -240,7 +242,11 @@ def _write_report(
 
 
 def _require_covered(
-    setting: Setting, request: StepsRequest, own_adversary: Adversary | None, delta: float
+    setting: Setting,
+    request: StepsRequest,
+    own_adversary: Adversary | None,
+    parameters: int,
+    delta: float,
 ) -> None:
     """Raises InputError where the Lipschitz constants that a caller requests are out of range or useless.
 
@@ -249,7 +255,9 @@ def _require_covered(
     Args:
       setting: the audit's setting.
       request: the caller's request; without constants there is nothing to check.
-      own_adversary: the caller's own adversary, if any; an observer that sees every model rules a bound out.
+      own_adversary: the caller's own adversary, if any; an observer that sees every model rules a bound out,
+        and so do several canaries that depend on the model.
+      parameters: the number of the model's parameters.
       delta: the delta of the bound that would follow.
     """
     if request.constants is None:
@@ -258,9 +266,39 @@ def _require_covered(
     steps = Steps(1.0, "") if request.is_measured else _vouched_steps(request)
     bound_or_reason = lipschitz.hidden_state(setting, delta, steps, own_model=True)
     reason = bound_or_reason if isinstance(bound_or_reason, str) else ""
-    if own_adversary is not None and own_adversary.observer is not None:
-        reason = "this adversary sees every model"
+    if own_adversary is not None:
+        reason = reason or _why_adversary_uncovered(own_adversary, parameters)
     require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
+
+
+def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
+    """Returns why the hidden-state bound does not hold for a caller's own adversary; empty if it may.
+
+    Args:
+      adversary: the caller's own adversary, whose functions fit the model.
+      parameters: the number of the model's parameters.
+    """
+    if adversary.observer is not None:
+        return "this adversary sees every model"
+    # The map of a step then has the other canaries' gradients in it, for which no constant vouches. Canaries
+    # that are examples have gradients at the model, whether or not the adversary says that it reads it.
+    if adversary.canaries > 1 and (
+        adversary.reads_theta or _crafts_examples(adversary, parameters)
+    ):
+        return lipschitz.OTHER_CANARIES
+    return ""
+
+
+def _crafts_examples(adversary: Adversary, parameters: int) -> bool:
+    """Returns whether an adversary's canaries are examples; JAX traces its functions, with shapes alone."""
+    theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
+    norm = jax.ShapeDtypeStruct((), jnp.float32)
+    key = jax.random.key(0, impl="threefry2x32")
+    state = jax.eval_shape(adversary.init, key, theta, norm)
+    if adversary.draw is not None:
+        state = jax.eval_shape(adversary.draw, state, key)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    return isinstance(jax.eval_shape(adversary.craft, state, step, theta), Examples)
 
 
 def _vouched_steps(request: StepsRequest) -> Steps:

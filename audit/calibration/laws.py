@@ -62,7 +62,9 @@ from audit.methods.gaussian_curve import CURVE_LEVEL
 Array = NDArray[np.float64]
 Generator = np.random.Generator
 MOST_COSINES = 10**7  # of an audit
-_REACH = 5.0  # thresholds reach so many standard deviations beyond the means of both worlds
+_REACH = (
+    5.0  # thresholds reach at least so many standard deviations beyond the means of both worlds
+)
 _DIMENSIONS = 100  # dimensions of `cosines` for each canary
 _REVEALED = 3.0  # `leaking` reveals this times sqrt(K) coins at once
 _NOTHING: frozenset[str] = frozenset()
@@ -200,8 +202,10 @@ class Tie(NamedTuple):
         largest values are taken over a fine grid of thresholds; they are 0 at least, since no leak is less.
         """
         failing = self.failing(setting.runs)
-        # From below N(0, 1) to above N(mu, 1), by _REACH standard deviations.
-        thresholds = np.linspace(-_REACH, setting.mu + _REACH, 20_001)
+        # From below N(0, 1) to above N(mu, 1). Thresholds farther out show no epsilon: the probability beyond
+        # them is below delta in either world.
+        reach = max(_REACH, -special.ndtri(setting.delta))
+        thresholds = np.linspace(-reach, setting.mu + reach, 20_001)
         false_positive_rates = special.ndtr(-thresholds)
         misses_of_working = special.ndtr(thresholds - setting.mu)
         misses_of_failing = special.ndtr(thresholds)

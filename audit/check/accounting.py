@@ -101,6 +101,13 @@ def check_accounting(
         0 < sampling_rate <= 1, f"`sampling_rate={sampling_rate:g}`: give more than 0, at most 1"
     )
     require_least_rate(sampling_rate)
+    # Where batches are drawn, epsilon follows from sums of probabilities, and a smaller delta would be near
+    # their rounding.
+    least_delta = accounting.LEAST_SAMPLED_DELTA
+    require(
+        sampling_rate == 1 or delta >= least_delta,
+        f"`delta={delta:g}`: with `sampling_rate`, give at least {least_delta:g}",
+    )
     is_kind = isinstance(batches, str) and batches in (POISSON, FIXED, SHUFFLED)
     require(is_kind, f"`batches={shown(batches)}`: give poisson, fixed or shuffled")
     if examples is not None:

@@ -1,9 +1,10 @@
 """What all models of a training run leak at least and at most, by how its batches are drawn."""
 
+import math
 from typing import NamedTuple
 
 from audit.claims import accounting
-from audit.claims.accounting import Composition
+from audit.claims.accounting import LEAST_SAMPLED_DELTA, Composition
 from audit.claims.random_allocation import account_allocation
 from audit.claims.shuffling import compute_shuffled_epsilon
 
@@ -39,7 +40,8 @@ def bracket_allocation(
     not in which steps the example takes part.
 
     Another upper bound is the composition of epochs, which lets the adversary know these steps. With a noise
-    multiplier below 0.1 it is the only bound that is computed, and the lower bound is None.
+    multiplier below 0.1, or a delta below 1e-12, which is near the rounding of probabilities, it is the only
+    bound that is computed, and the lower bound is None.
 
     Args:
       noise_multiplier: sigma.
@@ -50,6 +52,9 @@ def bracket_allocation(
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
         return EveryModel(None, composed, "composition of epochs: noise is below 0.1")
+    if delta < LEAST_SAMPLED_DELTA:
+        why = f"delta is below {LEAST_SAMPLED_DELTA:g}"
+        return EveryModel(None, composed, f"composition of epochs: {why}")
     # Distributions of the privacy loss that bound delta from below and from above, and so epsilon.
     below = account_allocation(noise_multiplier, batches, epochs, above=False)
     above = account_allocation(noise_multiplier, batches, epochs, above=True)
@@ -58,8 +63,7 @@ def bracket_allocation(
     # In words: these bounds follow from the convex order of laws, and lie within those that the package
     # pld-accounting gives.
     accountant = "ours (convex order), within pld-accounting's bracket"
-    # Both bound the same epsilon: only rounding can put the lower bound above the upper.
-    return EveryModel(min(lower, upper), upper, accountant)
+    return EveryModel(_limit_lower(lower, upper), upper, accountant)
 
 
 def bracket_shuffled(
@@ -68,7 +72,9 @@ def bracket_shuffled(
     """Returns a lower and an upper bound on epsilon where each epoch shuffles the examples into batches.
 
     The adversary sees the model after every step. The lower bound is that of Chua et al. (2024). The upper
-    bound is the composition of epochs, which lets the adversary know the order of examples, too.
+    bound is the composition of epochs, which lets the adversary know the order of examples, too. The lower
+    bound is None where none above 0 is computed, as with a noise multiplier below 0.05 or a delta below
+    1e-12.
 
     Args:
       noise_multiplier: sigma.
@@ -78,9 +84,19 @@ def bracket_shuffled(
     """
     lower = compute_shuffled_epsilon(noise_multiplier, batches, epochs, delta)
     upper = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
+    if lower == 0:
+        return EveryModel(None, upper, "composition of epochs")
     accountant = "at least Chua et al. (2024), at most composition of epochs"
-    # Both bound the same epsilon: only rounding can put the lower bound above the upper.
-    return EveryModel(min(lower, upper), upper, accountant)
+    return EveryModel(_limit_lower(lower, upper), upper, accountant)
+
+
+def _limit_lower(lower: float, upper: float) -> float | None:
+    """Returns a lower bound on epsilon, at most the upper bound on it; None if it is infinite.
+
+    Rounding alone may put a finite lower bound above the upper. An infinite one is the mass that
+    dp-accounting counts as an infinite loss, and shows nothing.
+    """
+    return min(lower, upper) if math.isfinite(lower) else None
 
 
 def bracket_fixed_order(noise_multiplier: float, epochs: int, delta: float) -> EveryModel:

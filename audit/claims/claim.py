@@ -260,6 +260,10 @@ class DpSgd:
         rates = _check_rates(alpha)
         if not accounting.counts_sampling(self.composition):
             mu = accounting.mu_upper_bound(self.noise_multiplier, self.insertions)
+            if math.isinf(
+                mu
+            ):  # all tests are allowed, also that of rate 0, where the sum below is NaN
+                return np.ones_like(rates)
             return np.asarray(special.ndtr(special.ndtri(rates) + mu))
         return _power_of_pairs(rates, _EPSILONS, _sampled_deltas(self.composition))
 

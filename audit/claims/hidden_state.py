@@ -25,6 +25,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import Assumption
+from audit.rounding import at_most
 
 FIRST, LAST = "first", "last"
 MOST_STEPS = 10**7
@@ -136,8 +137,8 @@ class HiddenState(NamedTuple):
     def describe_margin(self, factor: int) -> str:
         """Returns words for what epsilon would be if steps expanded distances by `factor` times as much."""
         epsilon = self.margins[factor].epsilon
-        rounded_up = math.ceil(10 * epsilon) / 10 if math.isfinite(epsilon) else epsilon
-        return f"{rounded_up:.3g} if steps expand {_TIMES[factor]} as much"
+        rounded_up = at_most(epsilon, 1).removesuffix(".0")
+        return f"{rounded_up} if steps expand {_TIMES[factor]} as much"
 
     @property
     def mean_constant(self) -> float:

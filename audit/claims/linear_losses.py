@@ -4,8 +4,8 @@ With linear losses gradients do not depend on the model, so that the last model 
 gradients and noise. A canary of norm C along a direction of its own adds Binomial(n, q), of n steps that take
 it with probability q each, to noise of variance T sigma^2, in units of C. Other losses may leak more or less.
 
-Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), where T = n; here a step in
-every k takes the canary, T = k n.
+Source: Steinke et al., "The Last Iterate Advantage" (2024, arXiv 2410.06186), where T = n; here only some of
+the T steps may take the canary.
 """
 
 import math
@@ -32,17 +32,17 @@ _DROPPED = 1e-6
 _FAR = 40.0  # standard deviations of the noise, beyond which no threshold is searched for
 
 
-def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
+def expected_epsilon(composition: Composition, steps: int, delta: float) -> float:
     """Returns the epsilon at delta that the last model would leak of a canary if losses were linear.
 
-    Training has k n steps, of which n take the canary with probability q each. Of these, the last model shows
-    only the sum: the noise N(0, k n sigma^2), plus Binomial(n, q) insertions in the world with the canary.
+    Training has T steps, of which n take the canary with probability q each. Of these, the last model shows
+    only the sum: the noise N(0, T sigma^2), plus Binomial(n, q) insertions in the world with the canary.
     Epsilon is that between these two laws, in the direction in which it is larger (Steinke et al., 2024). It
     is infinite without noise.
 
     Args:
       composition: sigma, n and q: noise multiplier, number of insertions and sampling rate.
-      k: The number of steps for each insertion.
+      steps: T, at least n.
       delta: The delta of epsilon.
 
     Raises:
@@ -51,7 +51,7 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     sigma, n, rate = composition
     mu = accounting.mu_upper_bound(sigma, n)
     require(0 < rate <= 1, f"`sampling_rate={rate}`: give a number above 0, at most 1")
-    require(k >= 1, f"`k={k}`: give at least 1")
+    require(steps >= n, f"`steps={steps}`: give at least the {n:,} insertions")
     conversions.require_delta(delta)
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is 0, or infinite, as well
@@ -63,7 +63,7 @@ def expected_epsilon(composition: Composition, k: int, delta: float) -> float:
     most = max(law.isf(_DROPPED * delta), 1.0)
     counts = np.arange(fewest, most + 1)
     log_law = law.logpmf(counts)
-    deviation = sigma * math.sqrt(k * n)
+    deviation = sigma * math.sqrt(steps)
     return max(
         _compute_epsilon(counts, log_law, deviation, delta, sign=1),
         _compute_epsilon(counts, log_law, deviation, delta, sign=-1),

@@ -149,7 +149,10 @@ def compute_order_mus(
 
     An order is a list of steps: those in which the example takes part, its participations. Each moves the
     model by a shift s_t = 1, of which W_t at most reaches the last model: W_t is the product of all Lipschitz
-    constants after step t. mu is that of `hidden_state.hidden_state_bound`, computed for many orders at once.
+    after step t. mu is that of `hidden_state.hidden_state_bound`, computed for many orders at once.
+
+    `log_shifts` may be those of a made-up order that is worse than others, which exceed what a shift s_t = 1
+    counts. mu is then limited to that of composition, sqrt(K) for K participations, which no order exceeds.
 
     Args:
       weights: How the steps count in the last model.
@@ -193,7 +196,10 @@ def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | 
     is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
     with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
         squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
-    return np.asarray(np.sqrt(squares.sum(axis=0)))
+    composed_squares = reaches_last_model.sum(
+        axis=1
+    )  # a shift of 1 each, over noise of deviation 1
+    return np.asarray(np.sqrt(np.minimum(squares.sum(axis=0), composed_squares)))
 
 
 class _Blocks(NamedTuple):

@@ -86,8 +86,9 @@ def conclude(
         )
 
     if looks is not None:
+        schedule = conclusion.read_schedule(looks)
         runs = sum(len(world) for world in worlds)  # each run has a score
-        concluded = _combine_looks(concluded, {runs: worlds}, looks)
+        concluded = _combine_looks(concluded, {runs: worlds}, schedule)
     return _examine_claim(concluded)
 
 
@@ -153,29 +154,33 @@ def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
     # The claim states its schedule only together with the bound on the last model. Without it every step is
     # taken to insert the canary.
     k = 1 if last_model is None else last_model.periods.k
+    composition = claim.composition
+    expected = None
+    if composition is not None:
+        expected = _find_expected_epsilon(composition, k * composition.insertions, delta)
     return {
         "claim": claim,
         "upper_bound": claim.epsilon(delta),
         "mu_upper_bound": claim.gaussian_mu,
-        "composition": claim.composition,
+        "composition": composition,
         "hidden_state": last_model,
-        "expected": _find_expected_epsilon(claim.composition, k, delta),
+        "expected": expected,
     }
 
 
-def _find_expected_epsilon(composition: Composition | None, k: int, delta: float) -> float | None:
+def _find_expected_epsilon(composition: Composition, steps: int, delta: float) -> float | None:
     """Returns the epsilon that sampled canaries would leak at `delta` if losses were linear.
 
-    None where canaries are not sampled, but inserted with certainty, or where the composition is unknown.
+    None where canaries are not sampled, but inserted with certainty.
 
     Args:
-      composition: the composition of the steps with the canary; None where these are unknown.
-      k: the number of steps for each insertion.
+      composition: the composition of the steps with the canary.
+      steps: the number of all steps.
       delta: the delta of epsilon.
     """
-    if composition is None or composition.sampling_rate == 1:
+    if composition.sampling_rate == 1:
         return None
-    return expected_epsilon(composition, k, delta)
+    return expected_epsilon(composition, steps, delta)
 
 
 def _describe_scores(evidence: Sets | Coins) -> list[str]:
@@ -331,7 +336,7 @@ def _expect_linear_losses(setting: Setting, delta: float) -> float | None:
         return epsilon_from_mu(mu_without_other_steps / math.sqrt(sampling.batches), delta)
     # By Poisson sampling the number of insertions is random.
     composition = Composition(*setting.composition)
-    return _find_expected_epsilon(composition, setting.schedule.periodicity, delta)
+    return _find_expected_epsilon(composition, setting.schedule.steps, delta)
 
 
 def conclude_each_run(

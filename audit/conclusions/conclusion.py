@@ -11,11 +11,12 @@ the best of five bounds on mu by less than 1%, and equal shares are the same at 
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from audit import values
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
@@ -408,12 +409,14 @@ class Conclusion(NamedTuple):
     def most_provable(self) -> float | None:
         """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-        It is what scores prove that separate the worlds perfectly. None where runs have several canaries.
+        It is what scores prove that separate the worlds perfectly, at the confidence of a single look where
+        looks were declared. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None
         sizes = len(self.scores_in), len(self.scores_out)
-        return estimate.most_provable(*sizes, self.delta, self.assumption_free.confidence)
+        confidence = self.confidence if self.looks is None else self.looks.confidence
+        return estimate.most_provable(*sizes, self.delta, confidence)
 
     def count_runs(self) -> int:
         """Returns how many training runs the scores come from."""
@@ -491,8 +494,9 @@ def find_doubt(conclusion: Conclusion) -> str:
     There are two reasons, for each of which a world needs at least 5 scores: fewer may be so by chance.
 
     The first: all scores of a world are equal while those of the other vary. Then all runs of a world shared
-    a seed, or scores were never filled in. It does not count if half of the other world's scores have the
-    same value, as where many runs failed.
+    a seed, or scores were never filled in. It does not count where the other world reaches that score as its
+    own extreme, as a saturated score does, nor where half of the other world's scores repeat others, as
+    guesses do, and the scores of many failed runs.
 
     The second: every score in is the score out of its row plus the same constant. Then the two runs of each
     row shared a seed.
@@ -506,7 +510,10 @@ def find_doubt(conclusion: Conclusion) -> str:
     scores_out = conclusion.scores_out
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
-        if is_constant and np.ptp(others) > 0 and np.mean(others == scores[0]) < 0.5:
+        is_saturated = scores[0] in (others.min(), others.max())
+        # If half of the others have the same value, they have at most 1 + half as many different values.
+        others_vary = len(np.unique(others)) > 1 + len(others) / 2
+        if is_constant and others_vary and not is_saturated:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
     # Second: all scores in are shifted by the same constant, up to rounding, here a billionth of the largest
@@ -519,6 +526,25 @@ def find_doubt(conclusion: Conclusion) -> str:
         if np.ptp(shifts) <= rounding and are_distinct:
             return f"every score in is the score out of its row plus {shifts.mean():.6g}"
     return ""
+
+
+def read_schedule(looks: object) -> tuple[int, ...]:
+    """Returns a caller's numbers of scores at which to look.
+
+    Raises InputError unless they are a list, a tuple or an array of whole numbers.
+    """
+    is_list = isinstance(looks, Sequence) and not isinstance(looks, str | bytes)
+    is_array = isinstance(looks, np.ndarray) and looks.ndim == 1
+    schedule: list[Any] = []
+    if is_list or is_array:
+        schedule = [values.plain(runs) for runs in cast(Sequence[object], looks)]
+    # By the exact type, since `isinstance` would take True for a whole number.
+    are_whole = all(type(runs) is int for runs in schedule)
+    require(
+        (is_list or is_array) and are_whole,
+        f"`looks={values.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
+    )
+    return tuple(schedule)
 
 
 def require_schedule(schedule: Sequence[int]) -> None:

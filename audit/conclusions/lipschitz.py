@@ -22,9 +22,11 @@ from audit.claims.hidden_state import (
     Periods,
     hidden_state_bound,
     make_hidden_state,
+    spread_over_steps,
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
+from audit.rounding import at_most
 from audit.settings.sampler import Sampling
 from audit.settings.setting import Setting
 from audit.storage import files
@@ -41,6 +43,7 @@ _MOST_STRATA = (
     1000  # up to so many orders are enumerated; more are simulated, in so many strata at most
 )
 _ROUNDING = 1e-6  # a distance below this is rounding, in units of the shift by an insertion
+OTHER_CANARIES = "the gradients of the other canaries depend on the model"  # why there is no bound
 # Adversaries whose canaries are examples: the canaries' gradients depend on the model.
 _READS_THETA = ("loss", "poisoned", "clip_bkd", "examples")
 
@@ -104,7 +107,7 @@ def hidden_state(
     )
     state = _bound(setting, steps_on_any_data, delta)
     if given is not None:
-        reason = f"{given.reason}; {any_data}: epsilon {state.bound.epsilon:.4g}"
+        reason = f"{given.reason}; {any_data}: epsilon {at_most(state.bound.epsilon)}"
         state = _bound(setting, given._replace(reason=reason), delta)
 
     # The bound comes with the mu of a simple adversary, to show how much of the bound it attains. It inserts
@@ -237,7 +240,7 @@ def _bound_for(setting: Setting, constants: ArrayLike, delta: float) -> HiddenSt
     if sigma == 0:
         # As in composition, each step pays for its own shift. Slopes are the constants themselves.
         paid = shifts
-        slopes = np.broadcast_to(np.asarray(constants, np.float64), shifts.shape)
+        slopes = spread_over_steps("lipschitz", constants, len(shifts))
         return HiddenStateBound(np.inf, np.inf, paid, slopes)
     bound = hidden_state_bound(shifts, constants, sigma, delta)
     limit = _find_mixture(setting, constants, delta)
@@ -261,7 +264,7 @@ def _find_mixture(
     sigma = setting.mechanism.noise_multiplier
     if not setting.sampling.is_hidden or schedule.periodicity > 1 or sigma == 0:
         return None
-    each_step = np.broadcast_to(np.asarray(constants, np.float64), schedule.steps)
+    each_step = spread_over_steps("lipschitz", constants, schedule.steps)
     return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
 
 
@@ -396,7 +399,7 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
         return "each canary comes at random steps"
     # A step's map then has the canaries' gradients in it, beside those of the data.
     if setting.canaries > 1 and adversary.name in _READS_THETA:
-        return "the gradients of the other canaries depend on the model"
+        return OTHER_CANARIES
     # The zoo's models are bounded for exact products alone; a caller answers for an own model's constants.
     if mechanism.precision != "float32" and not own_model:
         return f"products are rounded to {mechanism.precision}"

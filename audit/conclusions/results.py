@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
@@ -317,12 +319,14 @@ def source(store: Store, conclusion: Conclusion) -> str:
     """Returns the SHA-256, in hex, of all that the files of a conclusion are made from.
 
     The hash is of the version of this package, the setting, delta, confidence, the scores, the looks, and the
-    upper bound on the last model with its reason, or why there is none. Where it changes, the files are out
-    of date.
+    upper bound on the last model with the constants that it rests on, its margins and its reason, or why
+    there is none. Where it changes, the files are out of date.
     """
     facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
     if conclusion.hidden_state is not None:
-        facts += [conclusion.hidden_state.bound.mu, conclusion.hidden_state.reason]
+        facts += [_make_hidden_state_fields(conclusion), conclusion.hidden_state.reason]
+        constants = np.asarray(conclusion.hidden_state.periods.lipschitz, np.float64)
+        facts.append(constants.tolist())
     if conclusion.uncovered:
         facts.append(conclusion.uncovered)
     if conclusion.looks is not None:
@@ -435,21 +439,23 @@ def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
 
     Args:
       store: the store whose scores are looked at.
-      schedule: the declared numbers of runs. That they are those of earlier looks is not checked here: call
-        `require_declared` before training.
+      schedule: the declared numbers of runs.
       taken: how many of these looks are taken by now.
 
     Returns:
       Whether some of these looks were not taken before.
 
     Raises:
-      InputError: if the looks can't be read or written.
+      InputError: if earlier looks were declared by another schedule, and if the looks can't be read or
+        written.
     """
     # Other processes wait, so that none replaces this record by that of an earlier look.
     with store.turn("looks"):
         declared = declared_looks(store)
-        if declared is not None and declared.taken >= taken:
-            return False
+        if declared is not None:
+            require_declared(store, schedule)
+            if declared.taken >= taken:
+                return False
         store.write_text(LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
     return True
 

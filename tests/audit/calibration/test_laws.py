@@ -7,6 +7,7 @@ import pytest
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
 from audit.errors import InputError
+from audit.laws import conversions
 
 LEVELS = {"delta": 1e-3, "confidence": 0.95, "seed": 0}
 SIMULATIONS = {
@@ -68,3 +69,10 @@ def test_processes_change_nothing_and_each_audit_is_counted(kind):
 def test_what_is_out_of_range_is_refused(kind, change):
     with pytest.raises(InputError):
         calibrate(SIMULATIONS[kind]._replace(**change))
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-12])
+def test_the_truth_of_independent_canaries_is_that_of_a_normal_law_however_small_delta_is(delta):
+    simulation = KnownMechanism(laws.COINS["independent"], 1.0, 20, 3, delta, 0.95, 0, canaries=4)
+    truth = simulation.law.truth(simulation)
+    assert truth.epsilon == pytest.approx(conversions.epsilon_from_mu(1.0, delta), rel=1e-4)

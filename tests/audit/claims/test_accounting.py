@@ -126,6 +126,13 @@ def test_a_claim_of_sampled_steps_with_little_noise_has_an_epsilon_and_a_curve(s
     assert (claim.power(rates) >= 0.01 * Gdp(mu).power(rates)).all()
 
 
+@pytest.mark.parametrize("sampling_rate", [0.5, 1.0])
+def test_without_noise_every_test_is_allowed_and_without_steps_none_but_guesses(sampling_rate):
+    rates = np.array([0.0, 0.1, 1.0])
+    assert np.array_equal(DpSgd(0.0, 5, sampling_rate).power(rates), np.ones(3))
+    np.testing.assert_allclose(DpSgd(1.0, 0, sampling_rate).power(rates), rates)
+
+
 def test_sampled_steps_beyond_the_accountant_are_refused_by_what_is_too_extreme():
     for steps, delta, named in (
         (Composition(2e4, 5, 0.5), 1e-5, "`noise_multiplier=20000.0`"),

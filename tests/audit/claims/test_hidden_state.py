@@ -6,6 +6,7 @@ from scipy import optimize
 
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.claims.claim import DpSgd
 from audit.claims.hidden_state import Periods, bound_periods, hidden_state_bound, insert_step
 from audit.errors import InputError
 
@@ -229,3 +230,11 @@ def test_bad_input_is_one_line(call, says):
     with pytest.raises(InputError, match=says) as raised:
         call()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 8.0, 8.01, 123.456, 1234.56, 12345.6])
+def test_a_margin_is_shown_no_smaller_than_it_is(epsilon):
+    state = DpSgd(1.0, 2, lipschitz=1.0).last_model(1e-5)
+    margin = state.margins[2]._replace(epsilon=epsilon)
+    shown = state._replace(margins={2: margin}).describe_margin(2).split()[0]
+    assert epsilon <= float(shown) < epsilon + 0.1

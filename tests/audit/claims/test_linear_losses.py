@@ -32,7 +32,7 @@ def by_integration(composition, k, epsilon):
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
 def test_it_is_the_hockey_stick_of_both_directions(sigma, n, rate, k, delta):
     composition = Composition(sigma, n, rate)
-    epsilon = expected_epsilon(composition, k, delta)
+    epsilon = expected_epsilon(composition, k * n, delta)
     assert by_integration(composition, k, epsilon) == pytest.approx(delta, rel=1e-3) or epsilon == 0
     assert epsilon == 0 or by_integration(composition, k, 1.05 * epsilon) < delta
 
@@ -42,15 +42,17 @@ def test_with_little_noise_it_is_that_of_the_most_insertions_that_are_likely_eno
     most = stats.binom(n, rate).isf(delta)
     mu = most / (sigma * np.sqrt(n))
     expected = conversions.epsilon_from_mu(mu, delta)
-    epsilon = expected_epsilon(Composition(sigma, n, rate), 1, delta)
+    epsilon = expected_epsilon(Composition(sigma, n, rate), n, delta)
     assert epsilon == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize("k", [1, 5])
 def test_without_sampling_it_is_that_of_a_normal_law(k):
     expected = conversions.epsilon_from_mu(np.sqrt(250 / k) / 4, 1e-5)
-    assert expected_epsilon(Composition(4.0, 250), k, 1e-5) == pytest.approx(expected, rel=1e-6)
-    assert expected_epsilon(Composition(4.0, 250, 1 - 1e-9), k, 1e-5) == pytest.approx(
+    assert expected_epsilon(Composition(4.0, 250), k * 250, 1e-5) == pytest.approx(
+        expected, rel=1e-6
+    )
+    assert expected_epsilon(Composition(4.0, 250, 1 - 1e-9), k * 250, 1e-5) == pytest.approx(
         expected, rel=1e-3
     )
 
@@ -59,24 +61,24 @@ def test_without_sampling_it_is_that_of_a_normal_law(k):
 def test_it_stays_below_what_any_losses_may_leak(rate):
     """Linear losses are convex, and the last model is a function of all."""
     composition = Composition(1.0, 200, rate)
-    expected = expected_epsilon(composition, 1, 1e-5)
+    expected = expected_epsilon(composition, 200, 1e-5)
     assert 0 < expected < accounting.sampled_upper_bound(1.0, 200, 1e-5, rate)
-    assert expected_epsilon(composition, 5, 1e-5) < min(
+    assert expected_epsilon(composition, 1000, 1e-5) < min(
         expected, bound_periods(composition, Periods(1.0, 5, 1), 1e-5).epsilon
     )
 
 
 @pytest.mark.slow
 def test_the_ends():
-    assert expected_epsilon(Composition(1.0, 0, 0.1), 1, 1e-5) == 0
-    assert expected_epsilon(Composition(0.0, 3, 0.1), 1, 1e-5) == np.inf
+    assert expected_epsilon(Composition(1.0, 0, 0.1), 0, 1e-5) == 0
+    assert expected_epsilon(Composition(0.0, 3, 0.1), 3, 1e-5) == np.inf
     assert expected_epsilon(Composition(1.0, 1, 1e-7), 1, 1e-5) == 0
     near = conversions.epsilon_from_mu(1.0, 1e-12)  # the binomial hardly varies
-    assert near < expected_epsilon(Composition(1.0, 10**6, 0.001), 1, 1e-12) < 1.1 * near
+    assert near < expected_epsilon(Composition(1.0, 10**6, 0.001), 10**6, 1e-12) < 1.1 * near
     for bad in (
-        (Composition(1.0, 3, 0.0), 1, 1e-5),
-        (Composition(1.0, 3, 0.5), 0, 1e-5),
-        (Composition(1.0, 3), 1, 0.0),
+        (Composition(1.0, 3, 0.0), 3, 1e-5),
+        (Composition(1.0, 3, 0.5), 2, 1e-5),
+        (Composition(1.0, 3), 3, 0.0),
     ):
         with pytest.raises(InputError):
             expected_epsilon(*bad)

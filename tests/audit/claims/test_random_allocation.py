@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from audit.claims import accounting
-from audit.claims.brackets import bracket_allocation
+from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.random_allocation import account_allocation
 
 # (sigma, batches, epochs, delta, lower, upper) as pld-accounting 2.0 brackets epsilon.
@@ -76,3 +76,18 @@ def test_hundreds_of_batches_leak_less_than_few():
     uppers = [bracket_allocation(1.0, batches, 2, 1e-5).upper for batches in (2, 20, 200)]
     assert uppers[0] > uppers[1] > uppers[2]
     assert uppers[0] < accounting.epsilon_upper_bound(1.0, 2, 1e-5)
+
+
+@pytest.mark.parametrize("compute_bracket", [bracket_allocation, bracket_shuffled])
+@pytest.mark.parametrize("delta", [1e-14, 1e-16])
+def test_a_delta_near_the_rounding_of_probabilities_has_no_lower_bound(compute_bracket, delta):
+    lower, upper, _ = compute_bracket(1.0, 10, 10, delta)
+    assert lower is None
+    assert upper == accounting.epsilon_upper_bound(1.0, 10, delta)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.02, 0.03])
+def test_shuffled_batches_with_little_noise_have_the_composition_of_epochs_alone(noise_multiplier):
+    lower, upper, _ = bracket_shuffled(noise_multiplier, 10, 1, 1e-5)
+    assert lower is None
+    assert upper == accounting.epsilon_upper_bound(noise_multiplier, 1, 1e-5)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from audit.claims import samplers
+from audit.claims.accounting import epsilon_upper_bound, mu_upper_bound
 from audit.claims.hidden_state import hidden_state_bound
 
 DELTA = 1e-5
@@ -90,6 +91,18 @@ def test_noise_only_steps_and_contraction_lower_the_bound():
     assert samplers.bound_one_of_each_epoch(tail, DELTA).epsilon < 0.7 * plain
     contracting = samplers.make_schedule(1.0, 6, 3, lipschitz=0.5)
     assert samplers.bound_one_of_each_epoch(contracting, DELTA).epsilon < plain
+
+
+def test_steps_that_expand_leak_no_more_than_composition():
+    expanding = samplers.make_schedule(1.0, 40, 5, 1.1)
+    limit = samplers.bound_one_of_each_epoch(
+        expanding, DELTA, most_enumerated=200, simulated=20_000
+    )
+    assert limit.mu <= mu_upper_bound(1.0, 5)
+    assert limit.epsilon <= epsilon_upper_bound(1.0, 5, DELTA)
+    sampled = samplers.bound_poisson(expanding, DELTA, simulated=20_000)
+    assert sampled.mu <= mu_upper_bound(1.0, 200)
+    assert sampled.epsilon <= epsilon_upper_bound(1.0, 200, DELTA)
 
 
 def test_few_poisson_steps_are_enumerated():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from audit.claims.accounting import Composition
+from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_setting
 from audit.errors import InputError
@@ -85,3 +86,15 @@ def test_nobody_else_concludes():
             if name == "Conclusion":
                 makers.add(path.relative_to(ROOT).as_posix())
     assert makers == {"audit/conclusions/concluded.py"}
+
+
+def test_linear_losses_count_the_noise_of_a_last_period_that_is_cut_short():
+    setting = setting_of(
+        "fcnn", steps=6, k=5, insert="first", sampler="poisson:0.5", noise_multiplier=1.0
+    )
+    conclusion = conclude_setting(NORMAL, setting)
+    assert setting.insertions == 2
+    # The noise of all 6 steps, and not that of 2 whole periods.
+    expected = expected_epsilon(Composition(1.0, 2, 0.5), 6, conclusion.delta)
+    assert conclusion.expected == pytest.approx(expected)
+    assert conclusion.expected == pytest.approx(2.228, abs=1e-3)

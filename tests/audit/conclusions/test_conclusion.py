@@ -243,3 +243,53 @@ def test_the_runs_needed_prove_the_share_of_the_truth():
 def test_a_tightness_out_of_range_is_refused(tightness):
     with pytest.raises(InputError, match="`tightness="):
         planning.runs_needed(KNOWN, tightness)
+
+
+def test_the_most_that_runs_can_prove_is_that_of_a_single_look_where_looks_are_declared():
+    perfect = single(np.linspace(5, 6, 100), np.linspace(0, 1, 100))
+    concluded = conclude(perfect, looks=[50, 200])
+    assert concluded.most_provable == pytest.approx(concluded.epsilon)
+    assert concluded.most_provable < conclude(perfect).most_provable
+
+
+@pytest.mark.parametrize(
+    "looks", [100, "100", ["100"], [[100]], [True, 200], [100.0, 200.0], np.array(200), {100, 200}]
+)
+def test_looks_that_are_no_whole_numbers_are_refused_in_a_line(looks):
+    with pytest.raises(InputError, match="^`looks=.*: give whole numbers in a list, as in"):
+        conclude(single(WORLDS[0][:100], WORLDS[1][:100]), looks=looks)
+
+
+def test_looks_may_be_an_array_of_whole_numbers():
+    evidence = single(WORLDS[0][:100], WORLDS[1][:100])
+    concluded = conclude(evidence, looks=np.array([100, 200]))
+    assert concluded.looks == conclude(evidence, looks=[100, 200]).looks
+
+
+def _make_saturated_scores():
+    """Returns float32 sigmoids of scores, all of which are 1 with the canary and many without it."""
+    logits = np.random.default_rng(3).normal(12, 5, 500)
+    scores_out = (1 / (1 + np.exp(-logits.astype(np.float32)))).astype(np.float64)
+    return np.ones(500), scores_out
+
+
+@pytest.mark.parametrize(
+    ("scores_in", "scores_out"),
+    [
+        (np.ones(500), np.repeat([1.0, 0.0], [25, 475])),
+        (np.repeat([1.0, 0.0], [475, 25]), np.zeros(500)),
+        (np.ones(500), np.repeat([0.25, 0.5], 250)),
+        _make_saturated_scores(),
+    ],
+    ids=["guesses", "guesses out", "other values", "sigmoids"],
+)
+def test_equal_scores_that_are_guesses_or_saturated_are_not_doubted(scores_in, scores_out):
+    concluded = conclude(single(scores_in, scores_out), EpsilonDelta(0.5, 1e-5))
+    assert conclusion.find_doubt(concluded) == ""
+    assert concluded.epsilon > 0.5
+
+
+@pytest.mark.parametrize("constant", [7.0, 0.1])
+def test_equal_scores_that_no_other_reaches_are_doubted(constant):
+    concluded = conclude(single(np.full(200, constant), WORLDS[1]))
+    assert conclusion.find_doubt(concluded).startswith("all 200 scores in equal")

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import audit
+from audit import own
+from audit.adversaries.base import Adversary
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
-from audit.mechanism.base import no_canaries
+from audit.mechanism.base import Examples, no_canaries
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.storage.store import Scores, Store
@@ -192,6 +194,70 @@ def test_both_readings_are_named_and_the_data_s_is_kept(tmp_path):
 
 def loss(params, labelled):
     return jnp.logaddexp(0, -(2 * labelled[1] - 1) * (params @ labelled[0]))
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.5, 0.8, 1.3, 1.7, 2.1, 2.9])
+def test_the_bound_on_any_data_is_shown_no_smaller_than_it_is(noise_multiplier):
+    setting = of(noise_multiplier=noise_multiplier)
+    on_any_data = last(setting).bound.epsilon
+    reason = last(setting, given=lipschitz.Steps(0.9, "batches")).reason
+    shown = float(reason.rsplit("epsilon ", 1)[1])
+    assert on_any_data <= shown < on_any_data + 1e-3
+
+
+@pytest.mark.parametrize("constants", [[1.0, 1.0], "a word", -1.0, np.nan])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"sampler": "poisson:0.5", "noise_multiplier": 1.0},
+        {"sampler": "shuffled:2", "noise_multiplier": 1.0},
+        {"noise_multiplier": 0.0},
+    ],
+)
+def test_constants_out_of_range_are_refused_in_a_line_with_any_sampler(fields, constants):
+    setting = setting_of("fcnn", steps=6, **fields)
+    given = lipschitz.Steps(constants, "as given")
+    with pytest.raises(InputError, match="`lipschitz`"):
+        lipschitz.hidden_state(setting, 1e-5, given, own_model=True)
+
+
+def _make_own_adversary(craft, **fields):
+    def init(key, theta_0, clipping_norm):
+        return theta_0
+
+    def score(state, seen, theta_t, theta_0):
+        return jnp.zeros(2)
+
+    return Adversary(init, craft, score, canaries=2, **fields)
+
+
+def _craft_gradients(state, step, theta):
+    return jnp.stack([theta, -theta])
+
+
+def _craft_directions(state, step, theta):
+    return jnp.stack([state, -state])
+
+
+def _craft_examples(state, step, theta):
+    return Examples(jnp.zeros((2, *ROWS.shape[1:])), jnp.zeros(2, jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("craft", "reads_theta"), [(_craft_gradients, True), (_craft_examples, False)]
+)
+def test_an_author_cannot_vouch_where_other_canaries_depend_on_the_model(
+    craft, reads_theta, tmp_path
+):
+    adversary = _make_own_adversary(craft, reads_theta=reads_theta)
+    request = {**SMALL, "adversary": adversary, "out": tmp_path}
+    with pytest.raises(InputError, match="the gradients of the other canaries depend on the model"):
+        audit.audit_loss(loss, jnp.zeros(12), ROWS, LABELS, **request, lipschitz=1.0)
+    assert not list(tmp_path.iterdir())  # nothing was trained
+
+
+def test_an_author_may_vouch_beside_several_canaries_that_are_fixed():
+    assert own._why_adversary_uncovered(_make_own_adversary(_craft_directions), 12) == ""
 
 
 @pytest.mark.slow

@@ -84,6 +84,15 @@ def test_another_schedule_after_a_look_is_refused_in_a_line_that_says_why(store,
     assert "\n" not in str(raised.value)
 
 
+def test_looks_of_another_schedule_are_not_taken_beside_those_of_a_concurrent_audit(store):
+    results.require_declared(store, [15, 30])  # nobody has looked yet
+    results.take_looks(store, [10, 20, 40], 1)
+    for taken in (1, 2):
+        with pytest.raises(InputError, match="1 of the looks 10,20,40 behind it"):
+            results.take_looks(store, [15, 30], taken)
+    assert results.declared_looks(store) == ((10, 20, 40), 1)
+
+
 def test_a_schedule_after_a_look_without_one_is_refused(store):
     store.save(Scores(0, np.zeros((4, 1)), np.zeros((4, 1), bool)))
     results.require_declared(store, [4, 8])  # trained, but nobody looked
@@ -140,6 +149,18 @@ def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
 @pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
 def test_other_levels_or_scores_are_another_source(made, other):
     assert not results.is_up_to_date(made, results.source(made, seeded(**other)), NAMES)
+
+
+@pytest.mark.parametrize("other", [2.0, [1.0, 2.0]])
+def test_other_lipschitz_constants_are_another_source_even_where_mu_is_the_same(made, other):
+    concluded = seeded()
+    sources = []
+    for constants in (1.0, other):
+        claim = DpSgd(1.0, 2, lipschitz=constants)
+        state = claim.last_model(1e-5)
+        state = state._replace(bound=state.bound._replace(mu=1.0, epsilon=1.0))
+        sources.append(results.source(made, concluded._replace(hidden_state=state)))
+    assert sources[0] != sources[1]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "made.json"])
