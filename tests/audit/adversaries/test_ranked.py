@@ -49,12 +49,68 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
         np.asarray(generator.draw(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
         for start in (0, 512)
     ]
-    fresh = np.concatenate(blocks)[:M]
+    places = np.asarray(ranked._draw_places(state.fresh, 200, 200 + M))
+    fresh = np.delete(np.concatenate(blocks)[: 200 + M], places)
+    assert len(fresh) == M
     own = np.asarray(state.examples.features).sum(1)
     below = (fresh < own[:, None]).sum(1)
     tied = (fresh == own[:, None]).sum(1)
     assert (below <= scores).all() and (scores <= below + tied).all()
     assert len(np.unique(scores - below)) > 100
+
+
+def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
+    """As a compiled program may round by place, which breaks ties."""
+    generator = ranked.random_examples(jnp.zeros((5, 3), jnp.int32) + 1, jnp.arange(5), 5)
+
+    def number_places(examples, theta_t, reference):
+        return jnp.arange(len(examples.labels), dtype=jnp.float32)
+
+    canaries, runs = 3, 400
+    adversary = ranked.fresh_examples(
+        generator.draw, number_places, directions.initial_model, canaries, M
+    )
+    state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
+
+    def score(key):
+        state_of_run = adversary.draw_for_run(state, (key,))
+        return adversary.score(state_of_run, (), jnp.zeros(4), jnp.zeros(4))
+
+    scores = np.asarray(jax.vmap(score)(jax.random.split(jax.random.key(1), runs)))
+    assert ranks.measure_law(M + 1 - scores.astype(int), np.ones(scores.shape, bool), M) > 1e-3
+
+
+class TanhNetwork(nn.Module):
+    """4-16-2, of whole numbers."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(nn.tanh(nn.Dense(16)(x.astype(jnp.float32))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("score", ["loss", "gradient"])
+def test_many_ties_accuse_no_correct_training(score):
+    """Of 32 examples that there are, canaries and fresh ones often score the same."""
+    rng = np.random.default_rng(0)
+    features = rng.integers(0, 2, (200, 4)).astype(np.int32)
+    dataset = Dataset(features, rng.integers(0, 2, 200).astype(np.int32), "made up", "0" * 64)
+    model = flat_model(TanhNetwork(), jnp.zeros(4), softmax_cross_entropy_with_integer_labels)
+    setting = setting_of(
+        "mlp",
+        adversary="examples",
+        examples_score=score,
+        canaries=64,
+        fresh=5000,
+        batch_size=50,
+        insertions=10,
+        noise_multiplier=1e4,  # so that a canary leaks nothing
+        learning_rate=5e-4,
+    )
+    table = build.build_for(setting, dataset, build.Trainee(model, "4-16-2", 2))
+    scores = play(table, 30)
+    drawn = 5001 - scores.scores.astype(int)
+    assert ranks.measure_law(drawn, scores.presence, 5000) > 1e-3
 
 
 @pytest.mark.slow
