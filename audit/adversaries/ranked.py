@@ -276,7 +276,7 @@ def _measure(values: Array) -> _Law:
     """
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
-        return _Law(shape, str(values.dtype), largest=int(values.max()))
+        return _Law(shape, str(values.dtype), largest=max(0, int(values.max())))
     return _Law(shape, str(values.dtype), float(values.mean()), float(values.std()))
 
 
@@ -284,7 +284,9 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
     """Draws `number` arrays of a law's shape and dtype, with independent entries: (number, *law.shape)."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
-        integers: Array = jax.random.randint(key, shape, 0, law.largest + 1)
+        # As uint32, the end of the range is a number even after the largest int32.
+        end = jnp.uint32(law.largest + 1)
+        integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
         return integers.astype(law.dtype)
     normal: Array = jax.random.normal(key, shape, law.dtype)
     return law.mean + law.deviation * normal
