@@ -153,6 +153,9 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
 def _count_below(scores: Array, places: Array, ties: Array) -> Array:
     """Returns for each canary how many fresh draws score below it, (K,), with ties broken at random.
 
+    It is NaN for all canaries if any score is not finite, as those of a diverged model: such scores have no
+    order.
+
     Args:
       scores: (K + M,) the scores of canaries and fresh draws.
       places: (K,) the places of the canaries among them; all others are fresh draws.
@@ -163,7 +166,8 @@ def _count_below(scores: Array, places: Array, ties: Array) -> Array:
     # (K, K + M): each canary is compared with each draw.
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    return break_ties(ties, below, tied)
+    counts = break_ties(ties, below, tied)
+    return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
