@@ -5,7 +5,7 @@ A model is any Flax module, or any loss over a tree of parameters.
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -372,23 +372,38 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     """Returns SHA-256, in hex, of the programs that an adversary's functions become on a model's shapes.
 
-    JAX traces the functions with shapes in place of arrays; nothing is computed.
+    Its fields that are no functions are hashed too, where they are not at their defaults. JAX traces the
+    functions with shapes in place of arrays; nothing is computed.
     """
-    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, and what
-    # its observer remembers of the models that it has seen.
+    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, what
+    # its observer remembers of the models that it has seen, and the state of a run.
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     # The key is of the type that games use, whatever JAX's default is.
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
-    step, _, seen = shapes(adversary, state, model.n_parameters)
+    step, _, seen, state_of_run = shapes(adversary, state, model.n_parameters)
 
     traced = [jax.jit(adversary.init).trace(key, theta, norm)]
-    traced.append(jax.jit(adversary.craft).trace(state, step, theta))
+    if adversary.draw is not None:
+        traced.append(jax.jit(adversary.draw).trace(state, key))
+    traced.append(jax.jit(adversary.craft).trace(state_of_run, step, theta))
     if adversary.observer is not None:
-        traced.append(jax.jit(adversary.observer.observe).trace(state, seen, step, theta))
-    traced.append(jax.jit(adversary.score).trace(state, seen, theta, theta))  # final, initial theta
-    return _digest(traced)
+        traced.append(jax.jit(adversary.observer.begin).trace(state, theta))
+        traced.append(jax.jit(adversary.observer.observe).trace(state_of_run, seen, step, theta))
+    # The models are the final and the initial one.
+    traced.append(jax.jit(adversary.score).trace(state_of_run, seen, theta, theta))
+    return _digest(traced, _list_facts(adversary))
+
+
+def _list_facts(adversary: Adversary) -> list[str]:
+    """Returns what an adversary's fields say beside its functions, as "name=value", without defaults."""
+    facts = []
+    for name in ("crafts_constant", "all_in", "law_is_known", "draws"):
+        value = getattr(adversary, name)
+        if value != Adversary._field_defaults[name]:
+            facts.append(f"{name}={value}")
+    return facts
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
@@ -400,13 +415,13 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
     return _digest([init, loss])
 
 
-def _digest(traced: list[Any]) -> str:
-    """Returns SHA-256, in hex, of the programs of functions that jax.jit traced.
+def _digest(traced: list[Any], facts: Sequence[str] = ()) -> str:
+    """Returns SHA-256, in hex, of the programs of functions that jax.jit traced, and of facts about them.
 
     They are lowered for the CPU on every machine, so that the hash is the same on all.
     """
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*texts, *facts]).encode()).hexdigest()
 
 
 def _first_example(dataset: Dataset) -> tuple[Array, Array]:

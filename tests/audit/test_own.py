@@ -17,6 +17,7 @@ from flax import nnx
 
 import audit
 from audit import audit_model, own
+from audit.adversaries.base import Adversary, Observer
 from audit.api import OwnSettings
 from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
@@ -436,3 +437,40 @@ def test_every_field_of_a_setting_completes_by_its_name():
     names = {*make.fields(), *(field.flag for field in make.fields().values())}
     of_the_audit = {"delta", "confidence", "lipschitz", "rehearsals"}
     assert {*OwnSettings.__annotations__} == (names | of_the_audit) - {"adversary"}
+
+
+def own_direction(draw=None, observer=None, **facts):
+    """Returns an adversary along a direction that each run draws by `draw`, if given."""
+
+    def init(key, theta_0, clipping_norm):
+        return jnp.full_like(theta_0, clipping_norm / theta_0.size**0.5)
+
+    def craft(state, step, theta):
+        return state[None]
+
+    def score(state, seen, theta_t, theta_0):
+        return jnp.vdot(state, theta_0 - theta_t)[None]
+
+    return Adversary(init, craft, score, observer=observer, draw=draw, **facts)
+
+
+def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(dataset):
+    model = own._model(Net(), CROSS_ENTROPY, dataset)
+
+    def observe(state, seen, step, theta):
+        return seen + theta[0]
+
+    adversaries = [
+        own_direction(),
+        own_direction(lambda state, key: state * jax.random.rademacher(key, ())),
+        own_direction(lambda state, key: state * 1e-3 * jax.random.rademacher(key, ())),
+        own_direction(observer=Observer(lambda state, theta: jnp.float32(0), observe)),
+        own_direction(observer=Observer(lambda state, theta: jnp.float32(1), observe)),
+        own_direction(all_in=True),
+        own_direction(law_is_known=True),
+        own_direction(crafts_constant=True),
+        own_direction()._replace(draws=5),
+    ]
+    names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    assert len(set(names)) == len(names)
+    assert names == [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
