@@ -19,7 +19,6 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
-from audit.adversaries.losses import Loss
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
@@ -283,7 +282,7 @@ def _find_steps(
     """
     if request.is_measured:
         own = audit.own
-        game = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
+        game = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
         clipped_sum = build.choices(setting, own.model).clipped_sum
         runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
         return measuring.measure(store, setting, game, clipped_sum, runs)
@@ -298,16 +297,9 @@ def _find_steps(
     return steps
 
 
-def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
-    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built.
-
-    The number of classes is 0 unless the adversary is `Loss`, the only one that needs it: it flips labels.
-    """
-    classes = 0
-    if setting.adversary.name == Loss.name:
-        classes = _count_classes(own.dataset.labels)
-    fingerprint = own.computes
-    return Trainee(own.model, fingerprint, classes)
+def _make_trainee(own: OwnModel) -> Trainee:
+    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built."""
+    return Trainee(own.model, own.computes, _count_classes(own.dataset.labels))
 
 
 def _find_stored(
@@ -343,7 +335,7 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     """
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
-    played = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
+    played = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.count_missing(store, runs)) as line:
         training.train(played, store, runs, progress=line)
@@ -648,21 +640,25 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
     if name == "book_keeping" and features.ndim != 2:
         return "book_keeping takes flat features"
     theta = model.init(jax.random.key(0))
-    norm = jnp.float32(1)  # the clipping norm
-    expected = jax.jit(per_example(model.loss))(theta, batch, norm)
-    try:
-        actual = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
-    except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
-        return " ".join(str(error).split())  # on one line
-    if jnp.allclose(actual, expected, rtol=0, atol=_TOLERANCE):
-        return ""
-    return f"{name} differs from per-example gradients"
+    gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)
+    lengths = jnp.linalg.norm(gradients, axis=1)
+    clipped_sum = jax.jit(per_example(model.loss))
+    for norm in (clipping_norm, jnp.inf, lengths.max() / 2):
+        expected = clipped_sum(theta, batch, jnp.float32(norm))
+        try:
+            actual = jax.jit(build.CLIPPING[name](model))(theta, batch, jnp.float32(norm))
+        except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
+            return " ".join(str(error).split())  # on one line
+        allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
+        if not jnp.linalg.norm(actual - expected) <= allowed:
+            return f"{name} differs from per-example gradients"
+    return ""
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
-    """Returns the number of classes of labels (N,), the largest label plus 1.
+    """Returns the number of classes of labels (N,), the largest label plus 1; 0 if labels are not classes.
 
-    Raises InputError unless the labels are whole numbers from 0, with at least two classes.
+    Classes are whole numbers from 0, and at least two.
     """
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
     fits = is_whole and labels.min() >= 0 and labels.max() >= 1
