@@ -158,6 +158,48 @@ def test_a_strategy_is_chosen_that_clips_rightly(dataset, capsys, monkeypatch):
     assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "unfolded"
 
 
+class Tied(nn.Module):
+    """An autoencoder whose decoder reuses the kernel, which book-keeping does not see."""
+
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.Dense(3)
+        hidden = jnp.tanh(layer(x))
+        return hidden @ layer.variables["params"]["kernel"].T
+
+
+@pytest.mark.parametrize("clipping_norm", [1e-4, 1.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_small_gradients_show_a_strategy_that_sums_wrongly(dataset, scale, clipping_norm, capsys):
+    def criterion(output, label):
+        return scale * jnp.sum(output**2 + label * output)
+
+    model = own._model(Tied(), criterion, dataset)
+    setting = changed(USUAL, clipping_norm=clipping_norm)
+    assert own._with_strategy(setting, False, model, dataset).mechanism.clipping == "per_example"
+    right = own._model(Net(), lambda output, label: scale * CROSS_ENTROPY(output, label), dataset)
+    assert own._with_strategy(setting, False, right, dataset).mechanism.clipping == "book_keeping"
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2, 1], [-1, 1, 0, 1], [0, 0, 0, 0], [0.0, 1.0, 1.0, 1.0]]
+)
+def test_labels_are_classes_where_they_are_whole_numbers_from_0(labels):
+    expected = 3 if labels == [0, 1, 2, 1] else 0
+    assert own._count_classes(np.asarray(labels)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ["loss", "poisoned", "clip_bkd"])
+def test_adversaries_that_choose_a_label_take_a_callers_classes(adversary, tmp_path, plain):
+    tail = {"first_direction": 1, "end_direction": 3, "poison_label": 1}
+    fields = {"steps": 2, "batch_size": 20, **(tail if adversary == "poisoned" else {})}
+    fields |= {"adversary": adversary, "runs": 20, "out": tmp_path}
+    assert audit_model(Net(), CROSS_ENTROPY, X, Y, **fields).conclusion.scores_in.size
+    with pytest.raises(InputError, match="labels are no classes"):
+        audit_model(Net(), lambda output, label: output[0] * label, X, Y - 0.5, **fields)
+
+
 def test_images_stay_bytes_and_other_numbers_become_32_bits():
     found = own._dataset(np.zeros((3, 2), np.uint8), np.zeros(3))
     assert found.features.dtype == np.uint8 and found.labels.dtype == np.float32
