@@ -5,7 +5,7 @@ A model is any Flax module, or any loss over a tree of parameters.
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
-from audit.adversaries.losses import Loss
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
@@ -49,7 +48,7 @@ TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PAGE = "report.html"
 _FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
-_TOLERANCE = 1e-3  # in each coordinate, at clipping norm 1: a hundred times the rounding error
+_TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
 _REASON_CHARACTERS = 200  # shown of an error that a caller's code raised
 
 
@@ -321,7 +320,7 @@ def _find_steps(
     """
     if request.is_measured:
         own = audit.own
-        game = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
+        game = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
         clipped_sum = build.choices(setting, own.model).clipped_sum
         runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
         return measuring.measure(store, setting, game, clipped_sum, runs)
@@ -336,16 +335,9 @@ def _find_steps(
     return steps
 
 
-def _make_trainee(own: OwnModel, setting: Setting) -> Trainee:
-    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built.
-
-    The number of classes is 0 unless the adversary is `Loss`, the only one that needs it: it flips labels.
-    """
-    classes = 0
-    if setting.adversary.name == Loss.name:
-        classes = _count_classes(own.dataset.labels)
-    fingerprint = own.computes
-    return Trainee(own.model, fingerprint, classes)
+def _make_trainee(own: OwnModel) -> Trainee:
+    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built."""
+    return Trainee(own.model, own.computes, _count_classes(own.dataset.labels))
 
 
 def _find_stored(
@@ -381,7 +373,7 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     """
     own = audit.own
     setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
-    played = build.build_for(setting, own.dataset, _make_trainee(own, setting), audit.adversary)
+    played = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.count_missing(store, runs)) as line:
         training.train(played, store, runs, progress=line)
@@ -410,23 +402,38 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     """Returns SHA-256, in hex, of the programs that an adversary's functions become on a model's shapes.
 
-    JAX traces the functions with shapes in place of arrays; nothing is computed.
+    Its fields that are no functions are hashed too, where they are not at their defaults. JAX traces the
+    functions with shapes in place of arrays; nothing is computed.
     """
-    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, and what
-    # its observer remembers of the models that it has seen.
+    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, what
+    # its observer remembers of the models that it has seen, and the state of a run.
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     norm = jax.ShapeDtypeStruct((), jnp.float32)
     # The key is of the type that games use, whatever JAX's default is.
     key = jax.random.key(0, impl="threefry2x32")
     state = jax.eval_shape(adversary.init, key, theta, norm)
-    step, _, seen = shapes(adversary, state, model.n_parameters)
+    step, _, seen, state_of_run = shapes(adversary, state, model.n_parameters)
 
     traced = [jax.jit(adversary.init).trace(key, theta, norm)]
-    traced.append(jax.jit(adversary.craft).trace(state, step, theta))
+    if adversary.draw is not None:
+        traced.append(jax.jit(adversary.draw).trace(state, key))
+    traced.append(jax.jit(adversary.craft).trace(state_of_run, step, theta))
     if adversary.observer is not None:
-        traced.append(jax.jit(adversary.observer.observe).trace(state, seen, step, theta))
-    traced.append(jax.jit(adversary.score).trace(state, seen, theta, theta))  # final, initial theta
-    return _digest(traced)
+        traced.append(jax.jit(adversary.observer.begin).trace(state, theta))
+        traced.append(jax.jit(adversary.observer.observe).trace(state_of_run, seen, step, theta))
+    # The models are the final and the initial one.
+    traced.append(jax.jit(adversary.score).trace(state_of_run, seen, theta, theta))
+    return _digest(traced, _list_facts(adversary))
+
+
+def _list_facts(adversary: Adversary) -> list[str]:
+    """Returns what an adversary's fields say beside its functions, as "name=value", without defaults."""
+    facts = []
+    for name in ("crafts_constant", "all_in", "law_is_known", "draws"):
+        value = getattr(adversary, name)
+        if value != Adversary._field_defaults[name]:
+            facts.append(f"{name}={value}")
+    return facts
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
@@ -438,13 +445,13 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
     return _digest([init, loss])
 
 
-def _digest(traced: list[Any]) -> str:
-    """Returns SHA-256, in hex, of the programs of functions that jax.jit traced.
+def _digest(traced: list[Any], facts: Sequence[str] = ()) -> str:
+    """Returns SHA-256, in hex, of the programs of functions that jax.jit traced, and of facts about them.
 
     They are lowered for the CPU on every machine, so that the hash is the same on all.
     """
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
-    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    return hashlib.sha256("\n".join([*texts, *facts]).encode()).hexdigest()
 
 
 def _first_example(dataset: Dataset) -> tuple[Array, Array]:
@@ -644,13 +651,14 @@ def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dat
       InputError: the chosen strategy does not take the model.
     """
     batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
+    clipping_norm = setting.mechanism.clipping_norm
     if is_chosen:
         strategy = setting.mechanism.clipping
-        reason = _why_unfit(strategy, model, batch)
+        reason = _why_unfit(strategy, model, batch, clipping_norm)
         require(not reason, f"`clipping={strategy}` does not take this model: {reason}")
         return setting
     for strategy in STRATEGIES[:-1]:
-        reason = _why_unfit(strategy, model, batch)
+        reason = _why_unfit(strategy, model, batch, clipping_norm)
         if not reason:
             return changed(setting, clipping=strategy)
     # No faster strategy fits; `reason` is that of the last of them.
@@ -661,34 +669,45 @@ def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dat
     return changed(setting, clipping=STRATEGIES[-1])
 
 
-def _why_unfit(name: str, model: Model, batch: Batch) -> str:
+def _why_unfit(name: str, model: Model, batch: Batch, clipping_norm: float) -> str:
     """Returns why a clipping strategy is wrong for a model; empty where it is right.
 
-    On the batch, at clipping norm 1, its sum of clipped gradients must agree with the sum from per-example
-    gradients within 1e-3 in each coordinate, a hundred times the rounding error.
+    On the batch, its sum of clipped gradients must agree with the sum from per-example gradients: at the
+    audit's clipping norm, at one that clips nothing, and at one that clips the largest gradient. The norm of
+    the difference may be a share of the sum of the clipped gradients' norms, which is 0 only if they are all
+    0. Small gradients are so held to as much as large ones.
+
+    Args:
+      name: the strategy.
+      model: the model.
+      batch: examples to try.
+      clipping_norm: the audit's clipping norm.
     """
     features, _ = batch
     if name == "book_keeping" and features.ndim != 2:
         return "book_keeping takes flat features"
     theta = model.init(jax.random.key(0))
-    norm = jnp.float32(1)  # the clipping norm
-    expected = jax.jit(per_example(model.loss))(theta, batch, norm)
-    try:
-        actual = jax.jit(build.CLIPPING[name](model))(theta, batch, norm)
-    except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
-        return " ".join(str(error).split())  # on one line
-    if jnp.allclose(actual, expected, rtol=0, atol=_TOLERANCE):
-        return ""
-    return f"{name} differs from per-example gradients"
+    gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)
+    lengths = jnp.linalg.norm(gradients, axis=1)
+    clipped_sum = jax.jit(per_example(model.loss))
+    for norm in (clipping_norm, jnp.inf, lengths.max() / 2):
+        expected = clipped_sum(theta, batch, jnp.float32(norm))
+        try:
+            actual = jax.jit(build.CLIPPING[name](model))(theta, batch, jnp.float32(norm))
+        except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
+            return " ".join(str(error).split())  # on one line
+        allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
+        if not jnp.linalg.norm(actual - expected) <= allowed:
+            return f"{name} differs from per-example gradients"
+    return ""
 
 
 def _count_classes(labels: NDArray[Any]) -> int:
-    """Returns the number of classes of labels (N,), the largest label plus 1.
+    """Returns the number of classes of labels (N,), the largest label plus 1; 0 if labels are not classes.
 
-    Raises InputError unless the labels are whole numbers from 0, with at least two classes.
+    Classes are whole numbers from 0, and at least two.
     """
     is_whole = labels.ndim == 1 and labels.dtype.kind in "iu"
-    fits = is_whole and labels.min() >= 0 and labels.max() >= 1
-    hint = "give labels of whole numbers from 0, at least two classes, or another adversary"
-    require(fits, f"`adversary=loss` flips labels: {hint}")
+    if not is_whole or labels.min() < 0 or labels.max() < 1:
+        return 0
     return int(labels.max()) + 1

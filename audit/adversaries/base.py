@@ -106,11 +106,15 @@ class Adversary(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """The shapes, without values, of a step, of theta and of what an observer remembers."""
+    """The shapes, without values, of a step, of theta, of what an observer remembers and of a run's state.
+
+    The last is the state that craft, score and observe get: that of the run, if every run draws its own.
+    """
 
     step: Tree
     theta: Tree
     seen: Tree
+    state: Tree
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
@@ -125,7 +129,8 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
       parameters: p, the number of the model's parameters.
 
     Returns:
-      The shapes of a step's number, of the model, and of what the observer remembers (() without observer).
+      The shapes of a step's number, of the model, of what the observer remembers (() without observer), and
+      of a run's state.
 
     Raises:
       InputError: craft or score return other shapes than the contract says.
@@ -134,12 +139,13 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
     step = jax.ShapeDtypeStruct((), jnp.int32)
     canaries = adversary.canaries
 
-    if adversary.draw is not None:
-        # Each run has a state of its own, whose shapes are the same for every key.
-        state = jax.eval_shape(lambda: adversary.draw_for_run(state, (jax.random.key(0),)))
     seen: Tree = ()  # without an observer
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
+    if adversary.draw is not None:
+        # Each run has a state of its own, whose shapes are the same for every key.
+        key = jax.random.key(0, impl="threefry2x32")
+        state = jax.eval_shape(adversary.draw, state, key)
     _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
 
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
@@ -150,7 +156,7 @@ def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
         shape == (canaries,),
         f"the adversary's score gives shape {shape}: give {expected}",
     )
-    return Shapes(step, theta, seen)
+    return Shapes(step, theta, seen, state)
 
 
 def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:

@@ -31,6 +31,7 @@ GC_S_VARIANTS = {
     "noiseless_final_model": GcSVariant(noisy=False, per_step=False),
     "noisy_final_model": GcSVariant(noisy=True, per_step=False),
 }
+_MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
 _LINEAR_RESPONSE = "linear_response"  # a variant beyond the paper's, which simulates nothing
 
 
@@ -140,7 +141,8 @@ def _make_gc_r(fields: GcR, knowledge: Knowledge) -> "Adversary":
 def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
     """Makes the GC-R in which every run draws its own coordinates, each ranked among those without a canary.
 
-    Raises InputError for canaries at more than half of the coordinates: too few are left to rank them among.
+    Raises InputError for canaries at more than half of the coordinates, so that too few are left to rank them
+    among, and for more coordinates than ranks can count.
     """
     from audit.adversaries import ranked
 
@@ -150,6 +152,11 @@ def _make_fresh_coordinates(knowledge: Knowledge) -> "Adversary":
     require(
         2 * canaries <= parameters,
         f"`canaries={canaries}`: give at most {most}, half the parameters, to be ranked among others",
+    )
+    others = parameters - canaries
+    require(
+        others <= _MOST_RANKED,
+        f"`afresh` ranks among at most {_MOST_RANKED:,} other coordinates, not {others:,}: drop it",
     )
     # Movements are measured from the final model of training without noise and canaries.
     return ranked.fresh_coordinates(canaries, parameters, knowledge.rehearsal())

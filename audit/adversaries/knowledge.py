@@ -21,7 +21,7 @@ class Knowledge(NamedTuple):
 
     Attributes:
       model: the model that is trained.
-      classes: the number of classes of its labels.
+      classes: the number of classes of its labels; 0 where labels are no classes.
       hyper: the hyperparameters of the training run.
       data: features and labels of the training examples.
       simulate: (hyper, key, theta_0) -> a training run without canaries.
@@ -66,8 +66,8 @@ class Knowledge(NamedTuple):
 
     def labels(self) -> int:
         """Returns the number of classes; raises InputError if labels are not classes."""
-        message = "labels are no classes, which this adversary needs: choose another `adversary`"
-        require(self.classes >= 2, message)
+        classes = "classes, whole numbers from 0 and at least two, which this adversary needs"
+        require(self.classes >= 2, f"labels are no {classes}: choose another `adversary`")
         return self.classes
 
     def expect_of_several(self) -> "Expect | None":

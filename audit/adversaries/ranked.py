@@ -18,7 +18,9 @@ from jax import Array
 from audit.adversaries.base import Adversary
 from audit.mechanism.base import Coordinates, Examples, Tree
 
-_BLOCK = 512  # the number of fresh examples that are scored at once: memory does not grow with M
+# The number of examples that are drawn and scored at once. With more fresh examples, memory grows by their
+# scores alone.
+_BLOCK = 512
 _TINY = 1e-30  # divides in place of a gradient's length of 0
 
 Loss = Callable[[Array, tuple[Array, Array]], Array]
@@ -54,7 +56,7 @@ class Draws(NamedTuple):
 
     Attributes:
       examples: the K canaries.
-      fresh: the key of the M fresh examples.
+      fresh: the key of the M fresh examples, and of the canaries' places among them.
       ties: the key by which ties are broken.
       reference: the model (p,) with which all runs' final models are compared.
     """
@@ -102,42 +104,70 @@ def fresh_examples(
     def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns for each canary how many of M fresh examples score below it, (K,).
 
-        Ties are broken at random. M is `fresh` of the enclosing function. Fresh examples are drawn block by
-        block; those of the last block that are beyond M are not counted.
+        M is `fresh` of the enclosing function. Canaries lie at random places among the fresh examples, and
+        all are scored alike, block by block.
         """
-        scores = score_examples(state.examples, theta_t, state.reference)
-        fresh_key = state.fresh
-        block = min(_BLOCK, fresh)
+        places = _draw_places(state.fresh, canaries, canaries + fresh)
+        block = min(_BLOCK, canaries + fresh)
 
-        def count_block(counts: _Counts, start: Array) -> tuple[_Counts, None]:
-            """Draws the block of fresh examples that begins with number `start`, and adds it to the counts.
+        def score_block(start: Array) -> Array:
+            """Returns the scores of the block of examples that begins with place `start`."""
+            drawn = generate(jax.random.fold_in(state.fresh, start), block)
+            # A canary of another block gets a place past the block's end, which `set` drops.
+            is_here = (start <= places) & (places < start + block)
+            rows = jnp.where(is_here, places - start, block)
 
-            For each canary, (K,), the counts are the number of fresh examples that score below it, and the
-            number of those that score the same. Of the last block, only numbers below M (`fresh`) count.
-            """
-            examples = generate(jax.random.fold_in(fresh_key, start), block)
-            fresh_scores = score_examples(examples, theta_t, state.reference)
-            is_counted = start + jnp.arange(block) < fresh
-            # (K, block): each canary is compared with each fresh example.
-            is_below = (fresh_scores < scores[:, None]) & is_counted
-            is_tied = (fresh_scores == scores[:, None]) & is_counted
-            return _Counts(counts.below + is_below.sum(1), counts.tied + is_tied.sum(1)), None
+            def insert(drawn_part: Array, canary_part: Array) -> Array:
+                return drawn_part.at[rows].set(canary_part, mode="drop")
 
-        zeros = jnp.zeros(canaries, jnp.int32)
-        starts = jnp.arange(0, fresh, block)
-        counts, _ = jax.lax.scan(count_block, _Counts(zeros, zeros), starts)
-        return break_ties(state.ties, counts.below, counts.tied)
+            examples: Examples = jax.tree.map(insert, drawn, state.examples)
+            return score_examples(examples, theta_t, state.reference)
+
+        starts = jnp.arange(0, canaries + fresh, block)
+        scores = jax.lax.map(score_block, starts).ravel()
+        # The last block goes on beyond the last place.
+        return _count_below(scores[: canaries + fresh], places, state.ties)
 
     return Adversary(
         init, craft, score, canaries, reads_theta=True, draw=draw, all_in=True, draws=fresh
     )
 
 
-class _Counts(NamedTuple):
-    """The number of fresh draws that score below each canary (K,), and of those that score the same (K,)."""
+def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
+    """Draws the distinct places (K,) of a run's canaries among all examples that are scored.
 
-    below: Array
-    tied: Array
+    A compiled program may round an example's score by its place in a block. If canaries had places of their
+    own, such a difference could break a tie, so that canaries would not be exchangeable with fresh examples.
+    At random places they are, whatever the rounding.
+
+    Args:
+      fresh_key: the key of the run's fresh examples.
+      canaries: K.
+      total: the number of canaries and fresh examples.
+    """
+    # Fresh examples use `fold_in` with the place at which a block begins, which is less than `total`.
+    place_key = jax.random.fold_in(fresh_key, total)
+    return jax.random.choice(place_key, total, (canaries,), replace=False)
+
+
+def _count_below(scores: Array, places: Array, ties: Array) -> Array:
+    """Returns for each canary how many fresh draws score below it, (K,), with ties broken at random.
+
+    It is NaN for all canaries if any score is not finite, as those of a diverged model: such scores have no
+    order.
+
+    Args:
+      scores: (K + M,) the scores of canaries and fresh draws.
+      places: (K,) the places of the canaries among them; all others are fresh draws.
+      ties: the key by which ties are broken.
+    """
+    canary_scores = scores[places]
+    is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
+    # (K, K + M): each canary is compared with each draw.
+    below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
+    tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
+    counts = break_ties(ties, below, tied)
+    return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
 
 
 def break_ties(key: Array, below: Array, tied: Array) -> Array:
@@ -250,7 +280,7 @@ def _measure(values: Array) -> _Law:
     """
     shape = values.shape[1:]
     if jnp.issubdtype(values.dtype, jnp.integer):
-        return _Law(shape, str(values.dtype), largest=int(values.max()))
+        return _Law(shape, str(values.dtype), largest=max(0, int(values.max())))
     return _Law(shape, str(values.dtype), float(values.mean()), float(values.std()))
 
 
@@ -258,7 +288,9 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
     """Draws `number` arrays of a law's shape and dtype, with independent entries: (number, *law.shape)."""
     shape = (number, *law.shape)
     if jnp.issubdtype(law.dtype, jnp.integer):
-        integers: Array = jax.random.randint(key, shape, 0, law.largest + 1)
+        # As uint32, the end of the range is a number even after the largest int32.
+        end = jnp.uint32(law.largest + 1)
+        integers: Array = jax.random.randint(key, shape, 0, end, jnp.uint32)
         return integers.astype(law.dtype)
     normal: Array = jax.random.normal(key, shape, law.dtype)
     return law.mean + law.deviation * normal
@@ -316,12 +348,7 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         random.
         """
         movement = state.expected - theta_t
-        scores = movement[state.dimensions]
-        is_fresh = jnp.ones(movement.size, bool).at[state.dimensions].set(False)
-        # (K, p): each canary's coordinate is compared with every coordinate.
-        below = ((movement < scores[:, None]) & is_fresh).sum(1)
-        tied = ((movement == scores[:, None]) & is_fresh).sum(1)
-        return break_ties(state.ties, below, tied)
+        return _count_below(movement, state.dimensions, state.ties)
 
     return Adversary(
         init,

@@ -121,7 +121,7 @@ class Trainee(NamedTuple):
     Attributes:
       model: the model.
       name: a key that is equal for models that compute the same function, so that they share programs.
-      classes: the number of classes of its labels; 0 where labels are no classes, or nobody needs it.
+      classes: the number of classes of its labels; 0 where labels are no classes.
     """
 
     model: Model

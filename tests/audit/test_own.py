@@ -17,6 +17,7 @@ from flax import nnx
 
 import audit
 from audit import audit_model, own
+from audit.adversaries.base import Adversary, Observer
 from audit.api import OwnSettings
 from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
@@ -155,6 +156,48 @@ def test_a_strategy_is_chosen_that_clips_rightly(dataset, capsys, monkeypatch):
     monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
     model = own._model(Net(), CROSS_ENTROPY, dataset)
     assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "unfolded"
+
+
+class Tied(nn.Module):
+    """An autoencoder whose decoder reuses the kernel, which book-keeping does not see."""
+
+    @nn.compact
+    def __call__(self, x):
+        layer = nn.Dense(3)
+        hidden = jnp.tanh(layer(x))
+        return hidden @ layer.variables["params"]["kernel"].T
+
+
+@pytest.mark.parametrize("clipping_norm", [1e-4, 1.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_small_gradients_show_a_strategy_that_sums_wrongly(dataset, scale, clipping_norm, capsys):
+    def criterion(output, label):
+        return scale * jnp.sum(output**2 + label * output)
+
+    model = own._model(Tied(), criterion, dataset)
+    setting = changed(USUAL, clipping_norm=clipping_norm)
+    assert own._with_strategy(setting, False, model, dataset).mechanism.clipping == "per_example"
+    right = own._model(Net(), lambda output, label: scale * CROSS_ENTROPY(output, label), dataset)
+    assert own._with_strategy(setting, False, right, dataset).mechanism.clipping == "book_keeping"
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2, 1], [-1, 1, 0, 1], [0, 0, 0, 0], [0.0, 1.0, 1.0, 1.0]]
+)
+def test_labels_are_classes_where_they_are_whole_numbers_from_0(labels):
+    expected = 3 if labels == [0, 1, 2, 1] else 0
+    assert own._count_classes(np.asarray(labels)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", ["loss", "poisoned", "clip_bkd"])
+def test_adversaries_that_choose_a_label_take_a_callers_classes(adversary, tmp_path, plain):
+    tail = {"first_direction": 1, "end_direction": 3, "poison_label": 1}
+    fields = {"steps": 2, "batch_size": 20, **(tail if adversary == "poisoned" else {})}
+    fields |= {"adversary": adversary, "runs": 20, "out": tmp_path}
+    assert audit_model(Net(), CROSS_ENTROPY, X, Y, **fields).conclusion.scores_in.size
+    with pytest.raises(InputError, match="labels are no classes"):
+        audit_model(Net(), lambda output, label: output[0] * label, X, Y - 0.5, **fields)
 
 
 def test_images_stay_bytes_and_other_numbers_become_32_bits():
@@ -436,3 +479,40 @@ def test_every_field_of_a_setting_completes_by_its_name():
     names = {*make.fields(), *(field.flag for field in make.fields().values())}
     of_the_audit = {"delta", "confidence", "lipschitz", "rehearsals"}
     assert {*OwnSettings.__annotations__} == (names | of_the_audit) - {"adversary"}
+
+
+def own_direction(draw=None, observer=None, **facts):
+    """Returns an adversary along a direction that each run draws by `draw`, if given."""
+
+    def init(key, theta_0, clipping_norm):
+        return jnp.full_like(theta_0, clipping_norm / theta_0.size**0.5)
+
+    def craft(state, step, theta):
+        return state[None]
+
+    def score(state, seen, theta_t, theta_0):
+        return jnp.vdot(state, theta_0 - theta_t)[None]
+
+    return Adversary(init, craft, score, observer=observer, draw=draw, **facts)
+
+
+def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(dataset):
+    model = own._model(Net(), CROSS_ENTROPY, dataset)
+
+    def observe(state, seen, step, theta):
+        return seen + theta[0]
+
+    adversaries = [
+        own_direction(),
+        own_direction(lambda state, key: state * jax.random.rademacher(key, ())),
+        own_direction(lambda state, key: state * 1e-3 * jax.random.rademacher(key, ())),
+        own_direction(observer=Observer(lambda state, theta: jnp.float32(0), observe)),
+        own_direction(observer=Observer(lambda state, theta: jnp.float32(1), observe)),
+        own_direction(all_in=True),
+        own_direction(law_is_known=True),
+        own_direction(crafts_constant=True),
+        own_direction()._replace(draws=5),
+    ]
+    names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    assert len(set(names)) == len(names)
+    assert names == [own._fingerprint_adversary(adversary, model) for adversary in adversaries]

@@ -276,7 +276,11 @@ OWN = [
     ),
     *each(of_loss, "labels", "there are 40 features and 30 labels", Y[:30]),
     *(
-        (f"flipped {name}", lambda y=labels: of_module(labels=y, adversary="loss"), "flips labels")
+        (
+            f"flipped {name}",
+            lambda y=labels: of_module(labels=y, adversary="loss"),
+            "are no classes",
+        )
         for name, labels in (("labels of one class", Y * 0), ("labels below 0", Y - 1))
     ),
     *each(of_module, "module", "takes a Flax Linen module", None, 3, "net", loss, dict),

@@ -192,7 +192,7 @@ def _forward(
       taps: each dense layer's path -> an array (outputs, B) that is added to its output.
 
     Raises:
-      TypeError: a dense layer is called twice or never.
+      TypeError: a dense layer is called twice or never, or with more than its input.
     """
     inputs: dict[str, Array] = {}
 
@@ -204,7 +204,8 @@ def _forward(
 
         Args:
           call: the method itself.
-          args, kwargs: its arguments; a dense layer's first is its input (inputs, B).
+          args, kwargs: its arguments; a dense layer's only one is its input (inputs, B), given by position or
+            by name.
           context: the module, and the method's name.
         """
         if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
@@ -212,9 +213,13 @@ def _forward(
         path = "/".join(context.module.path)
         if path in inputs:
             raise TypeError(f"dense layer {path} is called twice: use per_example")
-        inputs[path] = args[0]
+        arguments = [*args, *kwargs.values()]
+        if len(arguments) != 1:  # as a subclass may take more
+            raise TypeError(f"dense layer {path} takes more than its input: use per_example")
+        columns = arguments[0]
+        inputs[path] = columns
         layer = context.module.variables["params"]
-        product = _multiply(layer["kernel"], args[0])
+        product = _multiply(layer["kernel"], columns)
         return product + layer["bias"][:, None] + taps[path]
 
     with nn.intercept_methods(intercept):

@@ -309,13 +309,15 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
 
         Args:
           method: the method itself.
-          args, kwargs: its arguments; a layer's first is its input.
+          args, kwargs: its arguments; a layer's only one is its input, given by position or by name.
           context: the module, and the method's name.
         """
         layer = context.module
         call = None  # stays None for what cannot be measured
-        if context.method_name == "__call__":
-            call = layers.call(layer, args[0])
+        arguments = [*args, *kwargs.values()]
+        # A call with further arguments, such as a normalisation's mask, cannot be measured.
+        if context.method_name == "__call__" and len(arguments) == 1:
+            call = layers.call(layer, arguments[0])
         if call is None:
             return method(*args, **kwargs)
         path = "/".join(layer.path)
@@ -330,7 +332,8 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
     unknown = set(_parameters_by_module(params)) - set(calls)
     if unknown:
         names = ", ".join(name or "the module itself" for name in sorted(unknown))
-        raise UnknownLayer(f"{names}: no Dense, Conv, GroupNorm or LayerNorm, whose sums are known")
+        known = "Dense, Conv, GroupNorm or LayerNorm of one input, whose sums are known"
+        raise UnknownLayer(f"{names}: no {known}")
     return logits, calls
 
 

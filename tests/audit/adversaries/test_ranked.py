@@ -1,5 +1,7 @@
 """Canaries ranked among fresh draws in the game: what is drawn, what is scored, and what it proves."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from flax import linen as nn
 from optax import softmax_cross_entropy_with_integer_labels
 
-from audit.adversaries import directions, ranked
+from audit.adversaries import coordinates, directions, ranked
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
 from audit.evidence import ranks
@@ -49,12 +51,67 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
         np.asarray(generator.draw(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
         for start in (0, 512)
     ]
-    fresh = np.concatenate(blocks)[:M]
+    places = np.asarray(ranked._draw_places(state.fresh, 200, 200 + M))
+    fresh = np.delete(np.concatenate(blocks)[: 200 + M], places)
+    assert len(fresh) == M
     own = np.asarray(state.examples.features).sum(1)
     below = (fresh < own[:, None]).sum(1)
     tied = (fresh == own[:, None]).sum(1)
     assert (below <= scores).all() and (scores <= below + tied).all()
     assert len(np.unique(scores - below)) > 100
+
+
+def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
+    """As a compiled program may round by place, which breaks ties."""
+    generator = ranked.random_examples(jnp.zeros((5, 3), jnp.int32) + 1, jnp.arange(5), 5)
+
+    def number_places(examples, theta_t, reference):
+        return jnp.arange(len(examples.labels), dtype=jnp.float32)
+
+    canaries, runs = 3, 400
+    adversary = ranked.fresh_examples(
+        generator.draw, number_places, directions.initial_model, canaries, M
+    )
+    state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
+
+    def score(key):
+        state_of_run = adversary.draw_for_run(state, (key,))
+        return adversary.score(state_of_run, (), jnp.zeros(4), jnp.zeros(4))
+
+    scores = np.asarray(jax.vmap(score)(jax.random.split(jax.random.key(1), runs)))
+    assert ranks.measure_law(M + 1 - scores.astype(int), np.ones(scores.shape, bool), M) > 1e-3
+
+
+class TanhNetwork(nn.Module):
+    """4-16-2, of whole numbers."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(nn.tanh(nn.Dense(16)(x.astype(jnp.float32))))
+
+
+@pytest.mark.slow
+def test_many_ties_accuse_no_correct_training():
+    """Of 32 examples that there are, canaries and fresh ones often score the same."""
+    rng = np.random.default_rng(0)
+    features = rng.integers(0, 2, (200, 4)).astype(np.int32)
+    dataset = Dataset(features, rng.integers(0, 2, 200).astype(np.int32), "made up", "0" * 64)
+    model = flat_model(TanhNetwork(), jnp.zeros(4), softmax_cross_entropy_with_integer_labels)
+    setting = setting_of(
+        "mlp",
+        adversary="examples",
+        canaries=64,
+        fresh=5000,
+        batch_size=50,
+        insertions=10,
+        noise_multiplier=50.0,
+        learning_rate=0.1,
+        seed=1,
+    )
+    table = build.build_for(setting, dataset, build.Trainee(model, "4-16-2", 2))
+    concluded = conclude_setting(play(table, 30), setting)
+    assert concluded.epsilon <= concluded.upper_bound < 0.3
+    assert not concluded.claim_test.refuted
 
 
 @pytest.mark.slow
@@ -132,6 +189,37 @@ def test_settings_that_draw_afresh_say_so():
 def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
     with pytest.raises(InputError, match="half the parameters, to be ranked among others"):
         make(dataset, "fcnn", adversary="gc_r", afresh=True, canaries=50)
+
+
+def test_more_coordinates_than_float32_counts_are_refused():
+    model = SimpleNamespace(n_parameters=2**24 + 13)
+    knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None)
+    with pytest.raises(InputError, match="at most 16,777,216 other coordinates, not 16,777,217"):
+        coordinates._make_fresh_coordinates(knowledge)
+    model.n_parameters -= 1
+    assert coordinates._make_fresh_coordinates(knowledge).draws == 2**24
+
+
+@pytest.mark.parametrize("largest", [2**31 - 1, 255, 0])
+def test_whole_numbers_up_to_the_largest_are_drawn(largest):
+    generator = ranked.random_examples(jnp.full((2, 4000), largest), jnp.arange(2), 2)
+    features = np.asarray(generator.draw(jax.random.key(0), 1).features)
+    assert features.dtype == np.int32 and features.min() >= 0
+    assert largest * 0.99 <= features.max() <= largest
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        pytest.param({"examples_score": "gradient"}, marks=pytest.mark.slow),
+        pytest.param({"adversary": "gc_r", "afresh": True}, marks=pytest.mark.slow),
+    ],
+)
+def test_diverged_runs_have_no_ranks(dataset, fields):
+    _, table = make(dataset, learning_rate=1e38, **fields)
+    with pytest.raises(InputError, match="run 0 diverged"):
+        play(table, 2)
 
 
 class ReluNetwork(nn.Module):

@@ -48,6 +48,12 @@ class Twice(nn.Module):
         return nn.Dense(2)(layer(nn.relu(layer(x))))
 
 
+class ByName(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(inputs=nn.relu(nn.Dense(6)(inputs=x)))
+
+
 class Inner(nn.Module):
     kind: str
 
@@ -76,9 +82,9 @@ MODULES = {
         "tanh, two layers": MLP((5, 7), "tanh"),
         "gelu, three layers, wide": MLP((40, 33, 3), "gelu"),
     },
-    **{"skip": Skip(), "nested": Nested()},
+    **{"skip": Skip(), "nested": Nested(), "inputs by name": ByName()},
 }
-QUICK = ("nested",)
+QUICK = ("nested", "inputs by name")
 
 
 def _theta(model, *shape):

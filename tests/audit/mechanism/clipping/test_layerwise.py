@@ -244,6 +244,23 @@ class Doubled(nn.Dense):
         return 2 * super().__call__(x)
 
 
+class ByName(nn.Module):
+    """Layers that get their inputs by name, and a normalisation that may also get a mask."""
+
+    masked: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(4)(inputs=nn.Conv(4, (3, 3))(inputs=x))
+        mask = jnp.arange(4) < 3
+        x = nn.LayerNorm()(x=x, mask=mask) if self.masked else nn.LayerNorm()(x=x)
+        return nn.Dense(3)(x.mean((0, 1)))
+
+
+def test_layers_may_get_their_inputs_by_name():
+    check(of(ByName()), pictures(), (0.3,))
+
+
 REFUSED = {
     "called twice": Twice(),
     "another's product": Normed(
@@ -254,6 +271,7 @@ REFUSED = {
     "dilated": Flaxes(nn.Conv(4, (3, 3), kernel_dilation=2)),
     "circular": Flaxes(nn.Conv(4, (3, 3), padding="CIRCULAR")),
     "by instance": Normed(nn.InstanceNorm()),
+    "masked": ByName(masked=True),
 }
 
 
