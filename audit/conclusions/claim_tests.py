@@ -174,7 +174,7 @@ def is_beyond_reach(conclusion: Conclusion) -> bool:
     if upper is None or math.isinf(upper.epsilon) or most is None:
         return False
     sizes = len(conclusion.scores_in), len(conclusion.scores_out)
-    most_mu = estimate.most_provable_mu(*sizes, conclusion.confidence)
+    most_mu = estimate.most_provable_mu(*sizes, conclusion.confidence_of_look)
     return not _refutes(upper, most, most_mu)
 
 

@@ -415,8 +415,7 @@ class Conclusion(NamedTuple):
         if not self.has_one_canary:
             return None
         sizes = len(self.scores_in), len(self.scores_out)
-        confidence = self.confidence if self.looks is None else self.looks.confidence
-        return estimate.most_provable(*sizes, self.delta, confidence)
+        return estimate.most_provable(*sizes, self.delta, self.confidence_of_look)
 
     def count_runs(self) -> int:
         """Returns how many training runs the scores come from."""
@@ -450,6 +449,11 @@ class Conclusion(NamedTuple):
     def confidence(self) -> float:
         """Returns the confidence of every bound, which the formulas of estimates use too."""
         return self.level.confidence
+
+    @property
+    def confidence_of_look(self) -> float:
+        """Returns the confidence of a single look's bounds; that of every bound without declared looks."""
+        return self.confidence if self.looks is None else self.looks.confidence
 
     @property
     def refutes_gaussian(self) -> bool:

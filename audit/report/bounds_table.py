@@ -23,7 +23,7 @@ from audit.conclusions.conclusion import (
 )
 from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
-from audit.methods import curves, estimate, lifted
+from audit.methods import curves, lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import Level, round_confidence, show_level
 from audit.methods.method import Assumption, NoiseFloor
@@ -532,7 +532,9 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     has_upper_bound = conclusion.tightest is not None
     if has_upper_bound or is_leak_shown or min(n_in, n_out) >= _FEW:
         return []
-    provable = at_most(estimate.most_provable(n_in, n_out, conclusion.delta, conclusion.confidence))
+    most = conclusion.most_provable
+    assert most is not None  # as for any runs of a single canary
+    provable = at_most(most)
     return [
         f"{n_in} and {n_out} runs prove at most epsilon = {provable} whatever the curve: run more"
     ]

@@ -10,7 +10,7 @@ from audit.calibration import laws, planning
 from audit.calibration.calibration import KnownMechanism
 from audit.claims import accounting
 from audit.claims.claim import DpSgd, EpsilonDelta
-from audit.conclusions import conclusion
+from audit.conclusions import claim_tests, conclusion
 from audit.conclusions.concluded import conclude, conclude_setting
 from audit.conclusions.conclusion import Look
 from audit.errors import InputError
@@ -250,6 +250,11 @@ def test_the_most_that_runs_can_prove_is_that_of_a_single_look_where_looks_are_d
     concluded = conclude(perfect, looks=[50, 200])
     assert concluded.most_provable == pytest.approx(concluded.epsilon)
     assert concluded.most_provable < conclude(perfect).most_provable
+    # A claim between what a single look and what all runs at the whole error could refute.
+    claimed = (concluded.most_provable + conclude(perfect).most_provable) / 2
+    claim = EpsilonDelta(claimed, 1e-5)
+    assert claim_tests.is_beyond_reach(conclude(perfect, claim, looks=[50, 200]))
+    assert not claim_tests.is_beyond_reach(conclude(perfect, claim))
 
 
 @pytest.mark.parametrize(
