@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from audit.adversaries.base import Adversary, Expect
+from audit.errors import require
 from audit.mechanism.base import Coordinates, Trajectory, Tree
 
 # (key, theta_0) -> a training run without the canary.
@@ -123,14 +124,38 @@ def _least(
       canaries: K.
       expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
         are measured; None for a single canary.
+
+    Returns:
+      The adversary. Its `init` raises InputError for values that are not finite.
     """
-    if expect is None:  # a single canary
-        return _biased(lambda key, theta_0: jnp.argmin(rank(key, theta_0)))
+
+    def choose_alone(key: Array, theta_0: Array) -> Array:
+        return jnp.argmin(_require_finite(rank(key, theta_0)))
 
     def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argsort(rank(key, theta_0))[:canaries]
+        return jnp.argsort(_require_finite(rank(key, theta_0)))[:canaries]
 
+    if expect is None:  # a single canary
+        return _biased(choose_alone)
     return _many(choose, canaries, expect)
+
+
+def _require_finite(values: Array) -> Array:
+    """Returns the values (p,) by which coordinates are ranked; raises InputError unless all are finite.
+
+    Values that are not finite have no order: the first such coordinate would be taken, whatever it is.
+    """
+    # Where only the shapes of an audit are wanted, JAX traces it and there are no values to check.
+    if isinstance(values, jax.core.Tracer):
+        return values
+    infinite = int(jnp.sum(~jnp.isfinite(values)))
+    # Noiseless simulations do not clip either, and diverge sooner than the training run.
+    fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
+    require(
+        not infinite,
+        f"`gc_s`: the simulated training diverges at {infinite} of {values.size} coordinates: {fix}",
+    )
+    return values
 
 
 def _sum_movements(

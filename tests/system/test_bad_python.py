@@ -278,7 +278,7 @@ OWN = [
     *(
         (
             f"flipped {name}",
-            lambda y=labels: of_module(labels=y, adversary="loss"),
+            lambda y=labels: of_module(labels=y, adversary="loss", batch_size=10),
             "are no classes",
         )
         for name, labels in (("labels of one class", Y * 0), ("labels below 0", Y - 1))

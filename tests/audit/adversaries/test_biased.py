@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from audit.adversaries import biased
+from audit.errors import InputError
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 
@@ -125,6 +126,22 @@ def test_linear_response_chooses_where_it_forecasts_most():
     )
     found = many.init(jax.random.key(0), theta_0, jnp.float32(2))
     assert found.dimensions.tolist() == [2, 3, 0] and found.expected.tolist() == [20, 30, 0]
+
+
+@pytest.mark.parametrize("expect", [None, lambda craft, state, theta: theta], ids=["one", "many"])
+@pytest.mark.parametrize("per_step", [True, False])
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_a_simulation_that_diverges_ranks_no_coordinates(value, per_step, expect):
+    moved = jnp.array([1.0, value, 0.5])
+    trajectory = base.Trajectory(moved, moved)
+    adversary = biased.simulated_biased_dimension(
+        lambda key, theta: trajectory, 1, per_step, expect=expect
+    )
+    with pytest.raises(InputError, match="`gc_s`: the simulated training diverges at 1 of 3 coord"):
+        adversary.init(jax.random.key(0), jnp.zeros(3), jnp.float32(1))
+    adversary = biased.responsive_biased_dimension(lambda theta: moved, expect=expect)
+    with pytest.raises(InputError, match="lower `learning_rate`, or choose another `gc_s`"):
+        adversary.init(jax.random.key(0), jnp.zeros(3), jnp.float32(1))
 
 
 def test_gc_r_draws_every_coordinate_alike():
