@@ -510,6 +510,6 @@ def test_an_empty_batch_is_no_last_batch_of_shuffled_ones():
 
 
 def test_what_shuffled_batches_leak_at_least_is_rounded_down():
-    outcome = batches._check_leak(batches._Leaks(1.0001, 2.9996), batches.SHUFFLED)
+    outcome = batches._check_leak(batches._Leaks(1.0001, 2.9996), batches.SHUFFLED, batches.POISSON)
     assert outcome.text == "Poisson accounting: epsilon 1.001; shuffled batches: at least 2.999"
     assert "epsilon 1.001; at least 2.999 leaks" in outcome.findings[0].meaning
