@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import flags
 
+from audit.check.accounting import require_least_rate
 from audit.check.batches import check_batches
+from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import count_examples, make_draw
 from audit.check.refutation import DrawNoise, refute_sampler
 from audit.check.report import describe_error
@@ -52,6 +54,7 @@ flags.DEFINE_integer("passes", 200, "With --refute: runs through all epochs, at 
 cli.define_json()
 
 REFUTED = 3  # exit status with --refute where the claim is refuted
+_ROUNDING = 1e-6  # relative, that the inverse of a stated sampling rate may be from a whole number
 
 
 class _Loader(NamedTuple):
@@ -99,15 +102,16 @@ def main() -> None:
 def _refute() -> None:
     """Prints whether a loader's batches refute the claim of Poisson sampling; exits with 3 if they do.
 
-    An epoch has b batches: 1 / the loader's sampling rate, rounded. The claim is that of b steps in each of
-    --epochs epochs, each of which takes an example with probability 1 / b.
+    The claim is that of --epochs epochs of b steps, each of which takes an example with the loader's sampling
+    rate. An epoch's b is 1 / that rate, rounded.
     """
+    _refuse_without_use("delta", "tail", "lipschitz", "examples", "largest_batch")
     require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
     require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
     loader = _read_loader()
     batches = round(1 / loader.rate)
     require(FLAGS.epochs >= 1, f"--epochs={FLAGS.epochs}: give at least 1")
-    claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, 1 / batches)
+    claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, loader.rate)
     refutation = refute_sampler(
         loader.draw, loader.examples, claim, passes=FLAGS.passes, noise=loader.noise
     )
@@ -115,6 +119,15 @@ def _refute() -> None:
     if refutation.refuted:
         sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(REFUTED)
+
+
+def _refuse_without_use(*names: str) -> None:
+    """Raises InputError if any of these flags is given, which --refute has no use for."""
+    for name in names:
+        value = FLAGS[name].value
+        require(
+            not FLAGS[name].present, f"--{name}={value} does not go with --refute: leave it out"
+        )
 
 
 def _find_loader() -> _Loader:
@@ -188,8 +201,9 @@ def _read_loader() -> _Definitions:
     if rate is None:
         rate = 1 / _count_batches(path.name, draw)
     rate = number("sampling_rate", rate, float)
+    require_least_rate(rate)
     # An epoch has at least two batches, as in `sampler_claims`.
-    require(0 < rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
+    require(rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
     return _Definitions(path.name, draw, examples, rate, definitions.get("noise"))
 
 
@@ -215,17 +229,29 @@ def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
 def _name_loader(loader: _Definitions) -> _Loader:
     """Returns the sampler that draws a loader's batches, as the check of batches recognises it.
 
-    The number of batches in an epoch is 1 / the sampling rate, rounded. Raises InputError where no sampler
-    with a proven bound draws such batches.
+    The number of batches in an epoch is 1 / the sampling rate. Raises InputError where that is not whole,
+    where the batches show another rate, and where no sampler with a proven bound draws such batches.
     """
+    batches = round(1 / loader.rate)
+    # A claim for a rounded number of batches would be one for another sampling rate.
+    is_whole = abs(1 / loader.rate - batches) <= _ROUNDING * batches
+    require(
+        is_whole,
+        f"{loader.file}: a sampling rate of {loader.rate:g} is one in {1 / loader.rate:.6g} batches: "
+        "state 1 / a whole number, or, of Poisson batches, take "
+        "audit.DpSgd(sigma, steps, sampling_rate).epsilon(delta)",
+    )
     report = check_batches(loader.draw, loader.examples, loader.rate)
+    for finding in report.findings:
+        if finding.name == ANOTHER_RATE.name:
+            raise InputError(f"{loader.file}: {finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
     # The check calls batches "shuffled" even if they come in the same order in every pass.
     if kind == "shuffled" and _repeats(loader.draw):
         kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    return _Loader(kind, round(1 / loader.rate))
+    return _Loader(kind, batches)
 
 
 def _repeats(draw: Callable[[int], Any]) -> bool:

@@ -130,7 +130,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
         sys.exit(_report_error(_describe_illegal_value(error)))
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # the latter of --noflag=value
         sys.exit(_report_error(f"{error}: see --help"))
 
 

@@ -596,12 +596,14 @@ def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> 
       scores_out: what the caller gave as scores out.
       is_bits: whether the scores out had the type bool and the scores in had not.
     """
-    # Scores out that are 0 and 1 may be real, guesses for instance, if the scores in are 0 and 1 too.
+    # Scores out that are 0 and 1 may be real, guesses or votes for instance, if the scores in are whole
+    # numbers too. A score that is NaN is that of a run that failed.
     only_bits_out = (
         np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
     )
-    has_more_values_in = not np.isin(scores_in, (0, 1)).all()
-    looks_like_presence = is_bits or (only_bits_out and has_more_values_in)
+    known_in = scores_in[~np.isnan(scores_in)]
+    has_fractions_in = bool((known_in != np.round(known_in)).any())
+    looks_like_presence = is_bits or (only_bits_out and has_fractions_in)
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
     require(
         not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}"

@@ -261,6 +261,9 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
     # A flat `in` has a canary of each run, and becomes a column. Other flat arrays are of a single run, and
     # become a row.
     cosines = arrays[name]
+    require(
+        cosines.size > 0, f"its array {name} has shape {cosines.shape}: save at least one cosine"
+    )
     if cosines.ndim == 1:
         if presence is not None:
             presence = np.atleast_2d(presence)
@@ -273,8 +276,10 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 def _read_json_cosines(path: Path) -> dict[str, Array]:
     """Returns the arrays of _COSINE_NAMES in a JSON object of lists, by name."""
     with _reading(path), open(path, encoding="utf-8-sig") as file:
-        lists = dict(_load_pairs(path, file))
+        pairs = _load_pairs(path, file)
+    lists = dict(pairs)
     with _naming(path):
+        require(len(lists) == len(pairs), "it has a name twice: keep one of the two lists")
         arrays = {name: floats(name, lists[name]) for name in _COSINE_NAMES if name in lists}
     size = sum(array.size for array in arrays.values())
     require(size <= MOST_SCORES, _say_too_many(path, size))

@@ -172,6 +172,16 @@ def test_no_bound_is_above_the_truth_on_a_file_that_is_accepted(name, audits=20)
     assert refused == 0 or CASES[name].refused
 
 
+def test_guesses_and_votes_are_no_presence_even_where_a_run_failed():
+    rng = np.random.default_rng(48)
+    guesses_in = np.array(rng.random(200) < 0.7, float)
+    guesses_in[3] = np.nan
+    guesses_out = np.array(rng.random(200) < 0.3, float)
+    assert audit.bounds(guesses_in, guesses_out).epsilon > 0
+    votes_in = rng.integers(0, 4, 200)
+    assert audit.bounds(votes_in, guesses_out).epsilon >= 0
+
+
 def test_a_presence_in_the_place_of_scores_is_refused():
     rng = np.random.default_rng(48)
     scores, presence = rng.normal(size=500), rng.random(500) < 0.5

@@ -606,6 +606,7 @@ CLAIMS = [
         "there is no file nowhere.py",
         "claim --batches=nowhere.py:loader --epochs=2 --noise_multiplier=1 --refute",
     ),
+    *lines("--nojson=1 does not take an argument", "bound --scores=scores.npz --nojson=1"),
 ]
 CORPUS = [*PARSED, *SIZES, *CHECK, *CLAIMS, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
 

@@ -211,3 +211,47 @@ def test_a_name_cannot_be_refuted(tmp_path):
     words = "--batches=20 --sampler=shuffled --epochs=2 --noise_multiplier=1 --refute"
     done = claim(tmp_path, *words.split())
     assert done.returncode == 2 and "--refute needs a loader" in done.stderr
+
+
+ODD_RATE = """
+import numpy as np
+examples = 40
+sampling_rate = 0.39
+def loader(seed):
+    return np.flatnonzero(np.random.default_rng(seed).random(40) < 0.39)
+"""
+ANOTHER_RATE = """
+import numpy as np
+examples = 1000
+sampling_rate = 0.01
+def loader(seed):
+    return np.random.default_rng(seed).permutation(1000).reshape(10, 100)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [(ODD_RATE, "0.39 is one in 2.5641 batches"), (ANOTHER_RATE, "a rate of 0.1, not 0.01")],
+)
+def test_a_loader_is_not_claimed_for_at_a_rounded_or_another_rate(tmp_path, loader, message):
+    (tmp_path / "odd.py").write_text(loader)
+    steps = ["--epochs=2", "--noise_multiplier=1"]
+    done = python("-m", "audit", "claim", "--batches=odd.py:loader", *steps, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_poisson_batches_of_a_rate_that_no_whole_number_of_batches_has_are_not_refuted(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD_RATE)
+    flags = ["--epochs=30", "--noise_multiplier=1", "--passes=400", "--refute"]
+    done = python("-m", "audit", "claim", "--batches=odd.py:loader", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_flags_that_a_refutation_ignores_are_refused(tmp_path):
+    flags = ["--epochs=2", "--noise_multiplier=1", "--refute", "--tail=5"]
+    done = claim(tmp_path, "--batches=mine.py:poisson", *flags)
+    assert done.returncode == 2
+    assert "--tail=5 does not go with --refute" in done.stderr

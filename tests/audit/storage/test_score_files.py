@@ -225,3 +225,14 @@ def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_pat
             else:
                 with pytest.raises(InputError, match="more than 100: keep a random part"):
                     score_files.read_scores(tmp_path / name)
+
+
+def test_cosines_of_no_run_and_a_name_that_comes_twice_end_in_a_line(tmp_path):
+    empty = tmp_path / "empty.npy"
+    np.save(empty, np.zeros((0, 5)))
+    with pytest.raises(InputError, match=r"shape \(0, 5\): save at least one cosine"):
+        score_files.read_cosines(empty, 100)
+    twice = tmp_path / "twice.json"
+    twice.write_text('{"observed": [0.1, 0.2], "observed": [0.1]}')
+    with pytest.raises(InputError, match="has a name twice"):
+        score_files.read_cosines(twice, 100)
