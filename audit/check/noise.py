@@ -7,7 +7,7 @@ eta sigma C / B. Its mean over n seeds is removed, which leaves n - 1 degrees of
 import itertools
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,12 +79,14 @@ class DrawnNoise(NamedTuple):
     Attributes:
       layer_names: (layers,) the layers' names, as in the probe.
       layer_sizes: (layers,) how many parameters each layer has.
+      hidden: the indices of the trained layers whose noise lies below their rounding.
       given: the noise at the batch as given; layers that are not trained have 0 degrees of freedom.
       others: by the name of another batch, the noise there, or the step's error if it refused the batch.
     """
 
     layer_names: list[str]
     layer_sizes: NDArray[np.int64]
+    hidden: NDArray[np.int64]
     given: StepNoise
     others: dict[str, StepNoise | str]
 
@@ -95,6 +97,17 @@ class DrawnNoise(NamedTuple):
             if not isinstance(noise, str):
                 accepted[batch] = noise
         return accepted
+
+    def list_names(self, layers: Sequence[int] | NDArray[np.int64]) -> str:
+        """Returns the names of layers as text: the first four, and how many more there are.
+
+        Args:
+          layers: the indices of the layers.
+        """
+        names = ", ".join(self.layer_names[i] for i in layers[:4])
+        if len(layers) > 4:
+            names += f" and {len(layers) - 4} more"
+        return names
 
     def compute_deviation(self, batch: str = "") -> Any:
         """Returns the noise's standard deviation over all trained layers, in units of the stated deviation.
@@ -195,9 +208,10 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     # All steps so far have shown which layers are trained: those with a parameter that any step changed in
     # another way than the first. The others get no degrees of freedom, so that no test looks at them.
     is_trained = np.bincount(probe.layer, probe.is_trained) > 0
+    hidden = np.flatnonzero(is_trained & (given.freedom == 0))
     given = given._replace(freedom=given.freedom * is_trained)
     layer_sizes = np.bincount(probe.layer)
-    return DrawnNoise(probe.layer_names, layer_sizes, given, others)
+    return DrawnNoise(probe.layer_names, layer_sizes, hidden, given, others)
 
 
 def _choose_count(probe: StepProbe, seconds: float) -> int:
@@ -407,8 +421,9 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
     texts["independence"] = "nothing against it"
     texts["shape"] = "normal"
     reasons = dict.fromkeys(ROWS, "there is no noise to look at")
+    where = drawn.list_names(drawn.hidden) or "the parameters"
     reasons["noise"] = (
-        "the noise lies below the parameters' rounding: use float64 or a larger learning rate"
+        f"the noise lies below the rounding of {where}: use float64 or a larger learning rate"
     )
     for batch, noise in drawn.others.items():
         if isinstance(noise, str):
@@ -420,6 +435,8 @@ def check_noise(drawn: DrawnNoise) -> dict[str, CheckOutcome]:
             outcomes[row] = CheckOutcome(texts[row], p_values=tested, measured=measured[row])
         else:
             outcomes[row] = CheckOutcome(reasons[row], tried=False)
+    if len(drawn.hidden):  # the tests of other layers do not speak for these
+        outcomes["noise"] = outcomes["noise"]._replace(text=reasons["noise"], tried=False)
 
     # The deviations of tested layers; and how likely noise of 0.99 times the stated deviation would fail, at
     # Bonferroni's level for all tests of the noise.

@@ -121,7 +121,7 @@ class NoiseBugs(NamedTuple):
         if silent:
             where = "anywhere"
             if len(silent) < len(trained):
-                where = f"in {_list_names(drawn, silent)}"
+                where = f"in {drawn.list_names(silent)}"
             finding = findings.SILENT.fill(
                 where=where,
                 count=len(silent),
@@ -132,7 +132,7 @@ class NoiseBugs(NamedTuple):
         if noisy:
             where = ""
             if len(noisy) < len(trained):
-                where = f" in {_list_names(drawn, noisy)}"
+                where = f" in {drawn.list_names(noisy)}"
             result.append(self._explain_deviations(noisy, where, len(trained)))
         return result
 
@@ -166,14 +166,6 @@ class NoiseBugs(NamedTuple):
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
         why = f"{fits}{remarks}"
         return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
-
-
-def _list_names(drawn: DrawnNoise, indices: list[int]) -> str:
-    """Returns the names of layers as text: the first four, and how many more there are."""
-    names = ", ".join(drawn.layer_names[i] for i in indices[:4])
-    if len(indices) > 4:
-        names += f" and {len(indices) - 4} more"
-    return names
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:

@@ -336,6 +336,30 @@ def test_what_rounding_hides_could_not_be_tried_and_does_not_pass():
     assert "use float64" in flatten(report)
 
 
+@pytest.mark.parametrize("has_noise", [True, False])
+def test_a_layer_whose_noise_lies_below_its_rounding_is_not_passed_with_the_others(has_noise):
+    """The layer `o` is 3,000 in float32: gradients move it, and noise of sigma 0.01 does not."""
+    rng = np.random.default_rng(3)
+    batch = rng.normal(size=(32, 12)), rng.integers(0, 2, 32)
+
+    def step(params, batch, seed):
+        x, y = batch
+        w = np.concatenate([params["w"], params["o"].astype(float) - 3000])
+        gradients = (1 / (1 + np.exp(-np.clip(x @ w, -50, 50))) - y)[:, None] * x
+        clipped = gradients / np.maximum(1, np.linalg.norm(gradients, axis=1, keepdims=True))
+        noise = 0.01 * np.random.default_rng(seed).normal(size=12)
+        if not has_noise:
+            noise[8:] = 0
+        update = -0.5 * (clipped.sum(axis=0) + noise) / 32
+        return {"w": params["w"] + update[:8], "o": params["o"] + update[8:].astype(np.float32)}
+
+    start = {"w": np.zeros(8), "o": np.full(4, 3000, np.float32)}
+    report = audit.check_step(step, start, batch, **STATED | {"noise_multiplier": 0.01}, seeds=64)
+    results = {check.name: check.result for check in report.checks}
+    assert results["noise"] == "could not be tried" and not report.findings, report
+    assert "the noise lies below the rounding of o: use float64" in flatten(report)
+
+
 STATED = {
     "clipping_norm": 1.0,
     "noise_multiplier": 1.0,
