@@ -173,8 +173,11 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
         lower.append(rounds.renyi_charge(lower_epsilon, delta_of_round, true_noise))
         upper.append(rounds.renyi_charge(estimate.upper, delta_of_round, true_noise))
         gaussian.append(rounds.gaussian_charge(epsilon, delta_of_round, true_noise))
-        # The exact epsilon of the canary's score is at the training run's delta, unlike the estimates.
-        canaries.append(rounds.gaussian_charge(row.measured.exact, setting.delta, true_noise))
+        # The exact epsilon of the canary's score is at the training run's delta, unlike the estimates. It has
+        # no least value either, which the public code gives to estimates alone.
+        exact = row.measured.exact
+        is_finite = np.isfinite(exact)
+        canaries.append(rounds.gaussian_noise(exact, setting.delta) if is_finite else true_noise)
     return Global(
         rounds=[int(last) for last in np.cumsum(represented)],
         published=accumulate(published),
@@ -385,9 +388,10 @@ def make_rounds_table(
     at_delta = f"at delta {setting.delta:g}"
     headings = f"{'':>26} {'at delta 1/n':^32}{at_delta:^18}"
 
-    # The notes below the table name the largest finite estimate that n scores, half in each world, can show.
-    half = setting.scores // 2
-    cap = rounds.largest_estimate(half, half, 1 / setting.scores)
+    # The notes below the table name the largest finite estimate that so many scores can show. It is 0 where
+    # they are too few to show any.
+    counted = rows[0].published.estimate
+    cap = max(rounds.largest_estimate(counted.n_in, counted.n_out, 1 / setting.scores), 0.0)
     notes = _NOTES.format(n=setting.scores, cap=cap, mock=setting.mock_rounds, delta=setting.delta)
 
     # For each measured round, the values of all fields of `Global`.
@@ -517,9 +521,12 @@ def format_totals(
     rng = np.random.default_rng(setting.seed)  # so that the simulation is the same at each call
     perfect = rounds.ideal(rng, charge, setting.delta, setting.scores).composed
 
-    # The rounds of training, and a mock round for each score of a published estimate.
-    played = setting.rounds + len(rows) * setting.scores
-    released = rounds.composed([charge._replace(rounds=played)], setting.delta)
+    # The rounds of training, and a mock round for each score of a published estimate. Mock rounds draw their
+    # cohorts from fewer clients, of whom each takes part more often.
+    population = len(rows[0].measured.known)
+    training = charge._replace(rounds=setting.rounds)
+    mock = Charge(setting.noise_multiplier, setting.cohort / population, len(rows) * setting.scores)
+    released = rounds.composed([training, mock], setting.delta)
 
     way = "backward" if backward else "forward"
     interval = f"{composed.published[-1]:.2f} [{composed.lower[-1]:.2f}, {composed.upper[-1]:.2f}]"

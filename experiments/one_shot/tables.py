@@ -165,13 +165,15 @@ def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
 def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     """Returns whether our equal-variance estimate agrees with the paper's cell within simulation error.
 
-    Our mean may differ from the paper's by three standard errors of a mean over `simulations` simulations,
-    plus the rounding of the printed mean. Our deviation may differ by 30% of the paper's.
+    Our mean may differ from the paper's by three standard errors of the difference of two means, one over
+    our `simulations` simulations and one over the paper's 50, plus the rounding of the printed mean. Our
+    deviation may differ by 30% of the paper's.
     """
     epsilons = cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]
     # The paper prints means with a single decimal from 10 on, else with two: half a unit of the last.
     rounding = 0.05 if printed.mean >= 10 else 0.005
-    allowed = _ALLOWED_ERRORS * printed.deviation / np.sqrt(simulations) + rounding
+    standard_error = printed.deviation * np.sqrt(1 / SIMULATIONS + 1 / simulations)
+    allowed = _ALLOWED_ERRORS * standard_error + rounding
     mean_agrees = abs(epsilons.mean() - printed.mean) <= allowed
     deviation_agrees = abs(epsilons.std() / printed.deviation - 1) <= _ALLOWED_DEVIATION
     return bool(mean_agrees and deviation_agrees)

@@ -11,7 +11,9 @@ from audit.report import style
 from audit.storage.checkpoints import Checkpoints
 from experiments.canife import attacked, cohort_law, curves, figures, populations, training
 from experiments.canife import measured as stored_rounds
+from experiments.canife import rounds as accounting_of_rounds
 from experiments.canife.attacked import Attacked
+from experiments.canife.rounds import Charge
 from experiments.cells.cell import DataSets
 from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
@@ -152,6 +154,16 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
     assert max(accuracies) <= 0.842
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released
+
+    # Mock rounds of fewer clients take each of them more often.
+    few = [row._replace(measured=row.measured._replace(known=np.zeros(20))) for row in rows]
+    line_of_few = curves.format_totals(SMALL, few, composed, True).splitlines()[-1]
+    training_rounds = Charge(SMALL.noise_multiplier, SMALL.cohort / 60, SMALL.rounds)
+    mock_rounds = Charge(SMALL.noise_multiplier, SMALL.cohort / 20, 3 * SMALL.scores)
+    exact = accounting_of_rounds.composed([training_rounds, mock_rounds], SMALL.delta)
+    released_of_few = float(line_of_few.split()[-1])
+    assert released_of_few == pytest.approx(exact, abs=0.006)
+    assert released_of_few > released
 
 
 @pytest.mark.slow

@@ -327,3 +327,13 @@ def test_the_smoke_sweeps_are_trained_and_drawn(tmp_path, a_play, image_file):
         assert drawn.missing == 0
         assert len(drawn.figures) == 1
         plt.close(drawn.figures[0][1])
+
+
+def test_a_cell_that_differs_by_the_papers_own_simulation_error_agrees():
+    """Its mean of 50 simulations may be half a standard deviation off, however many are ours."""
+    printed = tables.PrintedCell(9.89, 0.71)
+    offsets = np.array([-0.71, 0.71])
+    for distance, agrees in ((-0.08, True), (-0.35, False)):
+        epsilons = {ONE_SHOT_EQUAL_VARIANCE: printed.mean + distance + offsets}
+        cell = estimates.TableCell(0.541, 10**4, 100, epsilons, 10.0)
+        assert tables.agrees(cell, printed, 2000) == agrees
