@@ -98,7 +98,9 @@ def bounds(
         canaries a run. Without scores_out: a table, such as a DataFrame of pandas, with columns score,in
         (1 or 0) or in,out; or the evidence that `audit.coins`, `audit.cosines` or `audit.ranks` returns.
         Every run that was begun counts: a failed run scores NaN.
-      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries a run.
+      scores_out: scores (m,) of runs without the canary, or (m, M) for M canaries that a run does not hold.
+        Where scores_in has K canaries a run, each of these m runs must hold K - 1 others: runs without any
+        would count K canaries as a single one, and bounds would be too high.
       claim: what is claimed of the mechanism, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`;
         the upper bound follows from it.
       delta: the delta at which epsilon is bounded.

@@ -14,7 +14,8 @@
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
 
-Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary.
+Arrays are flat, or matrices where runs have several canaries: a row a run, a column a canary. Runs out must
+then hold one canary fewer than runs in, beside those that are scored: without them bounds are too high.
 """
 
 import shlex

@@ -32,7 +32,8 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     Args:
       scores_in: (n,) or (n, K), the scores of n runs with the canary or canaries; higher means in, and NaN
         stands for a run that failed.
-      scores_out: (m,) or (m, M), the scores of m runs without.
+      scores_out: (m,) or (m, M), the scores of canaries that are not in, in m other runs. Each of these runs
+        must hold K - 1 canaries, which are not scored: runs without any would make bounds too high.
 
     Raises:
       InputError: for values that are not scores, for bits of presence in place of the scores out, and for
