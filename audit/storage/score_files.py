@@ -261,9 +261,9 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
     # A flat `in` has a canary of each run, and becomes a column. Other flat arrays are of a single run, and
     # become a row.
     cosines = arrays[name]
-    require(
-        cosines.size > 0, f"its array {name} has shape {cosines.shape}: save at least one cosine"
-    )
+    # A flat array without cosines is refused elsewhere, by their number.
+    has_any = cosines.ndim != 2 or cosines.size > 0
+    require(has_any, f"its array {name} has shape {cosines.shape}: save at least one cosine")
     if cosines.ndim == 1:
         if presence is not None:
             presence = np.atleast_2d(presence)
