@@ -45,7 +45,8 @@ def step(params: Any, batch: Any, seed: int) -> Any:
     gradients = vmap(grad(loss), (None, 0, 0))(params, *batch)
     # (examples,): the norm of each example's gradient over all layers together.
     norms = sum(g.flatten(1).square().sum(1) for g in gradients.values()).sqrt()
-    factors = (1.5 / norms).clamp(max=1)  # 1 also for a norm of 0
+    # 1 also for a norm of 0.
+    factors = (1.5 / norms).clamp(max=1)
 
     generator = torch.Generator().manual_seed(seed)
     after = {}
