@@ -31,10 +31,9 @@ _RDP_EXCESS = (1.6, 1.0)  # (a, b): RDP's epsilon is hardly ever above a * (the 
 _COARSE = 1e-3  # times the claim: a grid of privacy losses that takes hundredths of a second
 _FINE = 1e-8  # times an upper bound: a grid whose losses fit into memory
 _MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
-_FIRST_GRID, _FINEST_GRID = (
-    4e-4,
-    1e-5,
-)  # of privacy losses, times epsilon, before a claim is refuted
+# The spacings of the grids of privacy losses that are tried before a claim is refuted, over epsilon.
+_FIRST_GRID = 4e-4
+_FINEST_GRID = 1e-5
 _COARSEST_GRID = 100.0  # an exponential of it is finite
 _REFINEMENT = 4  # a grid's spacing over that of the next
 _MOST_LOSSES = 10**6  # of a step on a grid

@@ -84,7 +84,7 @@ def check(path: Path, function: str) -> None:
     Raises:
       InputError: the file fails, or lacks a definition, or a flag is given that batches alone have a use for.
     """
-    _refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
+    cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
     require(FLAGS.report != "", "--report=: name an HTML file")
     definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
@@ -112,9 +112,9 @@ def _check_batches(path: Path, name: str) -> None:
     Raises:
       InputError: the file fails, a flag or the definition is missing, or a flag is given without a use.
     """
-    _refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
+    cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
     if FLAGS.noise_multiplier is None:
-        _refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
+        cli.refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     definitions = run_file(path)
@@ -131,12 +131,6 @@ def _check_batches(path: Path, name: str) -> None:
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
     _print_report(_add_source(report, path))
-
-
-def _refuse(names: tuple[str, ...], why: str) -> None:
-    """Raises InputError if any of the flags of these names is given; the message says why not."""
-    for name in names:
-        require(not FLAGS[name].present, f"--{name}={FLAGS[name].value} {why}")
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:

@@ -105,7 +105,8 @@ def _refute() -> None:
     The claim is that of --epochs epochs of b steps, each of which takes an example with the loader's sampling
     rate. An epoch's b is 1 / that rate, rounded.
     """
-    _refuse_without_use("delta", "tail", "lipschitz", "examples", "largest_batch")
+    without_use = ("delta", "tail", "lipschitz", "examples", "largest_batch")
+    cli.refuse(without_use, "does not go with --refute: leave it out")
     require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
     require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
     loader = _read_loader()
@@ -119,15 +120,6 @@ def _refute() -> None:
     if refutation.refuted:
         sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(REFUTED)
-
-
-def _refuse_without_use(*names: str) -> None:
-    """Raises InputError if any of these flags is given, which --refute has no use for."""
-    for name in names:
-        value = FLAGS[name].value
-        require(
-            not FLAGS[name].present, f"--{name}={value} does not go with --refute: leave it out"
-        )
 
 
 def _find_loader() -> _Loader:

@@ -134,6 +134,13 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
         sys.exit(_report_error(f"{error}: see --help"))
 
 
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raises InputError if any of the flags of these names is given; the message says why not."""
+    for name in names:
+        flag = flags.FLAGS[name]
+        require(not flag.present, f"--{name}={flag.value} {why}")
+
+
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
