@@ -389,18 +389,19 @@ def _describe_bounds(conclusion: Conclusion) -> tuple[str, str]:
         words = (method, epsilon, find_mark(finding, conclusion))
         bars.append(" ".join(word for word in words if word))
     alternative = f"Bars of epsilon: {', '.join(bars)}{_list_upper_bounds(conclusion)}."
-    return alternative, f"Lower bounds by method, and the upper bound.{_explain_mark(conclusion)}"
+    lines = "".join(f", and the {upper.name}" for upper in conclusion.upper_bounds)
+    return alternative, f"Lower bounds by method{lines}.{_explain_mark(conclusion)}"
 
 
 def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the privacy profile's panel."""
     mu = verdicts.at_least(conclusion.gaussian.mu or 0.0)
     mark = _explain_mark(conclusion)
-    alternative = (
-        f"delta against epsilon of Gaussian mechanisms at mu = {mu}, and at the upper bound.{mark}"
-    )
-    bounds = "at the lower bound on mu and at the upper bound"
-    caption = f"Privacy profiles of Gaussian mechanisms {bounds}.{mark}"
+    upper = ""
+    if any(bound.mu is not None for bound in conclusion.upper_bounds):
+        upper = " and at the upper bound"
+    alternative = f"delta against epsilon of Gaussian mechanisms at mu = {mu}{upper}.{mark}"
+    caption = f"Privacy profiles of Gaussian mechanisms at the lower bound on mu{upper}.{mark}"
     return alternative, caption
 
 

@@ -360,7 +360,9 @@ def _draw_upright_bars(
 
 
 def _place_number(value: float, limits: list[_Limit], space: float) -> float:
-    """Returns the height at which to print an upright bar's number, off the upper bounds' lines if possible.
+    """Returns the height at which to print an upright bar's number.
+
+    It is off the upper bounds' lines and their names if possible.
 
     Args:
       value: the bar's height.
@@ -368,9 +370,20 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
       space: the distance that a number needs from a line.
     """
     for height in (value / 2, value / 4, value * 3 / 4):
-        if all(abs(height - limit.epsilon) > space for limit in limits):
+        if all(_is_apart(height, limit, space) for limit in limits):
             return height
     return value / 4  # no height is free; this one is as good as any
+
+
+def _is_apart(height: float, limit: _Limit, space: float) -> bool:
+    """Returns whether a number at a height touches neither an upper bound's line nor its name."""
+    below = space
+    above = space
+    if limit.is_name_before:
+        below += 2 * space  # the name is as high as a number
+    else:
+        above += 2 * space
+    return not limit.epsilon - below <= height <= limit.epsilon + above
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:

@@ -1,5 +1,6 @@
 """The page of a check: its table and findings, the movements of single examples and the noise, drawn."""
 
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -8,12 +9,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scipy
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from audit.report import page, style
 from audit.report.page import Html
 
 _MOST_BARS = 24  # in a figure; the largest are drawn
-_LONGEST_NAME = 48  # characters of the name beside a bar
+_LONGEST_NAME = 60  # characters of the name beside a bar
 _LEAST_SIZE = 1e-3  # length of the shortest bar: a logarithmic axis has no 0
 
 
@@ -60,6 +62,11 @@ def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
       level: the level of all tests together, by Holm's procedure.
     """
     caption = f"All statistical tests together are at level {level:g} (Holm)."
+    if any(name.startswith("noise") for name in p_values):
+        caption += (
+            " Tests of the noise of several batches use the same seeds, so that they agree where the noise "
+            "does not depend on the batch."
+        )
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     rows = [(name, f"{p_value:.2g}") for name, p_value in ranked]
     return page.table(caption, ("test", "p-value"), rows)
@@ -127,6 +134,10 @@ def _draw_movements(axes: Axes, movements: Mapping[str, float]) -> None:
     """
     _draw_bars(axes, movements, is_right=lambda size: size <= 1.02)
     axes.set_xscale("log")
+    # At least two decades: where all examples are clipped their movements differ by rounding alone, and an
+    # axis that is fitted to them shows nothing else.
+    left, right = axes.get_xlim()
+    axes.set_xlim(min(left, 0.05), max(right, 5))
     axes.set_xlabel("eta C / B")
 
 
@@ -160,7 +171,7 @@ def _draw_bars(
     colors = []
     for name in largest:
         size = sizes[name]
-        label = name[:_LONGEST_NAME]
+        label = textwrap.shorten(name, _LONGEST_NAME, placeholder=" ...")
         labels.append(label if np.isfinite(size) else f"{label} (not finite)")
         # A logarithmic axis shows neither infinity nor 0: widths end at the largest finite value, and begin
         # at a small one.
@@ -168,7 +179,7 @@ def _draw_bars(
         colors.append(style.OUT if is_right(size) else style.VERMILION)
     places = range(len(largest))
     axes.barh(places, widths, color=colors)
-    axes.set_yticks(places, labels, fontsize=7)
+    axes.set_yticks(places, labels, fontsize=6.5)
     axes.invert_yaxis()
     axes.axvline(1, color=style.BLACK, lw=1)
 
@@ -188,7 +199,15 @@ def _draw_noise(axes: Axes, sample: Any) -> None:
 
 def _draw_sizes(axes: Axes, pictures: Mapping[str, Any]) -> None:
     """Draws a histogram of the batches' sizes, and a line at the expected size."""
-    axes.hist(pictures["sizes"], 30, color=style.OUT)
+    sizes = np.asarray(pictures["sizes"])
+    width = -(-(np.ptp(sizes) + 1) // 30)  # whole sizes a bar, and at most 30 bars
+    edges = np.arange(sizes.min() - 0.5, sizes.max() + width + 0.5, width)
+    axes.hist(sizes, list(edges), color=style.OUT)
     axes.axvline(pictures["expected"], color=style.BLACK)
+    # Room on both sides, for batches that all have the same size.
+    left = min(sizes.min(), pictures["expected"])
+    right = max(sizes.max(), pictures["expected"])
+    axes.set_xlim(left - 3, right + 3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("examples in a batch")
     axes.set_ylabel("batches")

@@ -40,8 +40,8 @@ dt { color: var(--faint) } dd { margin: 0 }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; overflow-wrap: normal }
 caption { text-align: left; padding: .5rem .7rem; color: var(--faint) }
 th, td { text-align: left; padding: .4rem .7rem; border-top: 1px solid var(--line); vertical-align: top }
-td { font-variant-numeric: tabular-nums } tbody th { overflow-wrap: anywhere; min-width: 7rem }
-.figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)) }
+td { font-variant-numeric: tabular-nums } tbody th { overflow-wrap: anywhere; min-width: 9rem }
+.figures { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)) }
 figure { margin: 0 } figure.wide { margin: 1rem 0 }
 img, figure svg { display: block; width: 100%; height: auto; border: 1px solid var(--line);
   border-radius: .4rem }

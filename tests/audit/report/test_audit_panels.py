@@ -266,3 +266,15 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
 )
 def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
     assert style.insert_symbols(text) == shown == style.insert_symbols(shown)
+
+
+@pytest.mark.parametrize("value", [7.3, 4.6, 3.4])
+def test_a_bars_number_stands_apart_from_the_claims_line_and_its_name(value):
+    space = 0.06 * 8.4
+    for is_before in (False, True):
+        limit = audit_panels._Limit(3.0, "claim 3.00", ":", is_before)
+        height = audit_panels._place_number(value, [limit], space)
+        assert 0 < height < value
+        name = 3.0 - 2 * space if is_before else 3.0 + 2 * space
+        assert abs(height - 3.0) > space
+        assert abs(height - name) > space

@@ -1,4 +1,4 @@
-"""The figure of a check's movements shows what is not finite as what is wrong."""
+"""The figures of a check show what is wrong, and nothing of what is rounding alone."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,3 +18,20 @@ def test_a_movement_that_is_not_finite_comes_first_and_is_red(value):
     red = broken.get_facecolor()
     assert large.get_facecolor() == red != small.get_facecolor()
     assert plt.matplotlib.colors.to_hex(red).lower() == style.VERMILION.lower()
+
+
+def test_movements_that_differ_by_rounding_have_an_axis_of_two_decades():
+    _, axes = plt.subplots()
+    check_page._draw_movements(axes, {"a": 1.0, "b": 1.000001})
+    left, right = axes.get_xlim()
+    assert right / left >= 100
+
+
+def test_batches_of_one_size_are_a_bar_beside_whole_numbers():
+    figure, axes = plt.subplots()
+    check_page._draw_sizes(axes, {"sizes": [32] * 10, "expected": 32})
+    figure.canvas.draw()
+    (bar,) = axes.patches
+    assert bar.get_x() == 31.5
+    assert bar.get_width() == 1
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
