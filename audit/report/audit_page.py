@@ -395,13 +395,20 @@ def _describe_bounds(conclusion: Conclusion) -> tuple[str, str]:
 
 def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the privacy profile's panel."""
-    mu = verdicts.at_least(conclusion.gaussian.mu or 0.0)
+    mu = conclusion.gaussian.mu
     mark = _explain_mark(conclusion)
-    upper = ""
-    if any(bound.mu is not None for bound in conclusion.upper_bounds):
-        upper = " and at the upper bound"
-    alternative = f"delta against epsilon of Gaussian mechanisms at mu = {mu}{upper}.{mark}"
-    caption = f"Privacy profiles of Gaussian mechanisms at the lower bound on mu{upper}.{mark}"
+    places = []
+    if mu:
+        places.append(f"the lower bound on mu, {verdicts.at_least(mu)}")
+    for upper in conclusion.upper_bounds:
+        if upper.mu is not None and math.isfinite(upper.mu):
+            places.append(f"the {upper.name}, mu = {verdicts.at_most(upper.mu)}")
+    if not places:
+        nothing = "No bound on mu is above 0: there is no privacy profile to draw."
+        return nothing, nothing
+    at = " and at ".join(places)
+    alternative = f"delta against epsilon of Gaussian mechanisms at {at}.{mark}"
+    caption = f"Privacy profiles of Gaussian mechanisms at {at}.{mark}"
     return alternative, caption
 
 
