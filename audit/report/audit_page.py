@@ -396,9 +396,10 @@ def _describe_bounds(conclusion: Conclusion) -> tuple[str, str]:
 def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     """Returns the alternative text and the caption of the privacy profile's panel."""
     mu = conclusion.gaussian.mu
-    mark = _explain_mark(conclusion)
+    mark = ""
     places = []
     if mu:
+        mark = _explain_mark(conclusion)
         places.append(f"the lower bound on mu, {verdicts.at_least(mu)}")
     for upper in conclusion.upper_bounds:
         if upper.mu is not None and math.isfinite(upper.mu):

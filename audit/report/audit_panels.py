@@ -315,7 +315,7 @@ def _draw_horizontal_bars(
 def _draw_upright_bars(
     axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
 ) -> BarContainer:
-    """Draws upright bars with a number inside each bar, and lines at the upper bounds.
+    """Draws upright bars with a number in or above each bar, and lines at the upper bounds.
 
     Args:
       axis: the panel to draw into.
@@ -362,13 +362,16 @@ def _draw_upright_bars(
 def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     """Returns the height at which to print an upright bar's number.
 
-    It is off the upper bounds' lines and their names if possible.
+    It is inside the bar, above a bar that is too low for it, and off the upper bounds' lines and their names if
+    possible.
 
     Args:
       value: the bar's height.
       limits: the lines at the upper bounds.
       space: the distance that a number needs from a line.
     """
+    if value < 2 * space:
+        return value + space
     for height in (value / 2, value / 4, value * 3 / 4):
         if all(_is_apart(height, limit, space) for limit in limits):
             return height

@@ -278,3 +278,8 @@ def test_a_bars_number_stands_apart_from_the_claims_line_and_its_name(value):
         name = 3.0 - 2 * space if is_before else 3.0 + 2 * space
         assert abs(height - 3.0) > space
         assert abs(height - name) > space
+
+
+def test_the_number_of_a_low_bar_stands_above_it():
+    assert audit_panels._place_number(0.0, [], 0.1) == 0.1
+    assert audit_panels._place_number(0.15, [], 0.1) == 0.25
