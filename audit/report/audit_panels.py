@@ -362,8 +362,8 @@ def _draw_upright_bars(
 def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     """Returns the height at which to print an upright bar's number.
 
-    It is inside the bar, above a bar that is too low for it, and off the upper bounds' lines and their names if
-    possible.
+    It is inside the bar, or above a bar that is too low for it. If possible it is off the upper bounds'
+    lines and their names.
 
     Args:
       value: the bar's height.
