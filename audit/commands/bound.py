@@ -138,8 +138,8 @@ def _require_figure_format() -> None:
 def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
-    With --fail_if_violated it exits with status 3 where the claim is refuted, and raises InputError where
-    there is doubt that the scores come from independent runs.
+    With --fail_if_violated it exits with status 3 where the claim is refuted. It raises InputError where
+    there is doubt that the scores come from independent runs, and where they are lower with the canary.
 
     Args:
       paths: the files of scores, for the report.
@@ -166,6 +166,9 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     if FLAGS.fail_if_violated and _is_violated(conclusion):
         sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(VIOLATED)
+    # Nor is there an answer from scores with the wrong sign, which no claim would contradict.
+    turned = "scores are lower with the canary: give minus the score, or exchange in and out"
+    require(not (FLAGS.fail_if_violated and verdicts.is_reversed(conclusion)), turned)
 
 
 def _is_violated(conclusion: Conclusion) -> bool:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from audit.conclusions.claim_tests import is_beyond_reach
 from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
 from audit.methods import curves
 from audit.methods.estimate import Bound
@@ -18,7 +19,7 @@ VIOLATED = "violated"
 _LEAKS_IF_GAUSSIAN = "This training leaks, if its trade-off curve is Gaussian."
 _NOTHING = "No leakage is proven."
 _VIOLATED = "The guarantee is violated."
-_VIOLATED_OR_NOT_GAUSSIAN = "The guarantee is violated, or the trade-off curve is not Gaussian."
+_VIOLATED_IF_GAUSSIAN = "The guarantee is violated if the trade-off curve is Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 # An AUC this many standard errors below 1/2 is reversed: three audits in 100,000 where nothing leaks.
@@ -139,9 +140,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
             f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
             f"{_describe_composition(broken_if_gaussian, conclusion)}"
         )
-        return Verdict(
-            VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, explanation
-        )
+        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_IF_GAUSSIAN, explanation)
 
     # No violation: nothing is proven, or a leak.
     if _is_zero(gaussian) and _is_zero(free):
@@ -227,6 +226,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     If the upper bound on the last model alone is finite and the tightest, it is shown beside composition's
     bound. A larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores
     refute such a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite.
+    The headline says so where these runs could not refute a claim, whatever their scores.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
@@ -242,8 +242,12 @@ def _make_headline(conclusion: Conclusion) -> str:
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
+    most = at_most(upper_bound)
+    if conclusion.is_claimed and is_beyond_reach(conclusion):
+        beyond = f"whatever their scores, these runs could not refute {most}"
+        return f"Proven: epsilon is at least {proven}; {beyond}."
     source = "the claim" if conclusion.is_claimed else "accounting"
-    return f"Proven: epsilon is at least {proven}; {source} allows {at_most(upper_bound)}."
+    return f"Proven: epsilon is at least {proven}; {source} allows {most}."
 
 
 def is_reversed(conclusion: Conclusion) -> bool:
@@ -374,7 +378,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
     end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
-        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_OR_NOT_GAUSSIAN, sentence)
+        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
     holding = [bound for bound in exceeding if not bound.assumes.gaussian]
     largest = max(holding, key=lambda bound: bound.epsilon)
     return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
@@ -406,7 +410,7 @@ def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
     if math.isinf(upper):
         return " There is no noise, so that accounting guarantees nothing."
     if is_claimed:
-        return f" The claim is at most {at_most(upper)}."
+        return f" The claim allows at most {at_most(upper)}."
     return f" Accounting guarantees at most {at_most(upper)}."
 
 

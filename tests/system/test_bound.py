@@ -149,6 +149,14 @@ def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
     assert bound("--upper_bound=50", "--fail_if_violated").status == 0
 
 
+def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated(bound, tmp_path):
+    np.savez(tmp_path / "scores.npz", **{"in": MATRIX - 2, "out": MATRIX[:, ::-1] + 2})
+    assert bound("--upper_bound=9").status == 0
+    ended = bound("--upper_bound=9", "--fail_if_violated")
+    assert ended.status == 2
+    assert "scores are lower with the canary: give minus the score" in ended.stderr
+
+
 @pytest.mark.slow
 def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
     flags = (

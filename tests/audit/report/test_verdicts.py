@@ -104,7 +104,7 @@ def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
         (
             9.0,
             5.0,
-            "or the trade-off curve is not Gaussian.",
+            "If the trade-off curve is Gaussian, the guarantee is violated; without that it is not refuted.",
             "more than the 8.68 that the hidden-state bound",
         ),
         (
