@@ -140,7 +140,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
             f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
             f"{_describe_composition(broken_if_gaussian, conclusion)}"
         )
-        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_IF_GAUSSIAN, explanation)
+        return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, explanation)
 
     # No violation: nothing is proven, or a leak.
     if _is_zero(gaussian) and _is_zero(free):
@@ -378,7 +378,7 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
     end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
-        return Verdict(VIOLATED, "violated, or not Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
+        return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
     holding = [bound for bound in exceeding if not bound.assumes.gaussian]
     largest = max(holding, key=lambda bound: bound.epsilon)
     return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
