@@ -98,6 +98,28 @@ def test_a_mistake_that_cannot_be_said_has_its_status(start):
     assert start(("list", "--out="), "2>&-").returncode == 2
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("audit", "help"),
+        ("audit", "--version"),
+        ("audit", "help", "bound"),
+        ("audit", "list", "--help"),
+        ("experiments", "help", "test"),
+        ("experiments", "docs", "--help"),
+    ],
+)
+def test_help_for_a_full_disk_is_one_line(argv):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", *argv], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: cannot print (No space left on device): send the output elsewhere\n"
+    )
+
+
 def test_no_file_is_opened_as_a_closed_stream(tmp_path):
     """What a library writes to file 2 would end in it."""
     argv = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", SCRIPT]
