@@ -27,6 +27,7 @@ def main() -> None:
     Commands in _OTHERS, such as `test`, are functions of this file. All others are modules, which `dispatch`
     finds and runs.
     """
+    streams.prepare()
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:  # these start a process a core, so that each needs a single thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

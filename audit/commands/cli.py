@@ -106,7 +106,7 @@ def run(main: Callable[[], None]) -> None:
 
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    streams.open_closed_streams()
+    streams.prepare()
     interrupts.install()
     with interrupts.end_in_one_line():
         app.run(run_main, flags_parser=_parse_flags)

@@ -63,7 +63,7 @@ def run(program: Program) -> None:
 
     Exits with status 2 and a line on stderr where there is no such command.
     """
-    streams.open_closed_streams()
+    streams.prepare()
     interrupts.install()
     with interrupts.end_in_one_line():
         _run(program)

@@ -1,5 +1,6 @@
-"""Standard streams that are closed, full or left by their reader: a command needs no traceback for them."""
+"""Standard streams that are closed, full, left by their reader, or that lack characters."""
 
+import codecs
 import errno
 import io
 import os
@@ -8,9 +9,43 @@ import sys
 _STDERR = 2
 _USAGE_ERROR = 2
 _OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# What stands for characters of our messages where a stream's encoding lacks them.
+_SPELLINGS = {"≥": ">=", "≤": "<=", "∞": "inf", "\N{NO-BREAK SPACE}": " "}
+_SPELLING_OUT = "audit.spell_out"  # by this name Python knows the function that puts them there
 
 
-def open_closed_streams() -> None:
+def prepare() -> None:
+    """Prepares the standard streams for a command: none is closed, and each takes any character."""
+    _open_closed_streams()
+    codecs.register_error(_SPELLING_OUT, _spell_out)
+    for stream in (sys.stdout, sys.stderr):
+        # A program may have put something else in a stream's place, which takes text as it likes.
+        if isinstance(stream, io.TextIOWrapper) and not _takes_any_character(stream):
+            stream.reconfigure(errors=_SPELLING_OUT)
+
+
+def _takes_any_character(stream: io.TextIOWrapper) -> bool:
+    """Returns whether a stream prints any character, and the bytes of a file's name that are none.
+
+    These bytes are what UTF-8 lacks; Python prints them as they are where no locale is set.
+    """
+    return codecs.lookup(stream.encoding).name == "utf-8" and stream.errors != "strict"
+
+
+def _spell_out(error: UnicodeError) -> tuple[str, int]:
+    """Returns a spelling in ASCII of what an encoding lacks, and where the text goes on.
+
+    A character without a spelling of ours becomes an escape, such as \\u2260.
+    """
+    assert isinstance(error, UnicodeEncodeError)
+    spellings = []
+    for character in error.object[error.start : error.end]:
+        escape = character.encode("ascii", "backslashreplace").decode("ascii")
+        spellings.append(_SPELLINGS.get(character, escape))
+    return "".join(spellings), error.end
+
+
+def _open_closed_streams() -> None:
     """Opens each closed standard stream on the null device.
 
     Otherwise the next file that the program opens would get the number of a closed stream, and what is
