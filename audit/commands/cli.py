@@ -75,11 +75,12 @@ _MOST_SHOWN = 1000  # characters of a message that are printed, about
 _LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # 300 characters or more: longer than most paths
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2.
 
     Args:
       main: the command, which reads its flags itself and raises InputError for a mistake of the user's.
+      keeps: whether the command keeps what is finished when it is interrupted, and goes on from there.
     """
 
     def run_main(argv: Sequence[str]) -> int:
@@ -107,6 +108,8 @@ def run(main: Callable[[], None]) -> None:
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     streams.prepare()
+    if keeps:
+        interrupts.say_kept()
     interrupts.install()
     with interrupts.end_in_one_line():
         app.run(run_main, flags_parser=_parse_flags)

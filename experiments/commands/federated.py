@@ -295,4 +295,4 @@ class _Watch:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)
