@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from audit.commands import dispatch
+from audit.commands import dispatch, streams
 from audit.errors import InputError
 from audit.runtime import installed, started
 
@@ -27,20 +27,21 @@ def main() -> None:
     Commands in _OTHERS, such as `test`, are functions of this file. All others are modules, which `dispatch`
     finds and runs.
     """
+    streams.prepare()
     command, arguments = dispatch.split_arguments(PROGRAM, sys.argv[1:])
     if command in _SPREADING:  # these start a process a core, so that each needs a single thread
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     if command in _OTHERS and _lacks_help(_OTHERS[command], arguments):
         # Help is requested, and no installed library gives any for this command.
-        print(_OTHERS[command].summary)
+        streams.print_whole(_OTHERS[command].summary)
         return
     if command in _OTHERS:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # silences the log of XLA's C++ code
         sys.exit(_OTHERS[command].run(arguments))
     # `help NAME` asks about a command; `dispatch` answers it for modules alone.
     if command == "help" and arguments and arguments[0] in _OTHERS:
-        print(_OTHERS[arguments[0]].summary)
+        streams.print_whole(_OTHERS[arguments[0]].summary)
         return
     try:
         dispatch.run(PROGRAM)
@@ -139,7 +140,7 @@ def _docs(arguments: Sequence[str]) -> int:
     settings = ("-c", "docs", "-b", "html", "-W", "--keep-going", "-q")
     status = _run_module("sphinx", *settings, *arguments, ".", str(folder))
     if status == 0:
-        print(f"wrote {folder / 'index.html'}")
+        streams.print_whole(f"wrote {folder / 'index.html'}")
     return status
 
 

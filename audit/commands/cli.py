@@ -1,8 +1,6 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
-import errno
 import logging
-import os
 import re
 import shlex
 import sys
@@ -75,14 +73,14 @@ _GROUPS = {  # the groups in --help, and flags of them that are no fields of a s
 _MOST_PROCESSES = 1024
 _MOST_SHOWN = 1000  # characters of a message that are printed, about
 _LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # 300 characters or more: longer than most paths
-_OUTPUT_ERRORS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def run(main: Callable[[], None]) -> None:
+def run(main: Callable[[], None], keeps: bool = False) -> None:
     """Parses the flags and calls main; a mistake of the user's ends in a single line and exit status 2.
 
     Args:
       main: the command, which reads its flags itself and raises InputError for a mistake of the user's.
+      keeps: whether the command keeps what is finished when it is interrupted, and goes on from there.
     """
 
     def run_main(argv: Sequence[str]) -> int:
@@ -109,7 +107,9 @@ def run(main: Callable[[], None]) -> None:
 
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    streams.open_closed_streams()
+    streams.prepare()
+    if keeps:
+        interrupts.say_kept()
     interrupts.install()
     with interrupts.end_in_one_line():
         app.run(run_main, flags_parser=_parse_flags)
@@ -121,10 +121,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     Exits after printing the help that the command line asks for, or an error.
     """
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
-        try:
-            print(_format_help(), flush=True)
-        except OSError as error:
-            sys.exit(_report_unprinted(error))
+        streams.print_whole(_format_help())
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
@@ -246,15 +243,10 @@ def _report_unprinted(error: OSError) -> int:
 
     Nothing is reported where stdout's reader has left, as `head` does. Any other error is raised again.
     """
-    # An error that names a file comes from that file, not from stdout.
-    if error.filename is not None or error.errno not in _OUTPUT_ERRORS:
-        raise error
-    # What is still in stdout's buffer goes to the null device: flushing it at the end would fail again.
-    null_device = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null_device, sys.stdout.fileno())
-    if isinstance(error, BrokenPipeError):  # stdout's reader has left
+    problem = streams.drop_unprinted(error)
+    if not problem:
         return 1
-    return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
+    return _report_error(f"{problem}: what was computed is kept")
 
 
 def _report_error(message: str) -> int:

@@ -1,7 +1,6 @@
 """Every command of some packages under a common name: python -m audit bound, ./run.sh audit."""
 
 import ast
-import contextlib
 import importlib.util
 import os
 import runpy
@@ -64,7 +63,7 @@ def run(program: Program) -> None:
 
     Exits with status 2 and a line on stderr where there is no such command.
     """
-    streams.open_closed_streams()
+    streams.prepare()
     interrupts.install()
     with interrupts.end_in_one_line():
         _run(program)
@@ -81,19 +80,19 @@ def _run(program: Program) -> None:
     is_help = command in _HELP_COMMANDS
     asks_for_flags = not HELP_FLAGS.isdisjoint(flags)  # such as "bound --help"
     if command == _VERSION and not flags:
-        _print_whole(f"{started.INSTALLED} {__version__}")
+        streams.print_whole(f"{started.INSTALLED} {__version__}")
         return
     if is_help and not flags:
-        _print_whole(_format_usage(program))
+        streams.print_whole(_format_usage(program))
     elif is_help and flags[0] in modules:  # such as "help bound"
-        _print_whole(_read_help(modules[flags[0]]))
+        streams.print_whole(_read_help(modules[flags[0]]))
     elif is_help or command not in modules:  # such as "help bond", or "bond"
         unknown = flags[0] if is_help else command
         print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
         sys.exit(_USAGE_ERROR)
     elif asks_for_flags and importlib.util.find_spec("absl") is None:
         later = "Its flags are listed here once any command has set up .venv."
-        print(f"{_read_help(modules[command])}\n\n{later}")
+        streams.print_whole(f"{_read_help(modules[command])}\n\n{later}")
     else:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # in C++ log fatal errors only
         # The module runs as the main program. Its command line has no command's name.
@@ -172,12 +171,3 @@ def _read_help(module: str) -> str:
     source = Path(spec.origin).read_text(encoding="utf-8")
     docstring = ast.get_docstring(ast.parse(source)) or ""
     return started.name_program(docstring)
-
-
-def _print_whole(text: str) -> None:
-    """Prints a text; does not mind if stdout's reader leaves before the text's end, as `head` does."""
-    with contextlib.suppress(BrokenPipeError):
-        print(text, flush=True)
-        return
-    # The reader has left. Python flushes stdout once more at its end, which would fail again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: each ends a command with one line on stderr, and what it stored can be continued.
+"""Ctrl-C and SIGTERM: each ends a command with one line on stderr, which says whether the command can go on.
 
 The main thread raises KeyboardInterrupt once, so that blocks clean up. A library's callback may swallow it,
 compiled code may not come back for minutes: a thread ends the process itself after a few seconds. What is
@@ -16,7 +16,8 @@ from types import FrameType
 from typing import NoReturn
 
 STATUS = 130  # exit status after an interrupt: a shell's for SIGINT, 128 + 2
-LINE = "interrupted: finished chunks are kept, the same command goes on"
+LINE = "interrupted"
+KEPT_LINE = "interrupted: what is finished is kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
 # Files of Python's own, as a frame names them: while their code runs, KeyboardInterrupt does harm. A
@@ -24,6 +25,7 @@ _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
 # prints a traceback.
 _FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
 _HAS_COME = threading.Event()  # set once an interrupt has come
+_KEEPS = threading.Event()  # set if the command keeps what is finished
 # Set once the command's work is done, when interrupts no longer matter.
 _IS_OVER = threading.Event()
 
@@ -45,6 +47,11 @@ def install() -> None:
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
     for number in handled:
         signal.signal(number, _interrupt)
+
+
+def say_kept() -> None:
+    """Makes the line of an interrupt say from now on that the command keeps what is finished."""
+    _KEEPS.set()
 
 
 @contextlib.contextmanager
@@ -109,8 +116,9 @@ def _end() -> NoReturn:
     with a line break, since a progress bar may be before it. It is left out where writing to stderr would
     block.
     """
+    line = KEPT_LINE if _KEEPS.is_set() else LINE
     with contextlib.suppress(OSError):
         _, writable, _ = select.select([], [2], [], 0)
         if writable:
-            os.write(2, f"\nerror: {LINE}\n".encode())
+            os.write(2, f"\nerror: {line}\n".encode())
     os._exit(STATUS)

@@ -31,6 +31,8 @@ flags.DEFINE_float("delta", None, "delta of the bounds; by default as audited.")
 flags.DEFINE_float("confidence", None, "Confidence of the lower bounds; by default as audited.")
 flags.DEFINE_string("report", None, "The page's file; by default beside what it is about.")
 
+_MOST_LISTED = 8  # hashes in a message: there may be thousands
+
 
 def main() -> None:
     """Finds the audits or federated runs that the flags name, and writes a page on them."""
@@ -88,7 +90,8 @@ def _find_federated(root: Path) -> list[Path]:
       root: the folder of all stores.
 
     Raises:
-      InputError: --setting names audits of both kinds, or has a name with which several hashes begin.
+      InputError: --setting names audits of both kinds, or has a name that is no audit's, or with which
+        hashes of several audits begin, whatever their kinds.
     """
     if FLAGS.setting == "all":
         return []
@@ -96,19 +99,19 @@ def _find_federated(root: Path) -> list[Path]:
     if FLAGS.setting is None:
         return _find_newest_federated(root, federated)
     names = FLAGS.setting.split(",")
-    matches = []  # the folders of each name
-    for name in names:
-        matches.append([folder for folder in federated if _is_named(folder, name)])
-    if not any(matches):
+    if not any(_select_named(federated, name) for name in names):
         return []
-    require(
-        all(matches),
-        f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page",
-    )
-    for name, folders in zip(names, matches, strict=True):
+    audits = stored.audits(root)
+    chosen = []
+    for name in names:
+        # A name counts among audits of all kinds, also those that can't be read.
+        folders = _select_named([*federated, *audits.folders, *audits.refused], name)
+        require(folders, f"--setting={name} is no audit in {FLAGS.out}")
         _require_unique(name, folders)
-    # Each name now has a single folder. Two names may have the same.
-    return list(dict.fromkeys(folders[0] for folders in matches))
+        chosen.append(folders[0])
+    message = f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page"
+    require(set(chosen) <= set(federated), message)
+    return list(dict.fromkeys(chosen))  # two names may have the same folder
 
 
 def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
@@ -212,11 +215,8 @@ def _find_named(audits: Audits) -> list[Path]:
     chosen = []
     for name in FLAGS.setting.split(","):
         # Folders that can't be read are searched too: for such a name the message below gives the reason.
-        folders = [
-            folder for folder in [*audits.folders, *audits.refused] if _is_named(folder, name)
-        ]
-        # The message lists the newest eight audits at most: there may be thousands.
-        hashes = ", ".join(hash_of(folder) for folder in audits.folders[:8]) or "none"
+        folders = _select_named([*audits.folders, *audits.refused], name)
+        hashes = ", ".join(map(hash_of, audits.folders[:_MOST_LISTED])) or "none"
         require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
         _require_unique(name, folders)
         folder = folders[0]
@@ -228,14 +228,18 @@ def _find_named(audits: Audits) -> list[Path]:
 
 def _require_unique(name: str, folders: Sequence[Path]) -> None:
     """Raises InputError unless a name has matched a single folder; `folders` are its matches."""
-    require(len(folders) == 1, f"--setting={name} begins {len(folders)} hashes: write more of it")
+    hashes = ", ".join(map(hash_of, folders[:_MOST_LISTED]))
+    begun = f"--setting={name} begins {len(folders)} hashes, {hashes}"
+    if len(folders) > _MOST_LISTED:
+        begun = f"{begun} and others"
+    require(len(folders) == 1, f"{begun}: write more of it")
 
 
-def _is_named(folder: Path, name: str) -> bool:
-    """Returns whether a user's name for an audit is its folder's name, or the beginning of its hash."""
+def _select_named(folders: Sequence[Path], name: str) -> list[Path]:
+    """Returns the folders that a user's name for an audit means: its folder's name, or a hash's beginning."""
     if not name:
-        return False
-    return hash_of(folder).startswith(name) or folder.name == name
+        return []
+    return [folder for folder in folders if hash_of(folder).startswith(name) or folder.name == name]
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ local devices and never talk to each other; what they share is copied to each de
 import functools
 import math
 import resource
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import jax
@@ -43,28 +43,22 @@ class Programs(Generic[T]):
 
     def __init__(self, most: int = 64) -> None:
         """Makes an empty cache, which holds the `most` programs that were used last."""
-
-        # A recipe is a key and a function that makes the key's program. Recipes with the same key are equal:
-        # `lru_cache` calls `make` for the first of them, and returns its program for the others.
-        def make(recipe: _Recipe[T]) -> T:
-            """Makes a recipe's program."""
-            return recipe.make()
-
-        self._get_or_make: Callable[[_Recipe[T]], T] = functools.lru_cache(maxsize=most)(make)
+        self._most = most
+        self._programs: OrderedDict[Hashable, T] = OrderedDict()  # the one used last comes last
 
     def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
-        """Returns the program that make() makes: once for all equal keys, or each time if the key is None."""
+        """Returns the program that make() makes: once for all equal keys, or each time if the key is None.
+
+        The cache does not keep `make`, which may refer to a game's data.
+        """
         if key is None:
             return make()
-        return self._get_or_make(_Recipe(key, make))
-
-
-@dataclass(frozen=True)
-class _Recipe(Generic[T]):
-    """A key, and how to make its program; equal to any other recipe of the same key."""
-
-    key: Hashable
-    make: Callable[[], T] = field(compare=False)
+        if key not in self._programs:
+            self._programs[key] = make()
+        self._programs.move_to_end(key)
+        if len(self._programs) > self._most:
+            self._programs.popitem(last=False)
+        return self._programs[key]
 
 
 _COMPILED: Programs[Compiled] = Programs()  # segments' programs, by name and shapes of arguments

@@ -161,7 +161,9 @@ def rounds(
       InputError: there are too few clients for a cohort, or the list names one that does not exist.
     """
     key = game.root(setting.seed, "batches")
-    canary_key = jax.random.fold_in(key, 1)  # for the canaries' draws
+    # For the canaries' draws, each of which folds it once more. Clients draw by `key`, whose round 1 may use
+    # this key itself: no draw of either has the other's key. Other keys would change all stored scores.
+    canary_key = jax.random.fold_in(key, 1)
 
     if listed is None and setting.participation == "poisson":
         members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)

@@ -323,10 +323,10 @@ def changed(setting: Setting, **given: Any) -> Setting:
 
     Args:
       setting: the setting to start from, which stays as it is.
-      **given: the new values by field or flag, as `make_setting` takes them. `insertions` replaces the steps;
-        `sampling_rate` or `repetitions` replaces the sampler.
+      **given: the new values by field or flag, as `make_setting` takes them, but None changes nothing.
+        `insertions` replaces the steps; `sampling_rate` or `repetitions` replaces the sampler.
     """
-    # A learning rate, batch size or clipping that is given as None stays; other fields get their default.
+    given = {name: value for name, value in given.items() if value is not None}
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
 

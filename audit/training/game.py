@@ -116,42 +116,11 @@ class Game(NamedTuple):
         runs = np.arange(first, first + len(scores))
         return Scores(first, scores, self.presence(runs), dimension, draws)
 
-    def craft(self, state: Tree, theta: Array, step: Array, own_keys: tuple[Array, ...]) -> Tree:
-        """Returns the canaries that a step may insert into a single run.
-
-        Args:
-          state: the adversary's state, which all runs share.
-          theta: the model (p,) before the step.
-          step: the number of the step, from 0.
-          own_keys: (key,), the run's own key, if each run draws its own canaries; else ().
-        """
-        return self.adversary.craft(self.adversary.draw_for_run(state, own_keys), step, theta)
-
     def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
         """Returns (keys (R,),), the runs' own keys, if each run draws its own canaries; else ()."""
         if self.adversary.draw is None:
             return ()
         return (_run_keys(root(self.seed, "own"), runs),)
-
-    def score(
-        self,
-        state: Tree,
-        seen: Tree,
-        theta_t: Array,
-        assumed_theta_0: Array,
-        own_keys: tuple[Array, ...],
-    ) -> Array:
-        """Returns the scores (K,) that the adversary gives a single run.
-
-        Args:
-          state: the adversary's state, which all runs share.
-          seen: what the adversary remembers of the iterates that it saw.
-          theta_t: the model (p,) now, or at the end.
-          assumed_theta_0: the initial model (p,) that the adversary assumes.
-          own_keys: (key,), the run's own key, if each run draws its own canaries; else ().
-        """
-        state_of_run = self.adversary.draw_for_run(state, own_keys)
-        return self.adversary.score(state_of_run, seen, theta_t, assumed_theta_0)
 
 
 class Midway(NamedTuple):
@@ -172,6 +141,7 @@ class Midway(NamedTuple):
     craft: Callable[[], Tree]
 
 
+RunKey = tuple[Array, ...]  # (key,), a run's own key, if each run draws its own canaries; else ()
 Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
@@ -316,7 +286,7 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
     attack = _prepare_attack(game)
     runs = np.arange(first, first + len(thetas))
     # Models and own keys differ by run. What the adversary saw of the iterates is (), nothing.
-    score = jax.jit(jax.vmap(game.score, (None, None, 0, None, 0)))
+    score = jax.jit(jax.vmap(_make_score(game.adversary), (None, None, 0, None, 0)))
     scores = score(attack.state, (), thetas, attack.assumed_theta_0, game.own_keys(runs))
     scores = np.asarray(scores, np.float64)
     _require_finite(scores, first)
@@ -352,8 +322,12 @@ class _ChunkPlayer:
 
         # For each argument: 0 if it has a leading axis of runs, None if all runs share it.
         self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
-        self._score = self._map_over_runs("score", game.score, (None, 0, 0, None, 0))
-        self._craft = self._map_over_runs("craft", game.craft, (None, 0, 0, 0))
+        # These functions stay in memory. They do not call the adversary's `init`, which may hold the data.
+        adversary = game.adversary._replace(init=_refuse_init)
+        score = _make_score(adversary)
+        craft = _make_craft(adversary)
+        self._score = self._map_over_runs("score", score, (None, 0, 0, None, 0))
+        self._craft = self._map_over_runs("craft", craft, (None, 0, 0, 0))
         self._compiled = self._compile_segments()
 
     def play(
@@ -422,12 +396,11 @@ class _ChunkPlayer:
 
         Args:
           name: a name that tells the functions of a game from each other.
-          function: a function of a single run.
+          function: a function of a single run. It stays in memory with all that it refers to, so that it must
+            not refer to the game or its data.
           axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
         """
         game = self._game
-        # The cache holds the lambda below beside the function that it makes. If `self` were in the lambda,
-        # the copies of the shared arrays that `self` has on the devices would stay in memory.
         placement = self._placement
         # Games of an equal `program` have the same functions, and `name` says which of them this is; a name
         # always comes with the same axes. `begin` alone also depends on whether runs draw their own theta_0.
@@ -550,12 +523,14 @@ def _prepare_attack(game: Game) -> _Attack:
 
 
 def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
-    """Returns the function that makes a run's state before the first step.
+    """Returns the function that makes a run's state before the first step; it does not refer to the game.
 
     It is (run key, theta_0 (p,), adversary's state, the theta_0 that it assumes) -> the state. The run key is
     read only if each run draws its own theta_0.
     """
     draws_own = game.unknown_initialisation
+    init = game.init
+    start = game.mechanism.start
     observer = game.adversary.observer
 
     def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
@@ -563,12 +538,48 @@ def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
 
         The run's `key` is read only if each run draws its own theta_0.
         """
-        first = game.mechanism.start(game.init(key) if draws_own else theta_0)
+        first = start(init(key) if draws_own else theta_0)
         if observer is None:
             return first
         return first._replace(seen=observer.begin(state, assumed_theta_0))
 
     return begin
+
+
+def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
+    """Stands in for an adversary's `init` where nothing calls it."""
+    raise AssertionError("this adversary has no init")
+
+
+def _make_craft(adversary: Adversary) -> Callable[[Tree, Array, Array, RunKey], Tree]:
+    """Returns the function that crafts the canaries which a step may insert into a single run.
+
+    It is (adversary's state, theta (p,) before the step, the step's number from 0, run key) -> canaries. The
+    run key is (key,) if each run draws its own canaries; else ().
+    """
+
+    def craft(state: Tree, theta: Array, step: Array, own_key: RunKey) -> Tree:
+        """Returns the canaries that a step may insert into a single run."""
+        return adversary.craft(adversary.draw_for_run(state, own_key), step, theta)
+
+    return craft
+
+
+def _make_score(adversary: Adversary) -> Callable[[Tree, Tree, Array, Array, RunKey], Array]:
+    """Returns the function that scores the canaries of a single run.
+
+    It is (adversary's state, what the adversary remembers of the iterates that it saw, the model theta (p,)
+    now or at the end, the theta_0 (p,) that the adversary assumes, run key) -> scores (K,). The run key is
+    (key,) if each run draws its own canaries; else ().
+    """
+
+    def score(
+        state: Tree, seen: Tree, theta: Array, assumed_theta_0: Array, own_key: RunKey
+    ) -> Array:
+        """Returns the scores (K,) that the adversary gives a single run."""
+        return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, assumed_theta_0)
+
+    return score
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:

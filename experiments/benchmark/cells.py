@@ -19,7 +19,7 @@ from audit.runtime.processes import as_completed
 from audit.storage import files
 from experiments.benchmark import registry
 from experiments.benchmark.contract import Estimator, shuffle
-from experiments.benchmark.false_claims import ClaimCell, MeasuredClaim
+from experiments.benchmark.false_claims import ClaimCell, MeasuredClaim, exceeds_level
 from experiments.benchmark.mechanisms import MECHANISMS
 
 LEAST_AUDITS = 1
@@ -154,13 +154,8 @@ class MeasuredCell(NamedTuple):
 
     @property
     def exceeds_level(self) -> bool:
-        """Returns whether the exact binomial test at 1% finds more audits above the truth than allowed.
-
-        The allowed share is the level, 1 - confidence.
-        """
-        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
-        allowed = 1 - self.confidence + 1e-12  # rounding must not decide where both are equal
-        return bool(limits.lower > allowed)
+        """Returns whether more audits are above the truth than the confidence allows; see `exceeds_level`."""
+        return exceeds_level(self.exceeding, self.audits, self.confidence)
 
 
 Cell = AuditedCell | ClaimCell

@@ -44,6 +44,19 @@ class RunLimits(NamedTuple):
     most: int
 
 
+def exceeds_level(wrong: int, audits: int, confidence: float) -> bool:
+    """Returns whether more audits are wrong than a level allows, by the exact binomial test at 1%.
+
+    Args:
+      wrong: The number of audits that are wrong.
+      audits: The number of all audits.
+      confidence: The confidence of each; the allowed share of wrong ones is the level, 1 - confidence.
+    """
+    limits = intervals.clopper_pearson(wrong, audits, 0.98)  # 1% at either end
+    allowed = 1 - confidence + 1e-12  # rounding must not decide where both are equal
+    return bool(limits.lower > allowed)
+
+
 class ClaimCell(NamedTuple):
     """A cell: an estimator's audits of a mechanism about which a false claim is made.
 
@@ -200,20 +213,15 @@ class MeasuredClaim(NamedTuple):
     seed: int
 
     @property
-    def accuses_falsely(self) -> bool:
-        """Returns whether too many audits refute a true claim, by the exact binomial test at 1%.
-
-        The allowed share is the level, 1 - confidence.
-        """
-        # 1% at either end.
-        limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
-        return bool(limits.lower > 1 - self.confidence)
+    def exceeds_level(self) -> bool:
+        """Returns whether more audits refute a true claim than the confidence allows; see `exceeds_level`."""
+        return exceeds_level(self.false_refutations, self.audits, self.confidence)
 
     def __str__(self) -> str:
         """Returns the number of runs as text, with * where true claims are refuted too often."""
         if self.runs is None:
             return f">{self.most_runs:,}"
-        return f"{self.runs:,}{'*' if self.accuses_falsely else ' '}"
+        return f"{self.runs:,}{'*' if self.exceeds_level else ' '}"
 
 
 def _get_claim(setting: KnownMechanism) -> Truth:

@@ -621,13 +621,26 @@ class _SweepPass:
                 self._fail(cell, error)
 
     def end(self, job: Job, error: InputError | None) -> None:
-        """Ends a cell: concludes it, or reports the error of its job, and gives the claim on it back."""
+        """Ends a cell: concludes it, or reports why it failed, and gives the claim on it back.
+
+        Args:
+          job: The cell's job.
+          error: The error that ended the job; None where it did all.
+
+        Raises:
+          InputError: The store can't be written.
+        """
         cell, conclude, claim = self._under_way.pop(job)
         with claim:
-            if error is not None:
-                self._fail(cell, error)
+            try:
+                if error is not None:
+                    raise error
+                conclude()
+            except files.CannotWriteError:
+                raise  # no other cell could be stored either
+            except InputError as failure:
+                self._fail(cell, failure)
                 return
-            conclude()
             self._outcome.here.append(cell.name)
             self._progress.end(cell)
 

@@ -80,4 +80,4 @@ def _print_progress(line: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

@@ -292,4 +292,4 @@ def _summarise(finished: "FinishedAudit") -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

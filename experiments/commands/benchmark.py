@@ -138,4 +138,4 @@ def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

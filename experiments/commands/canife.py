@@ -108,4 +108,4 @@ def _make_data_sets(model: str) -> DataSets:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
 flags.DEFINE_string(
-    "cohorts", None, "Whose rounds: a CSV file of lines round,client, in place of --cohort."
+    "cohorts",
+    None,
+    "Whose rounds: a CSV file of lines round,client, in place of --cohort and --rounds.",
 )
 flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
 cli.define_levels()
@@ -117,8 +119,10 @@ def _checked_setting() -> FederatedSetting:
     require_fields(setting)
     agree = (setting.participation == "listed") == (FLAGS.cohorts is not None)
     require(agree, "--cohorts and --participation=listed go together: give both, or none")
-    if FLAGS.cohorts is None:  # else the list decides how many rounds there are, and is read first
+    if FLAGS.cohorts is None:
         federated.validate_federated(setting)
+    else:  # the list decides how many rounds there are, and is read first
+        cli.refuse(("rounds", "cohort"), f"is what --cohorts={FLAGS.cohorts} decides: leave it out")
     return setting
 
 
@@ -295,4 +299,4 @@ class _Watch:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

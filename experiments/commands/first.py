@@ -37,4 +37,4 @@ def _print_title(text: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

@@ -243,4 +243,4 @@ def _cell_columns() -> list[Column]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

@@ -106,4 +106,4 @@ def _norms_table(norms: dict[str, NDArray[np.float64]]) -> Table[int]:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

@@ -16,7 +16,9 @@ from audit.settings import stored
 from experiments.sweeps import registry
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("sweep", None, "A sweep's name, instead of settings.")
+flags.DEFINE_string(
+    "sweep", None, "A sweep's name, instead of settings; all at one delta, by default 1e-5."
+)
 flags.DEFINE_string("scale", "laptop", f"The sweep's scale: {', '.join(registry.SCALES)}.")
 
 

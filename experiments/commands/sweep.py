@@ -138,4 +138,4 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
 
 
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run(main, keeps=True)

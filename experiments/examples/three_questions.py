@@ -278,7 +278,7 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")
     axes.fill_between(k, proven, possible, color=style.FREE, alpha=0.2, lw=0)
     # `errorbar` takes the middle of each interval, and how far it reaches down and up from there.
-    lower_and_upper = np.array(intervals).T  # (2, audited k)
+    lower_and_upper = np.reshape(intervals, (-1, 2)).T  # (2, audited k), also where no k has one
     middles = lower_and_upper.mean(axis=0)
     reaches = np.abs(lower_and_upper - middles)
     label = "best audit's interval, if Gaussian"

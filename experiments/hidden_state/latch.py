@@ -69,7 +69,7 @@ class LatchRow(NamedTuple):
     """What a latch leaks, beside what Poisson sampling would claim.
 
     Attributes:
-      latch: the latch, at the threshold of `find_usual_threshold`.
+      latch: the latch, at the threshold of `find_threshold_to_simulate`.
       exact: its rates in closed form.
       simulated: its rates in simulated runs.
       epsilon: a lower bound on what the last iterate leaks, with the threshold that proves most.
@@ -175,7 +175,7 @@ def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: floa
     return max(epsilons)
 
 
-def find_usual_threshold(noise_multiplier: float, batches: int, epochs: int) -> float:
+def find_threshold_to_simulate(noise_multiplier: float, batches: int, epochs: int) -> float:
     """Returns the threshold, a multiple of 0.01 C, that about 1 in 60 runs without the target exceeds.
 
     A rate of 1/60 is frequent enough to be estimated from simulated runs. The threshold that proves most is
@@ -216,7 +216,7 @@ def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
     """
     rows = []
     for sigma, batches, epochs in TRAININGS:
-        latch = Latch(sigma, batches, epochs, find_usual_threshold(sigma, batches, epochs))
+        latch = Latch(sigma, batches, epochs, find_threshold_to_simulate(sigma, batches, epochs))
         # The same steps, if batches were Poisson-sampled: each takes the target with probability 1 / b.
         poisson_steps = Composition(sigma, batches * epochs, 1 / batches)
         accountant = accounting.account_sampled(poisson_steps, _GRID)

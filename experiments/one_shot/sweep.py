@@ -287,7 +287,8 @@ def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
         several_runs = plan.several_runs(noise)
         cells.append(_make_cell(training, one_run, "one run", plan.experiments))
         cells.append(_make_cell(training, several_runs, several, plan.experiments * plan.runs))
-    return SplitSweep(name, "One run or ten with as many canaries", tuple(cells), plan=plan)
+    title = f"1 run or {plan.runs} with as many canaries"
+    return SplitSweep(name, title, tuple(cells), plan=plan)
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:

@@ -2,7 +2,7 @@
 
 from audit.conclusions import results
 from audit.errors import InputError, require
-from audit.methods.level import Level
+from audit.methods.level import USUAL_LEVEL
 from audit.report import audit_page, page, style, subjects
 from audit.report.subjects import RequestedLevels, Subject
 from audit.settings.setting import identity
@@ -21,8 +21,8 @@ def sweep_page(
       sweep: The sweep.
       scale: The sweep's scale.
       held: What the store holds.
-      requested: The requested delta and confidence of the bounds. Where either is None, a section has
-        that of its audit's last conclusion, if there is any, and figures have the usual value.
+      requested: The requested delta and confidence of the bounds. Where either is None, all sections and
+        figures have the usual value, whatever that of an audit's last conclusion: the page compares them.
 
     Returns:
       (the page, messages that say why damaged cells are left out)
@@ -32,6 +32,7 @@ def sweep_page(
     """
     cells = sweep.audits()
     require(cells, f"--sweep={sweep.name} holds no audits of trained models: see ./run.sh figures")
+    levels = requested.complete(*USUAL_LEVEL)
     sections: list[Subject] = []
     finished: list[Audited] = []
     messages: list[str] = []
@@ -42,7 +43,7 @@ def sweep_page(
                 continue
             # The page concludes once, from all runs: for scores that were looked at that is another look.
             results.require_declared(store, [])
-            subject = subjects.describe_setting(store.path, requested, audited.runs)
+            subject = subjects.describe_setting(store.path, RequestedLevels(*levels), audited.runs)
         except InputError as error:  # a damaged cell is left out, and one that was looked at
             messages.append(str(error))
             continue
@@ -57,8 +58,6 @@ def sweep_page(
     require(sections, f"{problem}: {hint}")
 
     # The sweep's figures, from the audits that have a section.
-    usual = Level()
-    levels = Level(requested.delta or usual.delta, requested.confidence or usual.confidence)
     drawn = registry.draw(sweep, points.evidence(held, finished, levels))
     alternative_text = f"{sweep.title}. The numbers are in the table of audits."
     figures = []

@@ -536,8 +536,9 @@ def with_rounds(text):
 
 
 LINEAR = ("federated", "--model=linear")
-SMALL = (*LINEAR, "--data_file=images.npz", "--clients=4", "--cohort=2", "--rounds=3")
-LISTED = (*SMALL, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
+FEW = (*LINEAR, "--data_file=images.npz", "--clients=4")
+SMALL = (*FEW, "--cohort=2", "--rounds=3")
+LISTED = (*FEW, "--participation=listed", "--cohorts=rounds.csv", "--alpha=100")
 NOISY = (*SMALL, "--alpha=100", "--noise_multiplier=1")
 FEDERATED = [
     *rows(["federated"], "model", "--model={} is unknown: choose one of convnet", "", "nobody"),
@@ -571,7 +572,10 @@ FEDERATED = [
             ((*LISTED, "--cohorts=."), "cannot read .: it is no file", images),
             (LISTED, "round 1 names client [4]: there are 4", with_rounds("1,1\n1,4\n")),
             (LISTED, "round 1 names a client twice", with_rounds("1,1\n1,1\n")),
-            # The list has more rounds than --rounds, and its number of rounds counts.
+            *(
+                ((*LISTED, flag), f"{flag} is what --cohorts=rounds.csv decides: leave", images)
+                for flag in ("--rounds=100", "--cohort=2")
+            ),
             (
                 (*LISTED, "--repetitions=6"),
                 "round 6 names client [4]: there are 4",

@@ -308,6 +308,23 @@ SWEEPS = [
 ]
 
 
+def test_a_name_that_begins_hashes_of_two_kinds_is_refused_with_both(forked, tmp_path):
+    federated = Store(tmp_path / "r", {"experiment": "federated", "data_sha256": "0" * 64})
+    federated.save(Scores(0, FORTY[:, None], MIXED))
+    name = store.hash_of(federated.path)[0]
+    for seed in range(200):  # until an audit's hash begins with the same character
+        config = identity(setting_of("fcnn", seed=seed))
+        audit = Store(tmp_path / "r", {**config, "data_sha256": "0" * 64})
+        if store.hash_of(audit.path)[0] == name:
+            break
+    audit.save(Scores(0, FORTY[:, None], MIXED))
+    ended = forked("report", "--out=r", f"--setting={name}", folder=tmp_path)
+    both = f"{store.hash_of(federated.path)}, {store.hash_of(audit.path)}"
+    told = f"error: --setting={name} begins 2 hashes, {both}: write more of it\n"
+    assert (ended.status, ended.stderr) == (2, told)
+    assert not list((tmp_path / "r").rglob("*.html"))
+
+
 @pytest.mark.parametrize("case", firsts_of_a_kind([*STORES, *SWEEPS]))
 def test_a_bad_store_is_one_line_and_nothing_else_happens(forked, homes, tmp_path, case):
     assert_refused(case, forked, homes, tmp_path)

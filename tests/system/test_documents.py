@@ -189,6 +189,29 @@ def firsts_of_their_flags(lines):
     return firsts_of_each_kind(map(pytest.param, lines), find_kinds)
 
 
+MAPS = ("WORKSPACE.md", "CONTRIBUTING.md", "docs/maintainers.md")
+PLACE = re.compile(r"`([\w./-]*(?:\.py|\.md|\.cfg|/))`")  # a file or a folder in backticks
+MADE_UP = {"audit.py", "build/"}  # of the reader, or made by a build
+
+
+@pytest.mark.parametrize("page", MAPS)
+def test_a_place_that_a_map_names_is_there(page):
+    places = set(PLACE.findall((ROOT / page).read_text())) - MADE_UP
+    paths = [
+        *ROOT.glob("*"),
+        *(path for room in (*ROOMS, "docs") for path in (ROOT / room).rglob("*")),
+    ]
+    there = "".join(f"/{path.relative_to(ROOT).as_posix()}\n" for path in paths)
+    missing = [place for place in places if f"/{place.strip('/')}\n" not in there]
+    assert places and not missing
+
+
+def test_the_map_names_each_file_at_the_top_of_the_library():
+    text = (ROOT / "WORKSPACE.md").read_text()
+    names = [path.name for path in (ROOT / "audit").glob("[!_]*.py")]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
 def test_there_are_pages_and_commands():
     assert len(READMES) >= 8 and len(said()) >= 40
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -41,7 +41,7 @@ UNHEARD = [
 SCRIPT = """
 import os
 from audit.commands import streams
-streams.open_closed_streams()
+streams.prepare()
 print(open("opened", "w").fileno() > 2, os.write(1, b"said"), os.write(2, b"said"), file=open("found", "w"))
 """
 
@@ -96,6 +96,61 @@ def test_a_stderr_that_takes_nothing_changes_nothing(argv, redirection, start, t
 
 def test_a_mistake_that_cannot_be_said_has_its_status(start):
     assert start(("list", "--out="), "2>&-").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("audit", "help"),
+        ("audit", "--version"),
+        ("audit", "help", "bound"),
+        ("audit", "list", "--help"),
+        ("experiments", "help", "test"),
+        ("experiments", "docs", "--help"),
+    ],
+)
+def test_help_for_a_full_disk_is_one_line(argv):
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", *argv], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: cannot print (No space left on device): send the output elsewhere\n"
+    )
+
+
+PRINTING = r"""
+import sys
+from audit.commands import cli
+
+def main():
+    for file in (sys.stdout, sys.stderr):
+        print("2 \u2264 e \u2265\xa01.2: mod\xe8le \udcff", file=file)
+
+cli.run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("ascii", "2 <= e >= 1.2: mod\\xe8le \\udcff\n"),
+        ("latin-1", "2 <= e >=\xa01.2: mod\xe8le \\udcff\n"),
+        ("utf-8", "2 \u2264 e \u2265\xa01.2: mod\xe8le \\udcff\n"),
+        ("utf-8:surrogateescape", None),
+    ],
+)
+def test_what_an_encoding_lacks_is_spelled_out(encoding, said, tmp_path):
+    (tmp_path / "mine.py").write_text(PRINTING)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    argv = [sys.executable, tmp_path / "mine.py"]
+    ended = subprocess.run(argv, env=environment, capture_output=True)
+    if said is None:  # bytes of a file's name that are no text go out as they are
+        assert ended.stdout.endswith(b"\xff\n") and ended.stderr.endswith(b"\\udcff\n")
+        return
+    written = said.encode(encoding)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, written, written)
 
 
 def test_no_file_is_opened_as_a_closed_stream(tmp_path):

@@ -249,6 +249,28 @@ def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkey
     assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
 
 
+@pytest.mark.parametrize(("requested", "delta"), [((), 1e-5), ((1e-4, None), 1e-4)])
+def test_all_of_a_sweeps_page_is_at_one_level(tmp_path, plain, monkeypatch, requested, delta):
+    drawn_at = []
+    monkeypatch.setattr(
+        sweep_report.registry,
+        "draw",
+        lambda sweep, evidence: drawn_at.append(evidence.levels) or Drawn([], 0, []),
+    )
+    sweep = sweeps.sweeps("smoke")["figure_7"]
+    stored(tmp_path, sweep.audits()[0].setting, runs=40)  # concluded at other levels
+    stored(tmp_path, sweep.audits()[1].setting, runs=40, audited=False)
+    sections = []
+    monkeypatch.setattr(
+        sweep_report.audit_page, "report", lambda title, about, *more: sections.extend(about) or b""
+    )
+    sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), RequestedLevels(*requested))
+    assert drawn_at == [(delta, 0.95)]
+    assert [(one.conclusion.delta, one.conclusion.confidence) for one in sections] == [
+        (delta, 0.95)
+    ] * 2
+
+
 WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>
 const measure = async (frame) => {{
   const page = frame.contentDocument, root = page.documentElement, broken = [];

@@ -1,4 +1,7 @@
-"""Values out of range, and errors of a device."""
+"""Values out of range, errors of a device, and what stays in memory after a game."""
+
+import gc
+import weakref
 
 import jax
 import numpy as np
@@ -11,6 +14,7 @@ from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
 from audit.training import game, training
+from tests.cases import mostly_slow
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
 
@@ -119,3 +123,18 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
         assert (
             played.scores > 0.99
         ).all()  # all that moves the model off its rehearsal is the canary
+
+
+@pytest.mark.parametrize("adversary", mostly_slow(["gc_r", "sphere", "loss", "examples"]))
+def test_compiled_programs_do_not_keep_a_games_data(adversary):
+    features = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
+    data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" * 64)
+    canaries = {"canaries": 4} if adversary in ("sphere", "examples") else {}
+    setting = setting_of("fcnn", adversary=adversary, batch_size=10, insertions=3, **canaries)
+    table = build.build(setting, data)
+    game.chunk_size(table, 4)
+    assert len(list(game.play(table, [(0, 4)], 4))) == 1
+    kept = [weakref.ref(array) for array in (*table.data, table.schedule.batches)]
+    del table
+    gc.collect()
+    assert [array() for array in kept] == [None] * 3

@@ -11,7 +11,7 @@ from audit.errors import InputError
 from audit.settings import make as settings
 from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
-from audit.settings.make import changed, from_identity, setting_of
+from audit.settings.make import changed, fields, from_identity, setting_of
 from audit.settings.setting import flat, identity, validate
 from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
@@ -185,6 +185,12 @@ def test_a_sampler_has_one_text_and_the_name_that_stores_have(given, sampler, na
     assert from_identity(json.loads(json.dumps(name))) == setting
     assert changed(setting, seed=1).sampler == sampler
     assert changed(setting, sampling_rate=0.5).sampler == "poisson:0.5"
+
+
+def test_none_changes_nothing_of_a_setting():
+    given = {"steps": 10, "periodicity": 2, "noise_multiplier": 2.0, "sampler": "poisson:0.5"}
+    setting = setting_of("fcnn", adversary="gc_r", learning_rate=0.3, seed=4, **given)
+    assert all(changed(setting, **{name: None}) == setting for name in fields())
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_
     cell = ClaimCell("ours: exact_null", 100, 20, 0)
     measured = cell.measure()
     assert 1 < measured.runs <= 10
-    assert not measured.accuses_falsely
+    assert not measured.exceeds_level
     assert cell.find_share(2 * measured.runs, 0.9) >= 0.9
     single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
     assert (single.runs, single.most_runs) == (None, 1)

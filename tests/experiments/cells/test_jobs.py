@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -10,11 +11,12 @@ from audit.errors import InputError
 from audit.runtime import progress
 from audit.runtime.progress import counted, shortened
 from audit.settings.make import setting_of
+from audit.storage.files import CannotWriteError
 from experiments.cells import jobs
 from experiments.cells.audits import audit_cell, compiling_seconds
 from experiments.cells.cell import Audited
 from experiments.cells.cluster import Node
-from experiments.cells.work import SweepProgress
+from experiments.cells.work import Outcome, SweepProgress
 from experiments.hidden_state import sweep as sweeps
 
 
@@ -125,6 +127,33 @@ def test_a_job_that_fails_ends_alone_and_begins_no_more():
 
 
 CELL = audit_cell(Audited("", "GC-R", 1, setting_of("fcnn"), 40))
+
+
+def test_a_cell_that_cannot_be_concluded_fails_alone(capsys):
+    outcome = Outcome([], [], [])
+    progress = SweepProgress([CELL, CELL])
+    sweep_pass = jobs._SweepPass(MadeUpCluster(FIRST), None, progress, outcome)
+
+    def refuse():
+        raise InputError("scores that were looked at")
+
+    for job, conclude in enumerate((refuse, lambda: None)):
+        sweep_pass._under_way[job] = jobs._CellUnderWay(CELL, conclude, ExitStack())
+        sweep_pass.end(job, None)
+    progress.close()
+    assert outcome == ([CELL.name], [], [CELL.name])
+    assert f"failed: {CELL.name}: scores that were looked at" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_written_ends_the_sweep():
+    sweep_pass = jobs._SweepPass(MadeUpCluster(FIRST), None, SweepProgress([CELL]), None)
+
+    def refuse():
+        raise CannotWriteError("the disk is full")
+
+    sweep_pass._under_way[0] = jobs._CellUnderWay(CELL, refuse, ExitStack())
+    with pytest.raises(CannotWriteError):
+        sweep_pass.end(0, None)
 
 
 def test_compiling_is_said_until_all_is_compiled(capsys):

@@ -263,6 +263,12 @@ def test_no_sweep_takes_longer_than_its_scale_says():
         assert set(sweep.sweeps(scale)) == names
 
 
+@pytest.mark.parametrize(("scale", "runs"), [("smoke", 2), ("laptop", 10)])
+def test_figure_4_is_named_after_its_runs(scale, runs):
+    title = sweep.sweeps(scale)["one_shot_figure_4"].title
+    assert title == f"1 run or {runs} with as many canaries"
+
+
 def test_a_text_fits_the_directions_that_are_kept():
     text = sweep.SIZES["laptop"].text
     assert text.setting.canaries * text.dimension <= adversary._MOST_KEPT
