@@ -167,7 +167,18 @@ class DirectionsOptimizer(_InsertingOptimizer):
         super().add_noise()
 
     def movement(self) -> NDArray[np.float64]:
-        """Returns the trained parameters now minus those at the start, (dimension,)."""
+        """Returns the trained parameters now minus those at the start, (dimension,).
+
+        Raises:
+          InputError: the optimizer rehearses, with noise. A drift with the noise of a run makes that run look as
+            if it had none.
+        """
+        rehearses_with_noise = not self._present and self.noise_multiplier > 0
+        require(
+            not rehearses_with_noise,
+            f"a rehearsal with `noise_multiplier={self.noise_multiplier}` takes its noise out of every run: "
+            "rehearse with noise_multiplier=0",
+        )
         return self._read_parameters() - self._start
 
     def cosines(self, drift: ArrayLike = 0.0, leave_one_out: bool = False) -> NDArray[np.float64]:

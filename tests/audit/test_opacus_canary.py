@@ -86,14 +86,14 @@ def test_another_optimizer_or_rate_is_refused():
             CanaryOptimizer(flat, True, sampling_rate=rate)
 
 
-def trained_with_directions(present, count=3):
-    """A noiseless training by Opacus with fresh directions, in batches of several physical ones."""
+def trained_with_directions(present, count=3, noise_multiplier=0.0):
+    """A training by Opacus with fresh directions, in batches of several physical ones."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
     model = opacus.GradSampleModule(network)
     optimizer = DPOptimizer(
         torch.optim.SGD(model.parameters(), lr=RATE),
-        noise_multiplier=0.0,
+        noise_multiplier=noise_multiplier,
         max_grad_norm=NORM,
         expected_batch_size=BATCH,
     )
@@ -106,6 +106,13 @@ def trained_with_directions(present, count=3):
             torch.nn.functional.cross_entropy(model(features[half]), labels[half]).backward()
             optimizer.step()
     return optimizer
+
+
+def test_a_rehearsal_with_noise_gives_no_drift():
+    """Without its noise the run of the same seed would look as if it had none: a false violation."""
+    rehearsal = trained_with_directions(False, noise_multiplier=2.0)
+    with pytest.raises(InputError, match="`noise_multiplier=2.0` .*: rehearse with noise_mult"):
+        rehearsal.movement()
 
 
 def test_every_step_takes_all_directions_once_and_they_are_what_is_scored():
