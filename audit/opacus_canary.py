@@ -170,8 +170,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the trained parameters now minus those at the start, (dimension,).
 
         Raises:
-          InputError: the optimizer rehearses, with noise. A drift with the noise of a run makes that run look as
-            if it had none.
+          InputError: the optimizer rehearses, with noise. A drift with the noise of a run makes that run look
+            as if it had none.
         """
         rehearses_with_noise = not self._present and self.noise_multiplier > 0
         require(
