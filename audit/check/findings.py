@@ -118,6 +118,11 @@ BY_NUMBER = (
     "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
     "`p.grad` after clipping and noise, with learning_rate=1."
 )
+PERHAPS_SMALLER = (
+    "Or the whole step is smaller, by which no privacy is lost: examples stop at {factor:.4g} times eta "
+    "C / B too, but clipping is not seen to stop them. A smaller clipping norm or extreme_examples would "
+    "tell. {why}"
+)
 
 # Of the noise.
 

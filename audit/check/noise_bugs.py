@@ -30,12 +30,14 @@ class NoiseBugs(NamedTuple):
       drawn: the noise.
       grid: the grid on which the noise lies; None if it lies on none.
       depends_on_example: whether the seed changes how far examples move the step.
+      doubt: a sentence on what else than too little noise would look the same; empty if nothing would.
     """
 
     settings: StepSettings
     drawn: DrawnNoise
     grid: NoiseGrid | None
     depends_on_example: bool
+    doubt: str
 
     def name(
         self, certain: list[CheckFinding], rejected: dict[str, list[str]]
@@ -154,6 +156,8 @@ class NoiseBugs(NamedTuple):
             )
         if self.drawn.varies_by_number():
             remarks += f" {findings.BY_NUMBER}"
+        if self.doubt:
+            remarks += f" {self.doubt}"
 
         if not _are_equal(deviations, freedom):
             figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
@@ -164,7 +168,7 @@ class NoiseBugs(NamedTuple):
         # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom); but at most 5%.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
-        why = f"{fits}{remarks}"
+        why = f"{fits}{remarks}".strip()
         return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
 
 

@@ -405,6 +405,37 @@ def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_f
         report.raise_for_findings()
 
 
+def divide_by_norm(x):
+    """Returns rows of norm 1.86, whose gradients are 0.93 long where every probability is a half."""
+    return 1.86 * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def squash_all(x):
+    """Returns rows of signs in the limit, whose gradients then are 0.93 long as well."""
+    return 1.86 * np.tanh(x) / 8**0.5
+
+
+@pytest.mark.parametrize("squash", [divide_by_norm, squash_all])
+@pytest.mark.parametrize("takes_all", [True, False])
+def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, takes_all):
+    """Unclipped gradients stop at 0.93 C by themselves, and the noise is 0.93 of what is stated."""
+    step, batch = make_logistic_step(squash, lambda noise: 0.93 * noise, bound=np.inf)
+
+    def take(w, batch, seed):
+        assert takes_all or len(batch[1]) == 32, "compiled for 32"
+        return step(w, batch, seed)
+
+    report = audit.check_step(take, np.zeros(8), batch, **STATED, seeds=2000)
+    assert "noise of 0.9" in report.verdict and "another size" not in report.verdict, report
+    assert "clipping is not seen to stop them" in flatten(report)
+
+
+def test_features_that_are_divided_by_their_norm_show_no_clipping():
+    step, batch = make_logistic_step(divide_by_norm, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert "the largest movement was 0.93 C, so that clipping was not seen" in report.verdict
+
+
 def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     step, batch = make_logistic_step(cast=lambda noise: np.round(8 * noise) / 8)
 
