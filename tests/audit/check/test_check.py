@@ -449,6 +449,30 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid" not in rounded.verdict
 
 
+def _draw_uniform(rng, size):
+    return rng.uniform(-(3**0.5), 3**0.5, size)
+
+
+@pytest.mark.parametrize(
+    ("draw", "rejects"), [(np.random.Generator.normal, False), (_draw_uniform, True)]
+)
+def test_the_shape_of_noise_is_told_where_each_layer_is_a_single_number(draw, rejects):
+    """A deviation that 12 draws of a number measure depends on each, so that quotients are not normal."""
+    layers = 400
+    rng = np.random.default_rng(5)
+    batch = rng.normal(size=(16, layers))
+
+    def step(params, batch, seed):
+        clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
+        noise = draw(np.random.default_rng(seed), size=layers)
+        change = 0.5 * (clipped.sum(axis=0) + noise) / 32
+        return [value - part for value, part in zip(params, change, strict=True)]
+
+    report = audit.check_step(step, list(np.zeros((layers, 1))), batch, **STATED, seeds=12)
+    assert ("noise that is not normal" in report.verdict) == rejects, report
+    assert report.passed != rejects
+
+
 def test_arrays_of_no_numbers_are_left_out():
     step, batch = make_logistic_step()
 
