@@ -19,7 +19,6 @@ These records are the worst that a guarantee has to hold for. What they show is 
 """
 
 import functools
-import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator
@@ -36,6 +35,7 @@ from audit.check.report import describe_error
 from audit.claims.claim import DpSgd
 from audit.claims.samplers import limit_mean
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.laws import conversions
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import BETS, NEAR, THRESHOLDS, Exceedances
@@ -126,7 +126,7 @@ class Refutation:
         return f"NOT REFUTED: {self.passes} runs of these batches do not contradict {claim}"
 
     def to_json(self) -> str:
-        """Returns the result as JSON text."""
+        """Returns the result as JSON text, in which null stands for infinity."""
         fields = {
             "verdict": self.verdict,
             "refuted": self.refuted,
@@ -136,7 +136,7 @@ class Refutation:
             "claimed": self.claimed,
             "records": WORST_CASE,
         }
-        return json.dumps(fields, indent=2)
+        return write_json(fields, indent=2)
 
     def __str__(self) -> str:
         """Returns the verdict and its evidence, at most 80 columns wide."""

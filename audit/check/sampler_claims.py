@@ -1,6 +1,5 @@
 """What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
 
-import json
 import math
 import textwrap
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
+from audit.json_text import write_json
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
 from audit.values import number, shown
@@ -114,8 +114,8 @@ class SamplerClaims:
         return {"delta": self.delta, "tail": self.tail, "neighbours": ZERO_OUT, "rows": rows}
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2)
+        """Returns `to_dict` as JSON text, in which null stands for infinity."""
+        return write_json(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
         """Returns the table with its notes, at most 80 columns wide."""
