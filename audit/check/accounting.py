@@ -15,6 +15,7 @@ from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_sh
 from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.rounding import at_least_digits, at_most_digits
+from audit.runtime.progress import counted
 from audit.values import number, shown
 
 POISSON = "poisson"
@@ -417,7 +418,7 @@ def _check_shuffled(
     batches = count_most_batches(sampling_rate)
     require(
         steps >= batches,
-        f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps",
+        f"`steps={steps}`: shuffled batches take at least an epoch, {counted(batches, 'step')}",
     )
     epochs = steps // batches
     least = compute_shuffled_epsilon(sigma, batches, epochs, delta)
@@ -442,12 +443,12 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     released = delta * examples
     # Well below 1 / n, at which an example may be released whole.
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
+    text = f"delta {delta:g} is {released:.2g} / n of {counted(examples, 'example')}"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
         finding = findings.DELTA_TOO_LARGE.fill(
             delta=delta,
-            examples=examples,
+            examples=counted(examples, "example"),
             released=released,
             advised=advised,
         )

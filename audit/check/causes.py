@@ -16,6 +16,7 @@ from audit.check.movements import TriedExamples, compute_enclosing_radius, repla
 from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
+from audit.runtime.progress import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
@@ -440,7 +441,7 @@ def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
     listed = ", ".join(str(row) for row in sorted(rows)[:8])
     if len(rows) > 8:
         listed += " ..."
-    why = f"It does so in {len(rows)} of {len(tried.places)} rows tried: {listed}."
+    why = f"It does so in {len(rows)} of {counted(len(tried.places), 'row')} tried: {listed}."
     return BugCause("rows of the batch that are not clipped", why)
 
 

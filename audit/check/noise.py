@@ -19,6 +19,7 @@ from audit.check import findings, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.report import LEVEL, CheckOutcome
 from audit.check.trees import Columns, Vector
+from audit.runtime.progress import counted
 
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
@@ -476,17 +477,18 @@ def _describe_rows(
       p_values: by row, the p-values of its tests by what was tested; a row without tests has none.
     """
     seeds = len(drawn.given.values)
+    layers = np.count_nonzero(drawn.given.freedom)
     # The power of the test of the deviation at Bonferroni's level for all tests of the noise.
     tests = sum(len(tested) for tested in p_values.values())
     power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
     texts = {
         "noise": f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
-        f"{np.count_nonzero(drawn.given.freedom)} layers, {seeds} seeds; 0.99 times "
+        f"{counted(layers, 'layer')}, {counted(seeds, 'seed')}; 0.99 times "
         f"would be seen with probability {power:.2g}"
     }
     for row in ("independence", "shape"):
         least = min(p_values[row].values(), default=1.0)
-        texts[row] = f"{len(p_values[row])} tests, smallest p-value {least:.2g}"
+        texts[row] = f"{counted(len(p_values[row]), 'test')}, smallest p-value {least:.2g}"
     texts["shape"] += f", seen up to {_find_reach(drawn):g} deviations"
     for row in ("noise and data", "empty batch"):  # of these rows, a test is called by its batch
         ratios = []

@@ -39,6 +39,7 @@ from audit.json_text import write_json
 from audit.laws import conversions
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import BETS, NEAR, THRESHOLDS, Exceedances
+from audit.runtime.progress import counted
 from audit.values import number, shown
 
 Array = NDArray[np.float64]
@@ -123,7 +124,8 @@ class Refutation:
         claim = f"Poisson sampling's epsilon {self.claimed:.3g} at delta {_DELTA:g}"
         if self.refuted:
             return f"REFUTED: these batches leak more than {claim}"
-        return f"NOT REFUTED: {self.passes} runs of these batches do not contradict {claim}"
+        runs_do = counted(self.passes, "run of these batches does", "runs of these batches do")
+        return f"NOT REFUTED: {runs_do} not contradict {claim}"
 
     def to_json(self) -> str:
         """Returns the result as JSON text, in which null stands for infinity."""
@@ -140,9 +142,10 @@ class Refutation:
 
     def __str__(self) -> str:
         """Returns the verdict and its evidence, at most 80 columns wide."""
-        counted = f"e-value {self.e_value:.3g} after {self.passes} runs of {self.epochs} epochs"
+        runs = f"{counted(self.passes, 'run')} of {counted(self.epochs, 'epoch')}"
+        evidence = f"e-value {self.e_value:.3g} after {runs}"
         lines = []
-        for text in (self.verdict, counted, WORST_CASE):
+        for text in (self.verdict, evidence, WORST_CASE):
             lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
         return "\n".join(lines)
 

@@ -21,6 +21,7 @@ from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns, Example
 from audit.errors import InputError, require
+from audit.runtime.progress import counted
 from audit.values import number
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
@@ -488,7 +489,7 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
     measured = f"the least, {probe.layer_names[quietest]}, by up to {peaks[quietest]:.2g} C"
     frozen = len(probe.layer_names) - len(alive)
     if frozen:
-        measured += f"; {frozen} are not trained"
+        measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
     return CheckOutcome(text, figures=figures, measured=measured)
 
 

@@ -536,6 +536,22 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
 
 
+def test_counts_agree_with_their_nouns():
+    step, batch = make_logistic_step()
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert " 1 layer, 64 seeds;" in flatten(report)
+    # Of one trained layer beside one that is not; of 16 seeds, of which two are the same.
+    silent = audit.check_step(
+        lambda params, batch, seed: params | {"w": step(params["w"], batch, 0)},
+        {"w": np.zeros(8), "still": np.zeros(2)},
+        batch,
+        **STATED,
+        seeds=16,
+    )
+    assert "15 of 16 seeds give exactly" in flatten(silent)
+    assert "1 is not trained" in flatten(silent)
+
+
 def test_a_step_that_ends_the_program_is_refused():
     def ends(w, batch, seed):
         sys.exit(0)
