@@ -35,7 +35,6 @@ _MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
 # The spacings of the grids of privacy losses that are tried before a claim is refuted, over epsilon.
 _FIRST_GRID = 4e-4
 _FINEST_GRID = 1e-5
-_COARSEST_GRID = 100.0  # an exponential of it is finite
 _REFINEMENT = 4  # a grid's spacing over that of the next
 _MOST_LOSSES = 10**6  # of a step on a grid
 
@@ -233,7 +232,7 @@ def _refine_epsilon(
     largest_loss = np.logaddexp(
         math.log1p(-sampling_rate), math.log(sampling_rate) + largest_exponent
     )
-    grid = min(_FIRST_GRID * epsilon, _COARSEST_GRID)
+    grid = min(_FIRST_GRID * epsilon, accounting.COARSEST_GRID)
     coarse = np.inf
     least = 0.0
     finest_of_step = largest_loss / _MOST_LOSSES
