@@ -278,7 +278,8 @@ SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",
     meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling",
+    fix="draw Poisson batches, or account for every epoch without amplification by sampling: claim {epsilon} "
+    "(audit.sampler_claims says what the last model alone leaks)",
 )
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",

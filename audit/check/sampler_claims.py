@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from audit.check.accounting import read_noise_multiplier
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
-from audit.claims.brackets import EveryModel
+from audit.claims.brackets import ZERO_OUT, EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
 from audit.json_text import write_json
@@ -20,7 +20,6 @@ from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
 from audit.values import number, shown
 
-ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 _MOST_STEPS = 10**6
 _TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice
 _DECIMALS = 2
