@@ -10,7 +10,6 @@ batches of indices, or a function seed -> such batches of a pass.
 """
 
 import dataclasses
-import hashlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from audit.commands import cli
 from audit.commands.user_file import run_file
 from audit.errors import InputError, require
 from audit.runtime import started
+from audit.storage import files
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
 FAILED = 3  # exit status where a bug is found
@@ -157,7 +157,7 @@ def _add_source(report: CheckReport, path: Path) -> CheckReport:
       report: the report.
       path: the file.
     """
-    source = {f"SHA-256 of {path.name}": hashlib.sha256(path.read_bytes()).hexdigest()}
+    source = {f"SHA-256 of {path.name}": files.compute_sha256(path)}
     if FLAGS.step is not None or FLAGS.batches is not None:
         given = cli.list_given(name for name in _DECIDING if FLAGS[name].present)
         source["command"] = " ".join([started.command("check"), *given])

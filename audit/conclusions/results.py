@@ -367,8 +367,8 @@ def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str
     """Returns the content of made.json: the source, and each file's SHA-256, None for a missing file."""
     checksums = {}
     for name in names:
-        content = files.read(store.path / name)
-        checksums[name] = None if content is None else hashlib.sha256(content).hexdigest()
+        path = store.path / name
+        checksums[name] = files.compute_sha256(path) if path.exists() else None
     return {"from": made_from, "files": checksums}
 
 
