@@ -477,7 +477,7 @@ def _describe_rows(
       p_values: by row, the p-values of its tests by what was tested; a row without tests has none.
     """
     seeds = len(drawn.given.values)
-    layers = np.count_nonzero(drawn.given.freedom)
+    layers = int(np.count_nonzero(drawn.given.freedom))
     # The power of the test of the deviation at Bonferroni's level for all tests of the noise.
     tests = sum(len(tested) for tested in p_values.values())
     power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
