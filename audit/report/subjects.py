@@ -137,7 +137,7 @@ def describe_score_files(
       name: the name of what was audited.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
-      command: the command line that draws the conclusion again.
+      command: the command line that drew the conclusion, as it was typed.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
