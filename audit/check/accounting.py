@@ -11,10 +11,12 @@ from audit.check import findings
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
+from audit.claims.brackets import ZERO_OUT
 from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
 from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.rounding import at_least_digits, at_most_digits
+from audit.runtime.progress import counted
 from audit.values import number, shown
 
 POISSON = "poisson"
@@ -34,7 +36,6 @@ _MOST_COMPOSITIONS = 4  # mistakes that are accounted for on a fine grid
 # The spacings of the grids of privacy losses that are tried before a claim is refuted, over epsilon.
 _FIRST_GRID = 4e-4
 _FINEST_GRID = 1e-5
-_COARSEST_GRID = 100.0  # an exponential of it is finite
 _REFINEMENT = 4  # a grid's spacing over that of the next
 _MOST_LOSSES = 10**6  # of a step on a grid
 
@@ -68,8 +69,9 @@ def check_accounting(
       sampling_rate: the probability with which each step takes each example.
       batches: the kind of batches. "poisson"; "fixed", always the same number of examples, drawn without
         replacement, for which RDP gives an upper bound and the worst known pair of data sets a lower bound;
-        or "shuffled" once an epoch of 1 / sampling_rate steps, for which only a lower bound on epsilon is
-        known.
+        or "shuffled" once an epoch of 1 / sampling_rate steps, for which the composition of epochs gives an
+        upper bound and a bad case a lower bound, with neighbours of another kind: the example is replaced by
+        one whose gradient is zero.
       examples: the number of examples of the data set, to judge delta and to find mistakes in the sampling
         rate; None if unknown.
 
@@ -232,7 +234,7 @@ def _refine_epsilon(
     largest_loss = np.logaddexp(
         math.log1p(-sampling_rate), math.log(sampling_rate) + largest_exponent
     )
-    grid = min(_FIRST_GRID * epsilon, _COARSEST_GRID)
+    grid = min(_FIRST_GRID * epsilon, accounting.COARSEST_GRID)
     coarse = np.inf
     least = 0.0
     finest_of_step = largest_loss / _MOST_LOSSES
@@ -408,29 +410,47 @@ def _check_shuffled(
     delta: float,
     composition: Composition,
 ) -> CheckOutcome:
-    """Checks a claimed epsilon for shuffled batches against a lower bound, of the whole epochs of the steps.
+    """Checks a claimed epsilon for shuffled batches against a lower and an upper bound.
 
-    A claim below it is a bug. No upper bound is known, so that any other claim counts as untried. Raises
-    InputError for less than an epoch, and for a delta that is too small.
+    A claim below the lower bound, of the whole epochs of the steps, is a bug. The upper bound lets the
+    adversary know the order of examples: it is the composition of all epochs, begun ones among them. A claim
+    between the two counts as untried, since it is neither proven nor refuted. Raises InputError for less than
+    an epoch.
     """
     sigma, steps, sampling_rate = composition
     batches = count_most_batches(sampling_rate)
     require(
         steps >= batches,
-        f"`steps={steps}`: shuffled batches take at least an epoch, {batches} steps",
+        f"`steps={steps}`: shuffled batches take at least an epoch, {counted(batches, 'step')}",
     )
     epochs = steps // batches
     least = compute_shuffled_epsilon(sigma, batches, epochs, delta)
     least = min(
         least, accounting.epsilon_upper_bound(sigma, epochs, delta)
     )  # they cross by rounding
-    bugs = []
+    # Epochs without their last, smaller batch are shorter, so that the same steps are more epochs.
+    most_epochs = math.ceil(steps / max(math.floor(1 / sampling_rate + 1e-6), 1))
+    epsilon = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
+
+    text = (
+        f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(epsilon)} by "
+        f"composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}"
+    )
+    figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
     if claimed < least:
-        finding = findings.SHUFFLED_LEAK.fill(claimed=claimed, least=at_least_digits(least))
-        bugs.append(finding)
-    text = f"shuffled batches leak at least {at_least_digits(least)}; no upper bound is known"
-    figures = {"claimed": claimed, "at least": least}
-    return CheckOutcome(text, tried=False, findings=bugs, figures=figures)
+        bug = findings.SHUFFLED_LEAK.fill(
+            claimed=claimed, least=at_least_digits(least), epsilon=at_most_digits(epsilon)
+        )
+        return CheckOutcome(text, findings=[bug], figures=figures)
+    if claimed >= epsilon * (1 - _CLOSE):
+        if claimed > _LOOSE * epsilon:
+            text += f"; {claimed:.4g} is well above"
+        return CheckOutcome(text, figures=figures)
+    text += (
+        f", so that {claimed:.4g} is neither proven nor refuted: claim {at_most_digits(epsilon)}; where only "
+        "the last model is released, claim (audit.sampler_claims) may say less"
+    )
+    return CheckOutcome(text, tried=False, figures=figures)
 
 
 def _check_delta(delta: float, examples: int) -> CheckOutcome:
@@ -442,12 +462,12 @@ def _check_delta(delta: float, examples: int) -> CheckOutcome:
     released = delta * examples
     # Well below 1 / n, at which an example may be released whole.
     advised = at_least_digits(0.1 / examples, digits=1)
-    text = f"delta {delta:g} is {released:.2g} / n of {examples:,} examples"
+    text = f"delta {delta:g} is {released:.2g} / n of {counted(examples, 'example')}"
     bugs = []
     if released >= 1 - 1e-9:  # 1 up to rounding
         finding = findings.DELTA_TOO_LARGE.fill(
             delta=delta,
-            examples=examples,
+            examples=counted(examples, "example"),
             released=released,
             advised=advised,
         )

@@ -32,6 +32,7 @@ from audit.claims import accounting
 from audit.claims.shuffling import compute_shuffled_epsilon
 from audit.errors import require
 from audit.rounding import at_least, at_most
+from audit.runtime.progress import counted
 from audit.values import number, shown
 
 BALLS_IN_BINS = "balls_in_bins"
@@ -224,8 +225,8 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     measured = dict.fromkeys(_ODDITIES, "")
     measured["batch size"] = _describe_rate(sample)
     measured["spread of sizes"] = f"deviation {sizes.std():.3g}"
-    measured["largest batch"] = f"{sizes.min()} to {sizes.max()} examples"
-    measured["together"] = f"of all pairs of {sample.members.shape[1]:,} examples"
+    measured["largest batch"] = f"{sizes.min()} to {counted(sizes.max(), 'example')}"
+    measured["together"] = f"of all pairs of {counted(sample.members.shape[1], 'example')}"
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
         text = "" if measured[row] else "as expected"
@@ -263,8 +264,15 @@ def _describe_rate(sample: BatchSample) -> str:
     level = LEVEL / _TESTS  # of a single test of the report, by Bonferroni
     deviations = scipy.stats.norm.isf(level / 2) + scipy.stats.norm.ppf(_SEEN)
     visible = 100 * deviations * math.sqrt((1 - sample.sampling_rate) / drawn)
-    rate = f"{sample.sizes.mean():.4g} examples on average, {sample.expected_size:.4g} expected"
+    rate = f"{_describe_mean(sample)}, {sample.expected_size:.4g} expected"
     return f"{rate}; a rate {visible:.2g}% off would be seen with probability {_SEEN}"
+
+
+def _describe_mean(sample: BatchSample) -> str:
+    """Returns the batches' mean size in words: "31.96 examples on average"."""
+    mean = f"{sample.sizes.mean():.4g}"
+    noun = "example" if mean == "1" else "examples"
+    return f"{mean} {noun} on average"
 
 
 def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
@@ -280,14 +288,21 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     passes = sample.passes
     bugs = []
     if sample.repeating:
-        bugs.append(findings.EXAMPLE_TWICE.fill(count=sample.repeating))
+        bugs.append(
+            findings.EXAMPLE_TWICE.fill(
+                count=counted(sample.repeating, "batch holds", "batches hold")
+            )
+        )
     repeated = sum(batch_pass.repeated for batch_pass in passes)
     if kind in _ONCE_A_PASS and _repeats_its_batches(sample):
         bugs.append(findings.SAME_BATCHES)
     elif repeated and _log_probability_of_repeats(sample) < math.log(_CERTAIN):
-        bugs.append(findings.REPEATED_BATCH.fill(count=repeated))
+        bugs.append(
+            findings.REPEATED_BATCH.fill(count=counted(repeated, "batch holds", "batches hold"))
+        )
     batches = len(sample.sizes)
-    text = f"{batches} batches in {len(passes)} passes; none holds an example twice"
+    drawn = f"{counted(batches, 'batch', 'batches')} in {counted(len(passes), 'pass', 'passes')}"
+    text = f"{drawn}; none holds an example twice"
     return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
 
 
@@ -359,7 +374,7 @@ def _name_other_rate(sample: BatchSample) -> CheckFinding:
     """Returns the finding of batches that are drawn at another rate, with the rate that fits."""
     rate = sample.actual_rate
     return findings.ANOTHER_RATE.fill(
-        mean=sample.sizes.mean(),
+        mean=_describe_mean(sample),
         expected=sample.expected_size,
         rate=rate,
         stated=sample.sampling_rate,
@@ -396,7 +411,7 @@ def _name_pair(sample: BatchSample) -> CheckFinding:
     return findings.TOGETHER.fill(
         first=int(observed[first]),
         second=int(observed[second]),
-        count=int(together.max()),
+        count=counted(int(together.max()), "batch", "batches"),
         expected=expected,
     )
 
@@ -412,7 +427,7 @@ def _name_cut(sample: BatchSample) -> CheckFinding:
     return findings.CUT_BATCHES.fill(
         side="more" if is_cut_above else "fewer",
         edge=int(edge),
-        count=int(np.sum(sizes == edge)),
+        count=counted(int(np.sum(sizes == edge)), "holds", "hold"),
     )
 
 

@@ -4,16 +4,19 @@ Movements are in units of eta C / B, as far as a single example may move a step:
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from audit.check import factors, findings, noise, trees
 from audit.check.findings import CheckFinding
-from audit.check.movements import TriedExamples, compute_enclosing_radius
+from audit.check.movements import TriedExamples, compute_enclosing_radius, replace_rows
 from audit.check.noise import DrawnNoise
 from audit.check.probe import Movement, RefusedError, StepProbe
 from audit.check.trees import Vector
+from audit.runtime.progress import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
@@ -120,34 +123,31 @@ def _find_stopped_layers(tried: TriedExamples) -> list[int]:
     return [int(layer) for layer in loudest_first[:3]]
 
 
+def stops_by_clipping(probe: StepProbe, tried: TriedExamples) -> bool:
+    """Returns whether some example's whole movement is seen to stop by clipping, at whatever norm.
+
+    False where the step refuses the scaled examples that would show it.
+    """
+    try:
+        return _stops_suddenly(probe, tried, None)
+    except RefusedError:
+        return False
+
+
 def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
     """Returns whether some example's movement grows with its features and then stops suddenly, by clipping.
 
     A clipped movement grows in proportion to the features until it stops. A movement that is bounded for
-    another reason, such as features that the model squashes, slows down long before.
+    another reason, such as features that the model squashes, slows down long before; one of features that the
+    model divides by their norm does not grow at all.
 
     Args:
       probe: the step.
       tried: the examples; those with floating-point features that are not scaled are used.
       layer: the index of the layer whose norm is measured; None for the norm over all layers.
     """
-    for example in tried.examples.values():
-        columns = example.columns  # the features first
-        if example.is_scaled or columns[0].dtype.kind != "f":
-            continue
-
-        def measure(scale: float, columns: trees.Columns = columns) -> float:
-            """Returns how far the example with scaled features moves the step when added to its batch.
-
-            The norm is that within `layer`, or over all layers. `columns` is a default, so that it stays that
-            of this example in the loop.
-            """
-            batch = trees.join(probe.rows, trees.scale_features(columns, scale, probe.rows))
-            # The base is the parameters after the step without the example, at the same seed 0.
-            difference = probe.run(batch, 0) - probe.base
-            movement = probe.measure(difference, probe.base, len(batch[0]))
-            return movement.norm if layer is None else float(movement.layer_norms[layer])
-
+    for take_difference in _list_scaled_differences(probe, tried):
+        measure = partial(_measure_difference, probe, layer, take_difference)
         least = measure(0)
         most = measure(trees.LARGEST_SCALE)
         if most < least * 1.02:
@@ -155,11 +155,55 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         # The scales of features that give half of the movement's growth, and nearly all of it.
         half = _find_scale(measure, least + 0.5 * (most - least))
         full = _find_scale(measure, least + 0.998 * (most - least))
+        is_growth_seen = half > 2 * trees.LEAST_SCALE  # else it is as large at the least scale
         # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
         # are squashed, as by tanh, take six times. The limit lies between.
-        if full < 3.5 * half:
+        if is_growth_seen and full < 3.5 * half:
             return True
     return False
+
+
+def _measure_difference(
+    probe: StepProbe,
+    layer: int | None,
+    take_difference: Callable[[float], Vector],
+    scale: float,
+) -> float:
+    """Returns the norm of a difference of steps at a scale of features, within a layer or over all (None)."""
+    movement = probe.measure(take_difference(scale), probe.base, len(probe.rows[0]) + 1)
+    return movement.norm if layer is None else float(movement.layer_norms[layer])
+
+
+def _list_scaled_differences(
+    probe: StepProbe, tried: TriedExamples
+) -> list[Callable[[float], Vector]]:
+    """Returns functions from a scale of features to what an example with such features does to the step.
+
+    Where examples are added, a function's result is the step with the example less that without it. Where
+    they replace the first row, the contribution of that row is unknown. A result then is the step with one
+    example in its place less that with another, both with features of this scale.
+    """
+    unscaled = []
+    for example in tried.examples.values():
+        if not example.is_scaled and example.columns[0].dtype.kind == "f":
+            unscaled.append(example.columns)
+
+    def add(columns: trees.Columns, scale: float) -> Vector:
+        """Returns what the example does to the step, added to the batch as given, at seed 0 as `base`."""
+        scaled = trees.scale_features(columns, scale, probe.rows)
+        return probe.run(trees.join(probe.rows, scaled), 0) - probe.base
+
+    def exchange(first: trees.Columns, second: trees.Columns, scale: float) -> Vector:
+        """Returns the step with the first example in the first row less that with the second, at seed 0."""
+        after = []
+        for columns in (first, second):
+            scaled = trees.scale_features(columns, scale, probe.rows)
+            after.append(probe.run(replace_rows(probe.rows, {0: scaled}), 0))
+        return after[0] - after[1]
+
+    if tried.were_added:
+        return [partial(add, columns) for columns in unscaled]
+    return [partial(exchange, first, second) for first, second in combinations(unscaled, 2)]
 
 
 def _find_scale(measure: Callable[[float], float], level: float) -> float:
@@ -169,9 +213,9 @@ def _find_scale(measure: Callable[[float], float], level: float) -> float:
       measure: the function from a scale to a norm, taken to be increasing.
       level: the norm to reach.
     """
-    low = -3.0  # log10 of the scale, as is `high`
+    low = float(np.log10(trees.LEAST_SCALE))
     high = float(np.log10(trees.LARGEST_SCALE))
-    for _ in range(12):  # leaves an interval of 0.0015, or 0.3% of the scale
+    for _ in range(13):  # leaves an interval of 0.0011, or 0.3% of the scale
         middle = (low + high) / 2
         if measure(10**middle) < level:
             low = middle
@@ -397,7 +441,7 @@ def _describe_places(tried: TriedExamples, rows: list[int]) -> BugCause:
     listed = ", ".join(str(row) for row in sorted(rows)[:8])
     if len(rows) > 8:
         listed += " ..."
-    why = f"It does so in {len(rows)} of {len(tried.places)} rows tried: {listed}."
+    why = f"It does so in {len(rows)} of {counted(len(tried.places), 'row')} tried: {listed}."
     return BugCause("rows of the batch that are not clipped", why)
 
 

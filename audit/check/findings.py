@@ -118,13 +118,18 @@ BY_NUMBER = (
     "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
     "`p.grad` after clipping and noise, with learning_rate=1."
 )
+PERHAPS_SMALLER = (
+    "Or the whole step is smaller, by which no privacy is lost: examples stop at {factor:.4g} times eta "
+    "C / B too, but clipping is not seen to stop them. A smaller clipping norm or extreme_examples would "
+    "tell. {why}"
+)
 
 # Of the noise.
 
 SILENT = CheckFinding(
     check="noise",
     name="no noise {where}",
-    meaning="{count:,} of {all:,} {what} are the same for every seed.",
+    meaning="{count} the same for every seed.",
     fix="add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
     "examples; numbers that are not trained are to be left out of `params`",
 )
@@ -145,8 +150,7 @@ WRONG_NOISE = CheckFinding(
 REPEATED_NOISE = CheckFinding(
     check="independence",
     name="the same noise for {which}",
-    meaning="{repeats} of {seeds} seeds give exactly the noise of another: comparing two steps reveals the "
-    "gradients.",
+    meaning="{repeats} exactly the noise of another: comparing two steps reveals the gradients.",
     fix="make the generator once, before training, or from the whole of the step's seed",
 )
 RELATED_STEPS = CheckFinding(
@@ -165,7 +169,7 @@ SHARED_NOISE = CheckFinding(
 GRID = CheckFinding(
     check="shape",
     name="noise on a grid that the sum is not on",
-    meaning="Draws are {where}: {agreements:,} pairs of seeds agree exactly in a number. {why}",
+    meaning="Draws are {where}: {agreements} exactly in a number. {why}",
     fix="draw the noise in float32 or float64, and round the sum after adding it, never the noise alone",
 )
 NOT_NORMAL = CheckFinding(
@@ -192,32 +196,32 @@ SKIPPED = CheckFinding(
 EXAMPLE_TWICE = CheckFinding(
     check="indices",
     name="an example twice in a batch",
-    meaning="{count} batches hold an example twice, which then counts twice: its sensitivity is 2 C or more.",
+    meaning="{count} an example twice, which then counts twice: its sensitivity is 2 C or more.",
     fix="draw without replacement, or clip the sum of an example's copies",
 )
 REPEATED_BATCH = CheckFinding(
     check="indices",
     name="a batch that comes again",
-    meaning="{count} batches hold just the examples of another batch of their pass.",
+    meaning="{count} just the examples of another batch of the same pass.",
     fix="draw every batch afresh: look for a last batch that is repeated, padding, or a cache",
 )
 ANOTHER_RATE = CheckFinding(
     check="batch size",
     name="another sampling rate than stated",
-    meaning="Batches hold {mean:.4g} examples on average where {expected:.4g} are stated: a rate of "
+    meaning="Batches hold {mean} instead of {expected:.4g} as stated: a rate of "
     "{rate:.4g}, not {stated:.4g}. {why}",
     fix="give the accountant the rate at which batches are drawn, {rate:.4g}, or draw them at the stated one",
 )
 CUT_BATCHES = CheckFinding(
     check="largest batch",
     name="batches cut or filled at a size",
-    meaning="No batch holds {side} than {edge} examples, {count} hold just so many; Poisson batches would.",
+    meaning="No batch holds {side} than {edge} examples, {count} just so many; Poisson batches would.",
     fix="let batches be as large as they come, or account for truncated Poisson batches",
 )
 TOGETHER = CheckFinding(
     check="together",
     name="examples that come together",
-    meaning="Examples {first} and {second} come together in {count} batches, where {expected:.3g} are "
+    meaning="Examples {first} and {second} come together in {count}, where {expected:.3g} are "
     "expected.",
     fix="toss a coin for every example alone: look for groups, buckets or blocks that are drawn as one",
 )
@@ -274,12 +278,13 @@ SHUFFLED_LEAK = CheckFinding(
     check="epsilon",
     name="shuffled batches leak more than is claimed",
     meaning="{claimed:.4g} is claimed; at least {least} leaks from some data (Chua et al., 2024).",
-    fix="draw Poisson batches, or account for every epoch without amplification by sampling",
+    fix="draw Poisson batches, or account for every epoch without amplification by sampling: claim {epsilon} "
+    "(audit.sampler_claims says what the last model alone leaks)",
 )
 DELTA_TOO_LARGE = CheckFinding(
     check="delta",
     name="a delta that allows anything",
-    meaning="delta {delta:g} is {released:.3g} / n of {examples:,} examples: releasing one example whole "
+    meaning="delta {delta:g} is {released:.3g} / n of {examples}: releasing one example whole "
     "would do.",
     fix="claim at {advised}",
 )

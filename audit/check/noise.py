@@ -19,6 +19,7 @@ from audit.check import findings, trees
 from audit.check.probe import RefusedError, StepProbe
 from audit.check.report import LEVEL, CheckOutcome
 from audit.check.trees import Columns, Vector
+from audit.runtime.progress import counted
 
 EMPTY = "an empty batch"
 FOURFOLD = "four times the batch"
@@ -33,6 +34,8 @@ _REACH = 6  # deviations from the mean, within which practically all draws lie
 _EXACT = 32  # a deviation so many times as large as the rounding, or more, hides it in the shape
 _TAILS = (3.0, 3.5, 4.0)  # deviations beyond which draws are counted
 _BODY = 2.5  # deviations from the mean, up to which tests of all draws show the shape
+_LEAST_FREEDOM = 10  # degrees of a deviation from which draws over it are hardly dependent
+_FEW_FREEDOM = 1000  # degrees of a deviation below which dividing by it shows in the shape
 _LEAST_IN_TAIL = 16.0  # draws that must be expected there for a test
 
 _FREEDOM = 320  # degrees of freedom to reach in the smallest layer, in at most _MOST_SECONDS
@@ -474,17 +477,18 @@ def _describe_rows(
       p_values: by row, the p-values of its tests by what was tested; a row without tests has none.
     """
     seeds = len(drawn.given.values)
+    layers = int(np.count_nonzero(drawn.given.freedom))
     # The power of the test of the deviation at Bonferroni's level for all tests of the noise.
     tests = sum(len(tested) for tested in p_values.values())
     power = compute_power(drawn, 0.99, LEVEL / max(tests, 1))
     texts = {
         "noise": f"deviation {drawn.compute_deviation():.4g} times eta sigma C / B, "
-        f"{np.count_nonzero(drawn.given.freedom)} layers, {seeds} seeds; 0.99 times "
+        f"{counted(layers, 'layer')}, {counted(seeds, 'seed')}; 0.99 times "
         f"would be seen with probability {power:.2g}"
     }
     for row in ("independence", "shape"):
         least = min(p_values[row].values(), default=1.0)
-        texts[row] = f"{len(p_values[row])} tests, smallest p-value {least:.2g}"
+        texts[row] = f"{counted(len(p_values[row]), 'test')}, smallest p-value {least:.2g}"
     texts["shape"] += f", seen up to {_find_reach(drawn):g} deviations"
     for row in ("noise and data", "empty batch"):  # of these rows, a test is called by its batch
         ratios = []
@@ -613,18 +617,43 @@ def _compute_deviation_p_values(freedom: Any, squares: Any, tolerance: Any) -> A
 
 
 def standardise(drawn: DrawnNoise) -> Vector:
-    """Returns the noise that rounding does not distort, divided by its layer's deviation, as one vector.
+    """Returns the noise that rounding does not distort, made standard normal layer by layer, as one vector.
 
-    Parameters without noise are left out.
+    Noise that is normal, whatever its deviation, becomes standard normal: it is divided by its layer's
+    measured deviation, and where that rests on few draws, corrected for them. Left out are parameters without
+    noise, and layers with so few draws that each of them nearly follows from the others.
     """
     given = drawn.given
     seeds = len(given.values)
     is_noisy = given.values.std(axis=0) > _compute_least_deviation(drawn)
-    is_usable = is_noisy & given.exact
-    values = given.values[:, is_usable] / given.deviations[given.layer[is_usable]]
+    is_usable = is_noisy & given.exact & (given.freedom[given.layer] >= _LEAST_FREEDOM)
+    layer = given.layer[is_usable]
+    values = given.values[:, is_usable] / given.deviations[layer]
     # Subtracting the mean over seeds has shrunk the values.
     values = values * np.sqrt(seeds / (seeds - 1))
+    freedom = given.freedom[layer]
+    is_small = freedom < _FEW_FREEDOM
+    values[:, is_small] = _make_normal(values[:, is_small], freedom[is_small])
     return np.asarray(values.ravel())
+
+
+def _make_normal(values: Vector, freedom: NDArray[Any]) -> Vector:
+    """Returns standard normal draws for normal ones over a deviation that they themselves measured.
+
+    A draw has a part in the deviation that it is divided by, so that its square is at most `freedom`. The
+    quotient r becomes Student's t = r sqrt((freedom - 1) / (freedom - r^2)) with freedom - 1 degrees, which
+    the normal quantile of its probability makes normal.
+
+    Args:
+      values: (n, k) draws of k parameters, over their layers' measured deviations.
+      freedom: (k,) the degrees of freedom of these deviations, _LEAST_FREEDOM or more.
+    """
+    # Rounding may bring a square to `freedom` or above it: the floor keeps the root real.
+    rest = np.maximum(freedom - values**2, 1e-9)
+    student = values * np.sqrt((freedom - 1) / rest)
+    # Of absolute values, since a probability near 1 would lose its digits.
+    tail = scipy.special.stdtr(freedom - 1, -np.abs(student))
+    return np.asarray(-np.sign(values) * scipy.special.ndtri(tail))
 
 
 def _test_shape(values: Vector) -> Iterator[NoiseTest]:

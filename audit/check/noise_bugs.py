@@ -20,6 +20,7 @@ from audit.check.noise import (
 )
 from audit.check.probe import StepSettings
 from audit.check.trees import Vector
+from audit.runtime.progress import counted
 
 
 class NoiseBugs(NamedTuple):
@@ -30,12 +31,14 @@ class NoiseBugs(NamedTuple):
       drawn: the noise.
       grid: the grid on which the noise lies; None if it lies on none.
       depends_on_example: whether the seed changes how far examples move the step.
+      doubt: a sentence on what else than too little noise would look the same; empty if nothing would.
     """
 
     settings: StepSettings
     drawn: DrawnNoise
     grid: NoiseGrid | None
     depends_on_example: bool
+    doubt: str
 
     def name(
         self, certain: list[CheckFinding], rejected: dict[str, list[str]]
@@ -58,10 +61,10 @@ class NoiseBugs(NamedTuple):
         # noise at all, which is no shared noise: `is_constant` tells constant noise from none.
         shares_numbers = False
         if repeats and (has_noise or drawn.is_constant()):
+            of_seeds = f"of {counted(len(drawn.given.values), 'seed')}"
             finding = findings.REPEATED_NOISE.fill(
                 which="several seeds" if has_noise else "every seed",
-                repeats=repeats,
-                seeds=len(drawn.given.values),
+                repeats=counted(repeats, f"{of_seeds} gives", f"{of_seeds} give"),
             )
             result.append(finding)
             shares_numbers = True
@@ -124,9 +127,7 @@ class NoiseBugs(NamedTuple):
                 where = f"in {drawn.list_names(silent)}"
             finding = findings.SILENT.fill(
                 where=where,
-                count=len(silent),
-                all=len(trained),
-                what="trained layers",
+                count=_count_silent(len(silent), counted(len(trained), "trained layer")),
             )
             result.append(finding)
         if noisy:
@@ -154,6 +155,8 @@ class NoiseBugs(NamedTuple):
             )
         if self.drawn.varies_by_number():
             remarks += f" {findings.BY_NUMBER}"
+        if self.doubt:
+            remarks += f" {self.doubt}"
 
         if not _are_equal(deviations, freedom):
             figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
@@ -164,8 +167,13 @@ class NoiseBugs(NamedTuple):
         # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom); but at most 5%.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
-        why = f"{fits}{remarks}"
+        why = f"{fits}{remarks}".strip()
         return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
+
+
+def _count_silent(silent: int, of_all: str) -> str:
+    """Returns how many are silent, of all of their kind in words, and a verb: "1 of 2 trained layers is"."""
+    return counted(silent, f"of {of_all} is", f"of {of_all} are")
 
 
 def _have_one_deviation(drawn: DrawnNoise, layers: list[int]) -> bool:
@@ -220,9 +228,7 @@ def _find_silent_numbers(drawn: DrawnNoise) -> list[CheckFinding]:
         name = drawn.layer_names[i]
         finding = findings.SILENT.fill(
             where=f"in a part of {name}",
-            what=f"numbers of {name}",
-            count=given.silent[i],
-            all=drawn.layer_sizes[i],
+            count=_count_silent(given.silent[i], f"{drawn.layer_sizes[i]:,} numbers of {name}"),
         )
         result.append(finding)
     return result
@@ -280,4 +286,5 @@ def _describe_grid(grid: NoiseGrid) -> CheckFinding:
     )
     if grid.shared is not None:  # the grid was compared with the draws at another batch
         why = "At another batch no draw falls on it: one step tells the two batches apart."
-    return findings.GRID.fill(where=where, agreements=grid.agreements, why=why)
+    agreements = counted(grid.agreements, "pair of seeds agrees", "pairs of seeds agree")
+    return findings.GRID.fill(where=where, agreements=agreements, why=why)

@@ -19,7 +19,6 @@ These records are the worst that a guarantee has to hold for. What they show is 
 """
 
 import functools
-import json
 import math
 import textwrap
 from collections.abc import Callable, Iterator
@@ -36,9 +35,11 @@ from audit.check.report import describe_error
 from audit.claims.claim import DpSgd
 from audit.claims.samplers import limit_mean
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.laws import conversions
 from audit.methods import claimed_curve
 from audit.methods.claimed_curve import BETS, NEAR, THRESHOLDS, Exceedances
+from audit.runtime.progress import counted
 from audit.values import number, shown
 
 Array = NDArray[np.float64]
@@ -123,10 +124,11 @@ class Refutation:
         claim = f"Poisson sampling's epsilon {self.claimed:.3g} at delta {_DELTA:g}"
         if self.refuted:
             return f"REFUTED: these batches leak more than {claim}"
-        return f"NOT REFUTED: {self.passes} runs of these batches do not contradict {claim}"
+        runs_do = counted(self.passes, "run of these batches does", "runs of these batches do")
+        return f"NOT REFUTED: {runs_do} not contradict {claim}"
 
     def to_json(self) -> str:
-        """Returns the result as JSON text."""
+        """Returns the result as JSON text, in which null stands for infinity."""
         fields = {
             "verdict": self.verdict,
             "refuted": self.refuted,
@@ -136,13 +138,14 @@ class Refutation:
             "claimed": self.claimed,
             "records": WORST_CASE,
         }
-        return json.dumps(fields, indent=2)
+        return write_json(fields, indent=2)
 
     def __str__(self) -> str:
         """Returns the verdict and its evidence, at most 80 columns wide."""
-        counted = f"e-value {self.e_value:.3g} after {self.passes} runs of {self.epochs} epochs"
+        runs = f"{counted(self.passes, 'run')} of {counted(self.epochs, 'epoch')}"
+        evidence = f"e-value {self.e_value:.3g} after {runs}"
         lines = []
-        for text in (self.verdict, counted, WORST_CASE):
+        for text in (self.verdict, evidence, WORST_CASE):
             lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
         return "\n".join(lines)
 

@@ -1,6 +1,5 @@
 """What a check reports: a table for a terminal, findings with their fixes, JSON, a page."""
 
-import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +10,7 @@ import numpy as np
 
 from audit.check import provenance
 from audit.check.findings import CheckFinding
+from audit.json_text import write_json
 
 PASSED = "passed"
 FAILED = "failed"
@@ -143,8 +143,7 @@ class CheckReport:
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON text, in which null stands for infinity and NaN: JSON has neither."""
-        content = _replace_infinities(self.to_dict())
-        return json.dumps(content, indent=2, default=float, allow_nan=False)
+        return write_json(self.to_dict(), indent=2)
 
     def page(self, path: str | Path) -> Path:
         """Writes the report, with its pictures, as an HTML page to a path; returns the path."""
@@ -178,17 +177,6 @@ class CheckReport:
 def _drop_controls(line: str) -> str:
     """Returns a line with "?" for control characters, which a terminal would obey."""
     return "".join(character if character.isprintable() else "?" for character in line)
-
-
-def _replace_infinities(value: Any) -> Any:
-    """Returns nested dicts and lists with None in the place of every number that is not finite."""
-    if isinstance(value, Mapping):
-        return {name: _replace_infinities(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replace_infinities(item) for item in value]
-    if isinstance(value, float | np.floating) and not np.isfinite(value):
-        return None
-    return value
 
 
 def _to_dicts(records: Sequence[Check] | Sequence[CheckFinding]) -> list[dict[str, Any]]:

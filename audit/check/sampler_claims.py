@@ -1,6 +1,5 @@
 """What may be claimed for the batches that are really drawn: a bracket for every sampler, and advice."""
 
-import json
 import math
 import textwrap
 from collections.abc import Callable
@@ -13,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from audit.check.accounting import read_noise_multiplier
 from audit.claims import accounting, brackets, samplers
 from audit.claims.accounting import Composition
-from audit.claims.brackets import EveryModel
+from audit.claims.brackets import ZERO_OUT, EveryModel
 from audit.claims.samplers import MixtureLimit, ShuffledSteps
 from audit.errors import require
+from audit.json_text import write_json
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, at_most
 from audit.values import number, shown
 
-ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 _MOST_STEPS = 10**6
 _TAILS = (1, 2, 5, 10, 20, 50, 100)  # the numbers of noise-only steps that are tried for the advice
 _DECIMALS = 2
@@ -114,8 +113,8 @@ class SamplerClaims:
         return {"delta": self.delta, "tail": self.tail, "neighbours": ZERO_OUT, "rows": rows}
 
     def to_json(self) -> str:
-        """Returns `to_dict` as JSON text."""
-        return json.dumps(self.to_dict(), indent=2)
+        """Returns `to_dict` as JSON text, in which null stands for infinity."""
+        return write_json(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
         """Returns the table with its notes, at most 80 columns wide."""

@@ -21,6 +21,7 @@ from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns, Example
 from audit.errors import InputError, require
+from audit.runtime.progress import counted
 from audit.values import number
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
@@ -182,7 +183,9 @@ def _check_probe(
 
     An optimizer that rescales each number of the gradient separately, as Adam does, gets no other check than
     the replay. Movements and noise may both differ from their stated sizes by a common factor. The step is
-    then tried again with the stated learning rate times this factor, and the report names the factor.
+    then tried again with the stated learning rate times this factor, and the report names the factor. A
+    factor below 1 counts only where clipping is seen to stop examples: they may be as small as the noise by
+    chance, and too little noise is a bug.
 
     Args:
       probe: the step. Where there is a common factor, its settings are rescaled in place.
@@ -208,13 +211,18 @@ def _check_probe(
         factor = _find_common_factor(trial)
 
     size_finding = None
+    doubt = ""
     if factor != 1:
         trained_layers = len(np.unique(probe.layer[probe.is_trained]))
         why = factors.explain_step_size(factor, probe.settings, trained_layers)
-        size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
-        probe.settings = probe.settings.rescale(factor)
-        trial = _try_step(probe, examples, seeds, seconds)
-    return _judge(probe, trial, replay, size_finding, seconds)
+        # Gradients that are as small as the noise by chance, unclipped, do not excuse too little noise.
+        if factor > 1 or causes.stops_by_clipping(probe, trial.tried):
+            size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
+            probe.settings = probe.settings.rescale(factor)
+            trial = _try_step(probe, examples, seeds, seconds)
+        else:
+            doubt = findings.PERHAPS_SMALLER.format(factor=factor, why=why)
+    return _judge(probe, trial, replay, size_finding, doubt, seconds)
 
 
 def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
@@ -318,6 +326,7 @@ def _judge(
     trial: StepTrial,
     replay: CheckOutcome,
     size_finding: CheckFinding | None,
+    doubt: str,
     seconds: float,
 ) -> CheckReport:
     """Returns the report on a step: the outcomes of all checks, from what was measured.
@@ -328,6 +337,7 @@ def _judge(
       replay: the outcome of the replay.
       size_finding: the finding that movements and noise are both of another size than stated; None if they
         are not. Where it is given, the settings of `probe` are already rescaled to the measured size.
+      doubt: a sentence on what else than too little noise would look the same; empty if nothing would.
       seconds: how long a call of the step takes.
     """
     # The checks of what examples do.
@@ -373,7 +383,7 @@ def _judge(
     }
     if drawn is None:
         return make_report("step", outcomes, NEEDED, **pictures)
-    bugs = NoiseBugs(probe.settings, drawn, grid, trial.depends_on_seed)
+    bugs = NoiseBugs(probe.settings, drawn, grid, trial.depends_on_seed, doubt)
     return make_report("step", outcomes, NEEDED, bugs.name, **pictures)
 
 
@@ -479,7 +489,7 @@ def _check_signal(probe: StepProbe, tried: TriedExamples) -> CheckOutcome:
     measured = f"the least, {probe.layer_names[quietest]}, by up to {peaks[quietest]:.2g} C"
     frozen = len(probe.layer_names) - len(alive)
     if frozen:
-        measured += f"; {frozen} are not trained"
+        measured += f"; {counted(frozen, 'is not trained', 'are not trained')}"
     return CheckOutcome(text, figures=figures, measured=measured)
 
 

@@ -18,6 +18,7 @@ Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
 SCALES = (1e3, -1e3, 100, 30, 10, 3, 0.1, 1e-3, 0)  # of features, which try a step's clipping
 LARGEST_SCALE = SCALES[0]
+LEAST_SCALE = 1e-6  # of features whose movement is followed until clipping stops it
 _FURTHER_ROWS = 6  # rows of the batch from which further examples are made
 _FURTHER_LABELS = 6  # different labels that each of them takes
 _IGNORED = -100  # a token that losses leave out, in torch and most libraries for language

@@ -18,7 +18,7 @@ LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
 _SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
-_COARSEST_GRID = 100.0  # an exponential of it is finite
+COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
 MOST_SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = 1e4, 10**6, 1e-12
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
@@ -138,7 +138,7 @@ def participant_upper_bound(composition: Composition, delta: float) -> float:
     # without sampling, and a second grid, mostly finer, is 1e-4 of the epsilon by the first. The second is at
     # least 1e-3, to save time. Both results are upper bounds, since losses are rounded up.
     coarse = _compute_pld_epsilon(composition, delta, _find_coarse_grid(unsampled))
-    fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), _COARSEST_GRID)
+    fine_grid = min(max(_LEAST_COARSE_GRID, _RELATIVE_GRID * coarse), COARSEST_GRID)
     return min(unsampled, coarse, _compute_pld_epsilon(composition, delta, fine_grid))
 
 
@@ -172,7 +172,7 @@ def _find_coarse_grid(unsampled: float) -> float:
 
     It is at most 100, since dp-accounting takes the exponential of spacings.
     """
-    return min(_RELATIVE_GRID * unsampled, _COARSEST_GRID)
+    return min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
 
 
 def noise_beside_count(noise_multiplier: float, count_noise: float) -> float:

@@ -8,6 +8,7 @@ from audit.claims.accounting import LEAST_SAMPLED_DELTA, Composition
 from audit.claims.random_allocation import account_allocation
 from audit.claims.shuffling import compute_shuffled_epsilon
 
+ZERO_OUT = "the example replaced by one whose gradient is zero (zero-out)"
 LEAST_ALLOCATION_NOISE = 0.1  # noise multiplier from which on random allocation is accounted for
 
 

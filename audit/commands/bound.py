@@ -18,7 +18,6 @@ Arrays are flat, or matrices where runs have several canaries: a row a run, a co
 then hold one canary fewer than runs in, beside those that are scored: without them bounds are too high.
 """
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,11 +91,6 @@ flags.DEFINE_bool(
 cli.define_json()
 flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
 
-# The flags that decide what is concluded; those without a default are None or False unless they are given.
-_DECIDING = (
-    *("columns", "delta", "confidence", "dimension", "leave_one_out", "in_order", "looks"),
-    *("noise_multiplier", "insertions", "sampling_rate", "claim", "lipschitz", "k", "insert"),
-)
 VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
 _NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"
 
@@ -288,20 +282,10 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
         from audit.report import audit_page, subjects
 
         name = FLAGS.name or score_files.describe_files(paths)
-        command = _make_command(paths)
+        command = started.typed_command("bound")
         subject = subjects.describe_score_files(name, paths, conclusion, command)
         contents["report"] = (Path(FLAGS.report), audit_page.make_audits_page([subject]))
     return contents
-
-
-def _make_command(paths: Sequence[Path]) -> str:
-    """Returns the command line that draws this conclusion again, in the folder of the scores' files.
-
-    A report shows it, so that readers can repeat the analysis. It has all flags in _DECIDING that were given.
-    """
-    names = ",".join(path.name for path in paths)
-    scores = shlex.quote(f"--scores={names}")
-    return " ".join([started.command("bound"), scores, *cli.list_given(_DECIDING)])
 
 
 if __name__ == "__main__":

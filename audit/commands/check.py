@@ -10,8 +10,8 @@ batches of indices, or a function seed -> such batches of a pass.
 """
 
 import dataclasses
-import hashlib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from audit.check.batches import check_batches
 from audit.check.report import CheckReport
 from audit.check.step import check_step
 from audit.commands import cli
-from audit.commands.user_file import run_file
+from audit.commands.user_file import find_local_files, run_file
 from audit.errors import InputError, require
 from audit.runtime import started
+from audit.storage import files
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
 FAILED = 3  # exit status where a bug is found
@@ -48,12 +49,6 @@ cli.define_json()
 
 _OF_BATCHES = ("sampling_rate", "examples", "assumed", "epochs")  # without a meaning for a step
 _OF_STEPS = ("clipping_norm", "learning_rate", "batch_size", "seeds")  # without one for batches
-
-# The flags that decide what is checked.
-_DECIDING = (
-    *("step", "batches", "sampling_rate", "examples", "assumed", "epochs", "clipping_norm"),
-    *("noise_multiplier", "learning_rate", "batch_size", "seeds"),
-)
 
 
 def main() -> None:
@@ -86,6 +81,7 @@ def check(path: Path, function: str) -> None:
     """
     cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
     require(FLAGS.report != "", "--report=: name an HTML file")
+    known = frozenset(sys.modules)
     definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
     advice = f"define {function}, params, batch and stated"
@@ -99,7 +95,7 @@ def check(path: Path, function: str) -> None:
         seeds=FLAGS.seeds,
         **stated,
     )
-    _print_report(_add_source(report, path))
+    _print_report(_add_source(report, path, find_local_files(path, known)))
 
 
 def _check_batches(path: Path, name: str) -> None:
@@ -117,6 +113,7 @@ def _check_batches(path: Path, name: str) -> None:
         cli.refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
+    known = frozenset(sys.modules)
     definitions = run_file(path)
     require(name in definitions, f"{path.name} has no {name}: define a loader, or seed -> batches")
     try:
@@ -130,7 +127,7 @@ def _check_batches(path: Path, name: str) -> None:
         )
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
-    _print_report(_add_source(report, path))
+    _print_report(_add_source(report, path, find_local_files(path, known)))
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:
@@ -147,20 +144,19 @@ def _read_place(flag: str, value: str) -> tuple[Path, str]:
     return path, name
 
 
-def _add_source(report: CheckReport, path: Path) -> CheckReport:
-    """Returns the report with the command line and the checksum of the user's file in its provenance.
-
-    The command line has the flags that were given. It is left out where neither --step nor --batches was: the
-    file then is an example of this project, which another command checks by the same functions.
+def _add_source(report: CheckReport, path: Path, local_files: Iterable[Path]) -> CheckReport:
+    """Returns the report with the command line and the checksums of the user's files in its provenance.
 
     Args:
       report: the report.
-      path: the file.
+      path: the file that was checked.
+      local_files: the files beside it that it imported.
     """
-    source = {f"SHA-256 of {path.name}": hashlib.sha256(path.read_bytes()).hexdigest()}
-    if FLAGS.step is not None or FLAGS.batches is not None:
-        given = cli.list_given(name for name in _DECIDING if FLAGS[name].present)
-        source["command"] = " ".join([started.command("check"), *given])
+    source = {f"SHA-256 of {path.name}": files.compute_sha256(path)}
+    folder = path.resolve().parent
+    for file in local_files:
+        source[f"SHA-256 of {file.relative_to(folder).as_posix()}"] = files.compute_sha256(file)
+    source["command"] = started.typed_command("check")
     return dataclasses.replace(report, provenance={**report.provenance, **source})
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -316,29 +315,6 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
 def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
     return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
-
-
-def list_given(names: Iterable[str]) -> list[str]:
-    """Returns the flags of these names that have a value, as words of a command line: --delta=1e-05.
-
-    A flag without a value is None or False. Words are quoted for a shell where they need it.
-    """
-    words = []
-    for name in names:
-        value = flags.FLAGS[name].value
-        if value is None or value is False:
-            continue
-        if value is True:  # a flag that is given without a value
-            words.append(f"--{name}")
-            continue
-        if isinstance(value, float):
-            text = f"{value:.12g}"  # more digits than anybody types
-        elif isinstance(value, list):
-            text = ",".join(value)
-        else:
-            text = str(value)
-        words.append(shlex.quote(f"--{name}={text}"))
-    return words
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":

@@ -9,7 +9,6 @@ last audit proved whatever the curve, its upper bound, both at its own delta and
 from the defaults.
 """
 
-import json
 import sys
 import time
 
@@ -17,6 +16,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.report import listing
 from audit.runtime import started
 from audit.settings import stored
@@ -42,7 +42,7 @@ def main() -> None:
         print(cli.one_line(message), file=sys.stderr)
 
     if FLAGS.json:
-        print(json.dumps(listing.as_json(rows)))
+        print(write_json(listing.as_json(rows)))
     elif FLAGS.csv:
         print(listing.as_csv(rows).decode(), end="")
     elif rows:

@@ -20,11 +20,12 @@ import numpy as np
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
+from audit.json_text import finite, write_json
 from audit.laws import cosine_law
 from audit.methods import curves
 from audit.methods.estimate import Bound, Finding
 from audit.storage import files
-from audit.storage.store import FIGURE, LOOKS, RESULT, Store, finite
+from audit.storage.store import FIGURE, LOOKS, RESULT, Store
 from audit.version import __version__
 
 _MADE = "made.json"
@@ -68,7 +69,7 @@ def result_json(conclusion: Conclusion, **more: object) -> str:
     """
     more = {"mu_upper_bound": finite(conclusion.mu_upper_bound), **more}
     if conclusion.is_one_run:
-        return json.dumps({**one_run_fields(conclusion), "epsilon": conclusion.epsilon, **more})
+        return write_json({**one_run_fields(conclusion), "epsilon": conclusion.epsilon, **more})
     return bounds_json(conclusion, **more)
 
 
@@ -106,7 +107,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
     fields["most_provable"] = conclusion.most_provable
     fields |= _make_curve_fields(conclusion)
     fields |= _make_looks_fields(conclusion)
-    return json.dumps({**fields, **more})
+    return write_json({**fields, **more})
 
 
 def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
       verdict: the verdict in one to four words.
     """
     if conclusion.is_one_run:
-        return json.dumps(one_run_fields(conclusion))
+        return write_json(one_run_fields(conclusion))
     return bounds_json(conclusion, verdict=verdict, **_make_attack_fields(conclusion))
 
 
@@ -366,8 +367,8 @@ def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str
     """Returns the content of made.json: the source, and each file's SHA-256, None for a missing file."""
     checksums = {}
     for name in names:
-        content = files.read(store.path / name)
-        checksums[name] = None if content is None else hashlib.sha256(content).hexdigest()
+        path = store.path / name
+        checksums[name] = files.compute_sha256(path) if path.exists() else None
     return {"from": made_from, "files": checksums}
 
 

@@ -1,6 +1,5 @@
 """The tables of audits of federated runs, each concluded alone, and their JSON for programs."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,11 +8,11 @@ import numpy as np
 from audit.claims.accounting import Composition, epsilon_upper_bound, participant_upper_bound
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
+from audit.json_text import write_json
 from audit.methods.level import Level, show_level
 from audit.report.bounds_table import bounds_table, describe_claim, show_floor, show_verdict
 from audit.report.table import Column, Table, at_least, at_most, number
 from audit.runtime.progress import counted
-from audit.storage.store import finite
 
 RESULT = "federated.json"  # in a setting's folder
 
@@ -181,8 +180,7 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         **about,
         "delta": first.delta,
         "confidence": first.confidence,
-        # Null where it is infinite, as without noise: JSON has no infinity.
-        "epsilon": {upper.name: finite(upper.epsilon) for upper in upper_bounds(audit)},
+        "epsilon": {upper.name: upper.epsilon for upper in upper_bounds(audit)},
         # From these the accountant's upper bounds can be computed again.
         "compositions": [audit.canary, audit.client],
         "accuracies": audit.accuracies,
@@ -191,4 +189,4 @@ def federated_json(audit: FederatedAudit, about: dict[str, Any]) -> str:
         bound = audit.together.assumption_free
         fields["together"] = {**finding_fields(bound), **claim_fields(audit.together)}
     fields["runs"] = [one_run_fields(run) for run in audit.runs]
-    return json.dumps(fields)
+    return write_json(fields)

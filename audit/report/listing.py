@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
+from audit.json_text import finite
 from audit.report import table
 from audit.report.table import Column, Table
 from audit.runtime.progress import shortened
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
-from audit.storage.store import Kept, Store, finite, hash_of, newest_scores
+from audit.storage.store import Kept, Store, hash_of, newest_scores
 from audit.tasks import zoo
 
 _COLUMNS = 80  # of a terminal

@@ -137,7 +137,7 @@ def describe_score_files(
       name: the name of what was audited.
       sources: the files, or STDIN.
       conclusion: the conclusion from their scores.
-      command: the command line that draws the conclusion again.
+      command: the command line that drew the conclusion, as it was typed.
     """
     subject = describe_arrays(name, conclusion)
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
@@ -145,7 +145,7 @@ def describe_score_files(
         # Standard input cannot be read again for its checksum: the facts of bare arrays take its place.
         provenance |= subject.provenance
     else:
-        checksums = [hashlib.sha256(source.read_bytes()).hexdigest() for source in sources]
+        checksums = [files.compute_sha256(source) for source in sources]
         provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
         provenance |= _describe_making()
     return subject._replace(provenance=provenance)

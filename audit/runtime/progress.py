@@ -61,8 +61,14 @@ def shortened(text: str, width: int) -> str:
     return words
 
 
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells"."""
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
+
+    Args:
+      number: the number, a whole one.
+      noun: what is counted; words that agree with it may follow, as in "batch holds".
+      plural: the same in the plural; by default with an s at the end.
+    """
     if number == 1:
         return f"{number} {noun}"
-    return f"{number} {noun}s"
+    return f"{number:,} {plural or f'{noun}s'}"

@@ -1,8 +1,10 @@
 """What the user started: messages name its commands, or functions where a script imports the library."""
 
 import re
+import shlex
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 RUN_SH = "./run.sh"
 INSTALLED = "hidden-state-audit"
@@ -10,23 +12,58 @@ MODULE = "python -m audit"
 _PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 
 
-def program() -> str:
-    """Returns what the user typed to start this program: RUN_SH, INSTALLED or MODULE.
+class _Call(NamedTuple):
+    """A program that was started, as Python's own command line has it.
+
+    Attributes:
+      program: RUN_SH, INSTALLED or MODULE; "" in a script of the user's, a notebook or a test.
+      words: the words after it, as they were typed.
+    """
+
+    program: str
+    words: list[str]
+
+
+def _read_call() -> _Call:
+    """Returns the program that was started, and its words.
 
     It is read off Python's own command line: `-m package`, or the path of a script. RUN_SH is a script that
-    starts `-m experiments`. The result is "" in a script of the user's, a notebook or a test.
+    starts `-m experiments`.
     """
     arguments = iter(sys.orig_argv[1:])  # without the path of Python itself
     for word in arguments:
         if re.fullmatch("-[a-zA-Z]*m", word):  # -m, perhaps after other flags, as in -Im
-            module = next(arguments, "")
-            package = module.partition(".")[0]
-            return _PROGRAMS_OF_MODULES.get(package, "")
+            package, _, submodule = next(arguments, "").partition(".")
+            words = list(arguments)
+            if submodule:  # a command's own module, as in -m audit.commands.check
+                words.insert(0, submodule.rpartition(".")[2])
+            return _Call(_PROGRAMS_OF_MODULES.get(package, ""), words)
         if word in ("-X", "-W"):
             next(arguments, None)  # skips the option's value
         elif not word.startswith("-"):  # the path of a script
-            return INSTALLED if Path(word).stem == INSTALLED else ""
-    return ""
+            is_installed = Path(word).stem == INSTALLED
+            return _Call(INSTALLED if is_installed else "", list(arguments))
+    return _Call("", [])
+
+
+def program() -> str:
+    """Returns what the user typed to start this program: RUN_SH, INSTALLED or MODULE.
+
+    The result is "" in a script of the user's, a notebook or a test.
+    """
+    return _read_call().program
+
+
+def typed_command(name: str) -> str:
+    """Returns the command line that the user typed, quoted for a shell where it needs it.
+
+    Args:
+      name: the command's name, for a command that another program runs: its line is then that of MODULE.
+    """
+    call = _read_call()
+    if not call.program:
+        return shlex.join([*MODULE.split(), name, *sys.argv[1:]])
+    return f"{call.program} {shlex.join(call.words)}"
 
 
 def command(name: str) -> str:

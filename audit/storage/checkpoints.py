@@ -10,7 +10,6 @@ whose folder this is: another chunk size does not find it.
 
 import contextlib
 import functools
-import hashlib
 import logging
 import re
 import sys
@@ -220,9 +219,7 @@ def _make_manifest(path: Path, name: str) -> str:
     for place in sorted(path.rglob("*")):
         if not place.is_file() or place == manifest:
             continue
-        with open(place, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        lines.append(f"{digest}  {place.relative_to(path).as_posix()}")
+        lines.append(f"{files.compute_sha256(place)}  {place.relative_to(path).as_posix()}")
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import hashlib
 import math
 import os
 import shutil
@@ -76,6 +77,15 @@ def read(path: Path) -> bytes | None:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise cannot_read(path, error) from None
+
+
+def compute_sha256(path: Path) -> str:
+    """Returns the SHA-256 of a file's content, in hex; raises InputError where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise cannot_read(path, error) from None
 

@@ -457,13 +457,6 @@ def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in uncovered if start < stop]
 
 
-def finite(value: float | None) -> float | None:
-    """Returns a number, or None where it is infinite, NaN or None: JSON has no other numbers."""
-    if value is None or not math.isfinite(value):
-        return None
-    return value
-
-
 def hash_of(folder: Path) -> str:
     """Returns the hash at the end of a folder's name, which is <words>-<hash> or <hash>."""
     return folder.name.rpartition("-")[2]

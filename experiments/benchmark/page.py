@@ -1,6 +1,5 @@
 """Draws the benchmark's figure, makes its page, and writes all files of a run."""
 
-import json
 import math
 import platform
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from audit.json_text import write_json
 from audit.report import page, style
 from audit.report.style import BLUE, GREEN, STYLE, VERMILION
 from audit.runtime.machine import cores
@@ -54,7 +54,7 @@ def write_files(
     contents = {
         "estimators.csv": summary.csv(),
         "benchmark.csv": make_cell_table(cells).csv(),
-        "benchmark.json": (json.dumps(content, indent=1) + "\n").encode(),
+        "benchmark.json": (write_json(content, indent=1) + "\n").encode(),
         "benchmark.txt": (summary.text() + "\n").encode(),
         "benchmark.png": style.png(draw_figure(summarise_estimators(cells))),
         "benchmark.html": make_page(cells, claims),

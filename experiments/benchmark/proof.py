@@ -4,7 +4,6 @@ A way is a kind of canary and how many of them a run has. Beside our ways stand 
 speed of the engines (libraries) that their users train with.
 """
 
-import json
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from audit.conclusions.concluded import conclude, conclude_each_run, conclude_se
 from audit.conclusions.conclusion import assumption_of
 from audit.errors import InputError
 from audit.evidence.canaries import Coins
+from audit.json_text import write_json
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.level import Level, show_level
@@ -641,7 +641,7 @@ def as_json(how: How, proofs: Proofs) -> str:
         "refutations": [_list_fields(refutation) for refutation in proofs.refutations],
         "parts": _split_time(proofs),
     }
-    return json.dumps(content, indent=1)
+    return write_json(content, indent=1)
 
 
 def _list_fields(refutation: TimedRefutation) -> dict[str, Any]:

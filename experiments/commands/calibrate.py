@@ -9,7 +9,6 @@
 """
 
 import itertools
-import json
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from audit.calibration import calibration, laws
 from audit.calibration.calibration import Calibration, KnownMechanism
 from audit.commands import cli
 from audit.errors import require
+from audit.json_text import write_json
 from audit.laws import known_laws
 from audit.methods import one_run_bounds
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
@@ -100,7 +100,7 @@ def main() -> None:
             rows += calibration.calibrate(setting, processes, bar.update)
     table = Table(study.columns, rows, before=(study.title,), gap=" ", rule=study.rule)
     if FLAGS.json:
-        print(json.dumps({"calibration": [_nest_setting(row) for row in table.json()]}))
+        print(write_json({"calibration": [_nest_setting(row) for row in table.json()]}))
     else:
         print(table.text())
 

@@ -8,13 +8,13 @@ real data's shapes, and nothing runs. The extra tpu has the compiler.
 """
 
 import importlib.util
-import json
 
 from absl import flags
 from tqdm import tqdm
 
 from audit.commands import cli
 from audit.errors import require
+from audit.json_text import write_json
 from audit.report.table import Column, Table
 from experiments.engine import ahead
 from models.catalogue import FEDERATED_TASKS, TASKS
@@ -50,7 +50,7 @@ def main() -> None:
     )
     table = Table(columns, rows, gap="")
     if FLAGS.json:
-        print(json.dumps({"programs": table.json()}))
+        print(write_json({"programs": table.json()}))
     else:
         print(table.text())
 

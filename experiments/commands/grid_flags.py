@@ -10,6 +10,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.methods.level import Level
 from audit.settings import stored
 from audit.settings.make import fields
@@ -191,7 +192,7 @@ def _show(results: "Sequence[GridResult]", heat_map: tuple[str, str] | None) -> 
         files.write_whole(figure_path, style.png(draw_grid(results, *heat_map)))
         written.append(f"heat map: {figure_path}")
     if flags.FLAGS.json:
-        print(json.dumps({"audits": table.json()}))
+        print(write_json({"audits": table.json()}))
         print("\n".join(written), file=sys.stderr)
     else:
         print("\n".join([table.text(), "", *written]))

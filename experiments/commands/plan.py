@@ -12,7 +12,6 @@ one training without noise, which epsilon audits of GC-R and GC-S will find. At 
 last model alone, and what an audit can reach. Nothing is kept.
 """
 
-import json
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -22,6 +21,7 @@ from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.table import Column, Table
@@ -150,7 +150,7 @@ def _print_bugs(setting: "Setting") -> None:
             planning.runs_until_refuted(mu, noise_ratio, canaries, FLAGS.confidence, FLAGS.seed)
         )
     if FLAGS.json:
-        print(json.dumps({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
+        print(write_json({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
         return
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",

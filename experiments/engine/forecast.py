@@ -4,7 +4,6 @@ The time follows from a probe, which measures how fast this machine trains. A fo
 linear response expects of canaries along coordinates, an estimate and no bound.
 """
 
-import json
 import math
 import textwrap
 import time
@@ -19,6 +18,7 @@ from audit.calibration.planning import MOST_RUNS
 from audit.claims import accounting
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz, measuring, rehearsals, results
+from audit.json_text import finite, write_json
 from audit.laws import conversions
 from audit.methods.level import show_level
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -26,7 +26,6 @@ from audit.runtime.machine import prepare_jax
 from audit.settings import build
 from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
-from audit.storage.store import finite
 from audit.tasks.task import Dataset
 from audit.training import game
 from audit.training.rehearsal import Effort
@@ -360,7 +359,7 @@ def as_json(forecast: Forecast) -> str:
         content["linear_response"] = _expected_json(forecast.expected, first.setting.delta)
     if forecast.many is not None:
         content["many_canaries"] = _many_json(forecast.many)
-    return json.dumps(content)
+    return write_json(content)
 
 
 def _last_model_json(last: LastModelForecast) -> dict[str, Any]:

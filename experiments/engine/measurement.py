@@ -6,7 +6,6 @@ libraries are imported in the workers only.
 """
 
 import contextlib
-import json
 import pickle
 import resource
 import statistics
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 from tqdm import tqdm
 
 from audit.errors import InputError, require
+from audit.json_text import write_json
 from audit.report.table import Column, Table, number
 from audit.runtime import processes
 from audit.runtime.machine import cores, prepare_jax
@@ -358,7 +358,7 @@ def as_json(measurements: list[Measurement], missing: Sequence[Kind]) -> str:
         "measurements": [measurement.fields() for measurement in measurements],
         "missing": [kind.name for kind in missing],
     }
-    return json.dumps(content)
+    return write_json(content)
 
 
 def as_table(measurements: list[Measurement]) -> str:

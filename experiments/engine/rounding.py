@@ -1,7 +1,6 @@
 """Measures how far lower precisions of matrix products move clipped gradients away from those in float64."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from audit.json_text import write_json
 from audit.mechanism.base import simulate
 from audit.mechanism.clipping.base import ClippedSum
 from audit.report.table import Column, Table, number
@@ -264,7 +264,7 @@ def as_json(effects_by_moment: dict[str, list[Effect]], setting: Setting, exampl
     content: dict[str, Any] = {"setting": flat(setting), "examples": examples}
     for moment, effects in effects_by_moment.items():
         content[moment] = [dataclasses.asdict(effect) for effect in effects]
-    return json.dumps(content)
+    return write_json(content)
 
 
 def as_text(effects_by_moment: dict[str, list[Effect]], setting: Setting, examples: int) -> str:

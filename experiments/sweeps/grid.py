@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import require
+from audit.json_text import finite
 from audit.methods.level import Level
 from audit.report import table
 from audit.report.table import Column, Table
 from audit.settings.setting import Setting
-from audit.storage.store import finite, hash_of
+from audit.storage.store import hash_of
 from experiments.cells.auditing import AuditRequest
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell

@@ -79,6 +79,28 @@ def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, arg
 
 
 @pytest.mark.parametrize(
+    ("argv", "typed"),
+    [
+        (
+            ["-P", "-m", "experiments", "check", "--step=a b.py:step"],
+            "./run.sh check '--step=a b.py:step'",
+        ),
+        (["-m", "audit.commands.check", "--seeds=4"], "python -m audit check --seeds=4"),
+        (
+            ["-X", "utf8", "-Im", "audit", "bound", "--report", "p"],
+            "python -m audit bound --report p",
+        ),
+        (["/home/me/bin/hidden-state-audit", "check"], "hidden-state-audit check"),
+        (["mine.py", "-m", "audit"], "python -m audit check --json"),
+    ],
+)
+def test_a_command_is_said_as_it_was_typed(monkeypatch, argv, typed):
+    monkeypatch.setattr(sys, "orig_argv", ["python", *argv])
+    monkeypatch.setattr(sys, "argv", ["mine.py", "--json"])
+    assert started.typed_command("check") == typed
+
+
+@pytest.mark.parametrize(
     "words",
     mostly_slow(
         [

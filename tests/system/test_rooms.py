@@ -31,7 +31,10 @@ ALONE = {
     "absl": ("audit/commands",),
 }  # of audit, who may import it
 FLOORS = [  # from the ground up: nobody imports from a higher floor
-    ["audit.errors", "audit.version", "audit.values", "audit.rounding", "audit.runtime"],
+    [
+        *("audit.errors", "audit.version", "audit.values", "audit.rounding", "audit.json_text"),
+        "audit.runtime",
+    ],
     ["audit.laws"],
     ["audit.evidence"],
     ["audit.methods"],

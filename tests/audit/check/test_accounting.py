@@ -199,6 +199,26 @@ def test_shuffled_batches_leak_no_more_than_their_whole_epochs_do():
     assert report.figures["at least"] <= proven
 
 
+@pytest.mark.parametrize(
+    ("claimed", "verdict"), [(1.8, "FAILED"), (12, "INCOMPLETE"), (15.8, "PASSED")]
+)
+def test_a_claim_for_shuffled_batches_is_held_against_both_bounds(claimed, verdict):
+    training = {"noise_multiplier": 1.1, "steps": 1000, "sampling_rate": 0.01}
+    report = audit.check_accounting(claimed, DELTA, **training, batches="shuffled")
+    upper = audit.claims.accounting.epsilon_upper_bound(1.1, 10, DELTA)
+    assert report.verdict.startswith(verdict), report
+    assert report.figures["accounted"] == upper and report.figures["at least"] < upper
+    assert ("audit.sampler_claims" in explain(report)) == (verdict != "PASSED")
+    assert ("zero-out" in explain(report)) == (verdict != "FAILED")
+
+
+def test_an_epoch_that_was_begun_counts_in_the_upper_bound_for_shuffled_batches():
+    training = {"noise_multiplier": 1.1, "steps": 1001, "sampling_rate": 0.01}
+    report = audit.check_accounting(9.9, DELTA, **training, batches="shuffled")
+    eleven = audit.claims.accounting.epsilon_upper_bound(1.1, 11, DELTA)
+    assert report.figures["accounted"] == eleven
+
+
 @pytest.mark.parametrize("batches", ["shuffled", "fixed"])
 def test_a_delta_near_the_rounding_of_probabilities_refutes_no_claim(batches):
     training = {"noise_multiplier": 0.5, "steps": 40, "sampling_rate": 0.1}

@@ -405,6 +405,37 @@ def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_f
         report.raise_for_findings()
 
 
+def divide_by_norm(x):
+    """Returns rows of norm 1.86, whose gradients are 0.93 long where every probability is a half."""
+    return 1.86 * x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def squash_all(x):
+    """Returns rows of signs in the limit, whose gradients then are 0.93 long as well."""
+    return 1.86 * np.tanh(x) / 8**0.5
+
+
+@pytest.mark.parametrize("squash", [divide_by_norm, squash_all])
+@pytest.mark.parametrize("takes_all", [True, False])
+def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, takes_all):
+    """Unclipped gradients stop at 0.93 C by themselves, and the noise is 0.93 of what is stated."""
+    step, batch = make_logistic_step(squash, lambda noise: 0.93 * noise, bound=np.inf)
+
+    def take(w, batch, seed):
+        assert takes_all or len(batch[1]) == 32, "compiled for 32"
+        return step(w, batch, seed)
+
+    report = audit.check_step(take, np.zeros(8), batch, **STATED, seeds=2000)
+    assert "noise of 0.9" in report.verdict and "another size" not in report.verdict, report
+    assert "clipping is not seen to stop them" in flatten(report)
+
+
+def test_features_that_are_divided_by_their_norm_show_no_clipping():
+    step, batch = make_logistic_step(divide_by_norm, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert "the largest movement was 0.93 C, so that clipping was not seen" in report.verdict
+
+
 def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     step, batch = make_logistic_step(cast=lambda noise: np.round(8 * noise) / 8)
 
@@ -416,6 +447,30 @@ def test_a_sum_that_is_rounded_to_the_grid_of_its_noise_is_right():
     assert "grid that the sum is not on" in report.verdict
     rounded = audit.check_step(round_all, np.zeros(8), batch, **STATED)
     assert "grid" not in rounded.verdict
+
+
+def _draw_uniform(rng, size):
+    return rng.uniform(-(3**0.5), 3**0.5, size)
+
+
+@pytest.mark.parametrize(
+    ("draw", "rejects"), [(np.random.Generator.normal, False), (_draw_uniform, True)]
+)
+def test_the_shape_of_noise_is_told_where_each_layer_is_a_single_number(draw, rejects):
+    """A deviation that 12 draws of a number measure depends on each, so that quotients are not normal."""
+    layers = 400
+    rng = np.random.default_rng(5)
+    batch = rng.normal(size=(16, layers))
+
+    def step(params, batch, seed):
+        clipped = batch / np.maximum(1, np.linalg.norm(batch, axis=1, keepdims=True))
+        noise = draw(np.random.default_rng(seed), size=layers)
+        change = 0.5 * (clipped.sum(axis=0) + noise) / 32
+        return [value - part for value, part in zip(params, change, strict=True)]
+
+    report = audit.check_step(step, list(np.zeros((layers, 1))), batch, **STATED, seeds=12)
+    assert ("noise that is not normal" in report.verdict) == rejects, report
+    assert report.passed != rejects
 
 
 def test_arrays_of_no_numbers_are_left_out():
@@ -479,6 +534,22 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     report = audit.check_step(clip_layers, start, batch, **STATED, seeds=64)
     assert [finding.name for finding in report.findings] == ["a step of another size than stated"]
     assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
+
+
+def test_counts_agree_with_their_nouns():
+    step, batch = make_logistic_step()
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert " 1 layer, 64 seeds;" in flatten(report)
+    # Of one trained layer beside one that is not; of 16 seeds, of which two are the same.
+    silent = audit.check_step(
+        lambda params, batch, seed: params | {"w": step(params["w"], batch, 0)},
+        {"w": np.zeros(8), "still": np.zeros(2)},
+        batch,
+        **STATED,
+        seeds=16,
+    )
+    assert "15 of 16 seeds give exactly" in flatten(silent)
+    assert "1 is not trained" in flatten(silent)
 
 
 def test_a_step_that_ends_the_program_is_refused():

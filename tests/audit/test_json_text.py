@@ -1,0 +1,38 @@
+"""JSON text that any reader accepts: null stands for what JSON has no number for."""
+
+import json
+
+import numpy as np
+import pytest
+
+from audit.check.refutation import Refutation
+from audit.check.sampler_claims import EveryModel, LastModel, SamplerClaim, SamplerClaims
+from audit.json_text import write_json
+
+
+def read_strictly(text):
+    """Returns the content of JSON text; fails on NaN and Infinity, which Python's own reader takes."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.float32(np.inf)])
+def test_null_stands_for_numbers_that_are_not_finite(value):
+    assert read_strictly(write_json({"a": [value, (1, value)], "b": {"c": value}})) == {
+        "a": [None, [1, None]],
+        "b": {"c": None},
+    }
+
+
+def test_all_else_is_as_it_was():
+    content = {"a": [1, 2.5, True, None, "text", 10**400], "b": np.float32(0.5), "c": np.int64(3)}
+    assert read_strictly(write_json(content)) == {**content, "b": 0.5, "c": 3}
+
+
+def test_claims_and_refutations_write_no_infinity():
+    row = SamplerClaim(
+        "shuffled", True, EveryModel(1.0, np.inf, "PLD"), LastModel(np.inf, None, "nothing"), "-."
+    )
+    (read,) = read_strictly(SamplerClaims((row,), 1e-5, 0).to_json())["rows"]
+    assert read["every_model"]["upper"] is None and read["last_model"]["upper"] is None
+    refutation = read_strictly(Refutation(np.inf, True, 3, 1, np.inf).to_json())
+    assert refutation["refuted"] and refutation["e_value"] is None and refutation["claimed"] is None
