@@ -18,7 +18,7 @@ from audit.laws import intervals
 from audit.runtime.processes import as_completed
 from audit.storage import files
 from experiments.benchmark import registry
-from experiments.benchmark.contract import Estimator, shuffle
+from experiments.benchmark.contract import TEST_LEVEL, Estimator, shuffle
 from experiments.benchmark.false_claims import ClaimCell, MeasuredClaim
 from experiments.benchmark.mechanisms import MECHANISMS
 
@@ -152,13 +152,18 @@ class MeasuredCell(NamedTuple):
         """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
         return self.level and not self.broken
 
-    @property
-    def exceeds_level(self) -> bool:
+    def exceeds_level(self, tests: int) -> bool:
         """Returns whether the exact binomial test at 1% finds more audits above the truth than allowed.
 
         The allowed share is the level, 1 - confidence.
+
+        Args:
+          tests: The number of cells that are tested together, which share the 1% (Bonferroni).
         """
-        limits = intervals.clopper_pearson(self.exceeding, self.audits, 0.98)  # 1% at either end
+        error = TEST_LEVEL / tests
+        limits = intervals.clopper_pearson(
+            self.exceeding, self.audits, 1 - 2 * error
+        )  # at either end
         allowed = 1 - self.confidence + 1e-12  # rounding must not decide where both are equal
         return bool(limits.lower > allowed)
 

@@ -24,6 +24,7 @@ from experiments.benchmark.contract import (
     ONE_CANARY,
     ONE_RUN,
     SEVERAL,
+    TEST_LEVEL,
     Estimator,
     shape,
 )
@@ -199,21 +200,28 @@ class MeasuredClaim(NamedTuple):
     false_refutations: int
     seed: int
 
-    @property
-    def accuses_falsely(self) -> bool:
+    def accuses_falsely(self, tests: int) -> bool:
         """Returns whether too many audits refute a true claim, by the exact binomial test at 1%.
 
         The allowed share is the level, 1 - confidence.
+
+        Args:
+          tests: The number of claims that are tested together, which share the 1% (Bonferroni).
         """
-        # 1% at either end.
-        limits = intervals.clopper_pearson(self.false_refutations, self.audits, 0.98)
+        error = TEST_LEVEL / tests
+        # The error is that of either end.
+        limits = intervals.clopper_pearson(self.false_refutations, self.audits, 1 - 2 * error)
         return bool(limits.lower > 1 - self.confidence)
 
-    def __str__(self) -> str:
-        """Returns the number of runs as text, with * where true claims are refuted too often."""
+    def show(self, tests: int) -> str:
+        """Returns the number of runs as text, with * where true claims are refuted too often.
+
+        Args:
+          tests: The number of claims that are shown together.
+        """
         if self.runs is None:
             return f">{self.most_runs:,}"
-        return f"{self.runs:,}{'*' if self.accuses_falsely else ' '}"
+        return f"{self.runs:,}{'*' if self.accuses_falsely(tests) else ' '}"
 
 
 def _get_claim(setting: KnownMechanism) -> Truth:
