@@ -118,10 +118,10 @@ COINS = Assumption(
     "each canary in by a coin of its own, all coins of one probability",
 )
 OTHERS_IN = Assumption(
-    "runs out that hold the other canaries",
-    "others in",
-    "independent runs; a run out holds as many canaries as a run in but for one, and scores none of them",
-    "runs out hold K - 1 canaries beside those that they score; without them bounds are too high",
+    "runs out that hold the K - 1 other canaries",
+    "nothing",  # beside how the runs are to be made
+    "independent runs; those out hold K - 1 canaries beside those that they score: without them bounds are "
+    "too high",
 )
 ACCOUNTED = Assumption(
     "composition", "accounting", "sensitivity C, Gaussian noise of deviation sigma C"

@@ -63,11 +63,15 @@ def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
     """Only where runs in hold several, and where no coins decide."""
 
     def find_words(design):
-        return {bound.method: bound.assumes.word for bound in lifted.bounds(design, 1e-5, 0.95)}
+        return {bound.method: bound.assumes.text for bound in lifted.bounds(design, 1e-5, 0.95)}
 
     words = find_words(normal_sets(1.0, 100, 4))
-    assert words["lifted"] == words["lidp_bernstein_4"] == "others in"
-    assert words["clustered"] == "Gaussian, runs"
+    assert (
+        words["lifted"]
+        == words["lidp_bernstein_4"]
+        == "runs out that hold the K - 1 other canaries"
+    )
+    assert words["clustered"] == "a Gaussian trade-off curve, and many runs"
     assert find_words(normal_coins(1.0, 100, 4))["lifted"] == "nothing"
     single = Sets(*normal_sets(1.0, 100, 1))
     assert find_words(single)["lifted"] == "nothing"
