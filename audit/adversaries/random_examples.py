@@ -20,6 +20,9 @@ class RandomExamples(FreshFields):
     """The random examples' fields."""
 
     name: ClassVar[str] = "examples"
+    # Version 1 scored canaries in a batch of their own, which a compiled program may round otherwise than
+    # fresh examples.
+    version: ClassVar[int] = 2
     fresh: int = described(
         "examples: fresh ones, among which every run's canaries are ranked.",
         default=50_000,

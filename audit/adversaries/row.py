@@ -19,10 +19,12 @@ class AdversaryFields:
     Attributes:
       name: a key of `audit.settings.adversaries.ADVERSARIES`.
       group: the group of its flags in --help.
+      version: what stored scores of it are; raised where they have to be trained again.
     """
 
     name: ClassVar[str]
     group: ClassVar[str] = fields.ADVERSARY
+    version: ClassVar[int] = 1
 
     @property
     def any_time(self) -> bool:
@@ -61,8 +63,11 @@ class AdversaryFields:
         return 5000
 
     def deciding(self) -> dict[str, Any]:
-        """Returns the fields that decide scores, without those at their defaults."""
-        return deciding(self)
+        """Returns the fields that decide scores, without those at their defaults, and a version above 1."""
+        decisive = deciding(self)
+        if self.version > 1:
+            decisive["version"] = self.version
+        return decisive
 
 
 class FreshFields(AdversaryFields):

@@ -77,6 +77,11 @@ def sampled_upper_bound(
     privacy loss distributions, and holds as long as the adversary does not know the batches. It rounds
     privacy losses up to a grid, whose spacing is at most 1e-5 of epsilon, or 1e-4 if that is larger.
 
+    So it is loose where epsilon is not large beside 1e-4, or where the losses of a step are smaller: at delta
+    1e-5 it is 0.0004 in place of 0.0001 (sigma = 10, q = 1e-4, 100 steps), 0.0050 in place of 0.0026
+    (sigma = 4, q = 1e-4, 2,500 steps), and 0.060 in place of 0.046 (sigma = 10,000, q = 0.5, 100,000 steps).
+    A finer grid takes minutes where steps are many or noise is small.
+
     Args:
       noise_multiplier: The standard deviation of the noise over the clipping norm; from 0.3 on.
         `participant_upper_bound` takes less noise, too.

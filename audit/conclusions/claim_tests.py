@@ -166,8 +166,9 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
 def is_beyond_reach(conclusion: Conclusion) -> bool:
     """Returns whether no scores of so many runs could refute the tightest claim.
 
-    It is so where not even scores would that separate the worlds perfectly. False where nothing is claimed,
-    and where runs have several canaries, since it is unknown what these could show at most.
+    It is so where not even scores without an error would, at the best rank of a threshold. False where
+    nothing is claimed, and where runs have several canaries, since it is unknown what these could show at
+    most.
     """
     upper = conclusion.tightest
     most = conclusion.most_provable  # None for several canaries a run

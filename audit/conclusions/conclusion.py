@@ -409,8 +409,8 @@ class Conclusion(NamedTuple):
     def most_provable(self) -> float | None:
         """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-        It is what scores prove that separate the worlds perfectly, at the confidence of a single look where
-        looks were declared. None where runs have several canaries.
+        It is what scores without an error prove at the best rank of a threshold, at the confidence of a
+        single look where looks were declared. None where runs have several canaries.
         """
         if not self.has_one_canary:
             return None

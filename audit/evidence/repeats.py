@@ -15,8 +15,10 @@ their scores and however the file was sorted:
     copies     every value comes an even number of times, or a multiple of 3, 5, ... times. For J different
                values and n independent rows the probability is at most 3 sqrt(n) 2^-J: for a Poisson number
                of rows the counts are independent, and E[2^J 1{all even}] = prod (e^-l + (1 - e^-l)^2) <= 1.
-    a row      of several scores a run, a row comes again whole. Canaries of a run may be tied, so that each
-               different value of a row counts once: n^2 / 2 times the product of their shares.
+    a row      of several scores a run, a row comes again whole: n^2 / 2 times the probability of the row.
+               Canaries of a run may be tied, so that each different value counts once, by its share in its
+               own column. Scores of a run may move together, so that a value counts by its share among the
+               rows that agree in another value, where that is larger.
 
 What is less than that is described beneath the table and changes no digit. Scores of few values that were
 sorted and then dealt out in turns look like pasted scores too.
@@ -36,6 +38,10 @@ REFUSED_BELOW = 1e-9  # a file is refused if independent runs look like it with 
 _LEAST_SHOWN = 10  # repeated rows that are worth a line
 _SHARE_SHOWN = 0.05  # share of repeated rows that is worth a line
 _MOST_SHIFTS = 20  # the most frequent distances between a window and its copy: these are tried
+_MOST_COLUMNS = 100  # of a row that are compared; so many prove a copy
+_COMPARED_ROWS = (
+    50  # rows to which all others are compared, to see whether the scores of a run move together
+)
 _LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by nature
 
 
@@ -313,24 +319,29 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     chance if independent rows would repeat a row like it with a probability of REFUSED_BELOW or more. None
     where that holds for every repeated row, and where a row has a single score, which proves too little.
     """
-    scores = table.scores
     rows = table.rows
-    if scores.shape[1] == 1:
+    columns = table.scores.shape[1]
+    if columns == 1:
+        return None
+    # Some of many columns are enough: all of a row is less probable than a part of it.
+    scores = table.scores[:, :: -(-columns // _MOST_COLUMNS)]
+
+    _, first_places, counts = np.unique(rows, return_index=True, return_counts=True)
+    least = _compute_least_evidence(len(rows))
+    shares = _compute_shares(scores)
+    repeated = np.sort(first_places[counts > 1])
+    # A row has the most evidence if no score depends on another: a quick sieve.
+    candidates = repeated[-np.log(shares[repeated]).sum(axis=1) >= least]
+    if not len(candidates):
         return None
 
-    # A value's evidence is -log of its share of all scores. A row's evidence is the sum over its
-    # different values: canaries of a run may be tied, so that equal values of a row count once.
-    _, first_places, counts = np.unique(rows, return_index=True, return_counts=True)
-    values, times = np.unique(scores, return_counts=True)
-    evidence_of_value = -np.log(times / scores.size)
-    least = _compute_least_evidence(len(rows))
-
-    for row in np.sort(first_places[counts > 1]):
-        values_of_row = np.searchsorted(values, np.unique(scores[row]))
-        if evidence_of_value[values_of_row].sum() < least:
-            continue
+    dependence = _compute_dependence(scores)
+    for row in candidates:
         occurrences = np.flatnonzero(rows == rows[row])
         again = int(occurrences[1])  # [0] is the row itself
+        others = np.delete(scores, [row, again], axis=0)
+        if _compute_row_evidence(scores[row], shares[row], others, dependence) < least:
+            continue
         # The block goes on while the rows after the first equal those after its copy.
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
@@ -338,6 +349,67 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
         # The block must end before its copy begins.
         return RepeatedBlock(int(row), again, min(length, again - int(row)))
     return None
+
+
+def _compute_shares(scores: Array) -> Array:
+    """Returns the share (n, K) of each score (n, K) in its own column, where its row is counted once.
+
+    A row that comes twice may be a copy, so that one of the two does not count.
+    """
+    shares = np.empty(scores.shape)
+    for column in range(scores.shape[1]):
+        _, numbers, counts = np.unique(scores[:, column], return_inverse=True, return_counts=True)
+        shares[:, column] = np.maximum(counts[numbers] - 1, 1) / (len(scores) - 1)
+    return shares
+
+
+def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: Array) -> float:
+    """Returns -log of the probability with which an independent row equals a given row.
+
+    It is the sum over the row's different values: canaries of a run may be tied, so that equal values count
+    once. A value's probability is its share in its own column, for canaries may have levels of their own. It
+    is larger if the scores of a run move together: other rows that agree in an earlier value then agree in
+    this one too. So it is the largest of that share and of (hits + prior) / (agreeing + 1) for each earlier
+    value, where `agreeing` counts the other rows that have the earlier value, and `hits` those that have
+    both. The prior is the table's dependence of the two columns, or the value's share if that is larger.
+
+    Args:
+      row: (K,), the scores of the row.
+      shares: (K,), the share of each in its own column.
+      others: (n - 2, K), the scores of all rows but this one and its copy.
+      dependence: (K, K), how often rows that agree in one column agree in another.
+    """
+    # The rarest place of each different value: `np.unique` finds the first. The rarest values come first.
+    by_share = np.argsort(shares, kind="stable")
+    first_places = np.sort(np.unique(row[by_share], return_index=True)[1])
+    places = by_share[first_places]
+    own_shares = shares[places]
+
+    agrees = (others[:, places] == row[places]).astype(np.float64)
+    hits = agrees.T @ agrees  # (earlier value, value)
+    prior = np.maximum(dependence[np.ix_(places, places)], own_shares)
+    given_earlier = (hits + prior) / (np.diag(hits)[:, None] + 1)
+    is_earlier = np.triu(np.ones(hits.shape, bool), 1)
+    largest = np.max(np.where(is_earlier, given_earlier, 0.0), axis=0)
+    return float(-np.log(np.maximum(largest, own_shares)).sum())
+
+
+def _compute_dependence(scores: Array) -> Array:
+    """Returns how often rows that agree in one column agree in another, (K, K): [earlier, later].
+
+    Rows are compared to some rows of the table. Rows that are equal as a whole do not count, for they may be
+    copies. It is 0 where no rows agree in the earlier column.
+
+    Args:
+      scores: (n, K), the scores of all rows.
+    """
+    columns = scores.shape[1]
+    both = np.zeros((columns, columns))
+    for row in scores[:: -(-len(scores) // _COMPARED_ROWS)]:
+        agrees = scores == row
+        part = agrees[~agrees.all(axis=1)].astype(np.float64)
+        both += part.T @ part
+    return np.asarray(both / np.maximum(np.diag(both), 1.0)[:, None])
 
 
 def _compute_least_evidence(rows: int) -> float:

@@ -38,10 +38,14 @@ def log_delta_from_mu(mu: float, epsilon: ArrayLike) -> Array:
             return np.log(-np.expm1(np.minimum(eps, 0.0)))  # delta is 1 - e^epsilon below 0, else 0
     if np.isinf(mu):
         return np.zeros_like(eps)  # delta is 1 at every epsilon
-    if mu < _SMALL_MU and np.all(eps >= 0):
-        # Both terms are too near each other to be subtracted. That is so for epsilon >= 0 only: below 0 they
-        # differ by 1 - e^epsilon or more, and the approximation fails.
-        return _log_delta_from_small_mu(mu, eps)
+    if mu < _SMALL_MU:
+        # Both terms are too near each other to be subtracted.
+        log_delta = _log_delta_from_small_mu(mu, np.abs(eps))
+        # The Gaussian curve is symmetric: delta(-x) = 1 - e^-x + e^-x delta(x) for every x. The first two
+        # terms are 0 for epsilon at least 0.
+        below_zero = np.minimum(eps, 0.0)
+        with np.errstate(divide="ignore"):
+            return np.logaddexp(np.log(-np.expm1(below_zero)), below_zero + log_delta)
 
     log_first = special.log_ndtr(-eps / mu + mu / 2)
     with np.errstate(divide="ignore", invalid="ignore"):

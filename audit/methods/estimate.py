@@ -357,16 +357,42 @@ def _simulate_mus(
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
-    """Returns the largest epsilon that `assumption_free` can prove: that of perfectly separated scores."""
-    return assumption_free(np.ones(n_in), np.zeros(n_out), delta, confidence).epsilon
+    """Returns the largest epsilon that `assumption_free` can prove (see `_find_most_provable`)."""
+    conversions.require_levels(delta, confidence)
+    family = exact.approximate_dp(delta)
+    return _find_most_provable(n_in, n_out, family, _PILOT, confidence)
 
 
 def most_provable_mu(n_in: int, n_out: int, confidence: float) -> float:
-    """Returns the largest mu that `if_gaussian` can prove: that of perfectly separated scores."""
-    any_delta = 0.5  # mu does not depend on it
-    bound = if_gaussian(np.ones(n_in), np.zeros(n_out), any_delta, confidence)
-    assert bound.mu is not None  # the method gives mu, from which its epsilon follows
-    return bound.mu
+    """Returns the largest mu that `if_gaussian` can prove (see `_find_most_provable`)."""
+    conversions.require_confidence(confidence)
+    return _find_most_provable(n_in, n_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
+
+
+def _find_most_provable(
+    n_in: int, n_out: int, family: exact.Family, share: float, confidence: float
+) -> float:
+    """Returns the largest parameter that any scores can prove by `_test_splits`.
+
+    It is that of scores without an error, at a threshold that is the first of its world: a higher rank has
+    errors of its own. Scores that separate the worlds perfectly may prove less, since the pilot, which does
+    not see how wide the gap is, may choose a higher rank for them or the other world.
+
+    Args:
+      n_in, n_out: The numbers of scores in and out, at least 1 each.
+      family: The trade-off functions that are tested.
+      share: The share of the scores that is in the pilot of each split.
+      confidence: The confidence of the bound.
+    """
+    rest_in = n_in - _find_pilot_size(n_in, share)
+    rest_out = n_out - _find_pilot_size(n_out, share)
+    parameters = []
+    for scores, trials in ((rest_in, rest_out), (rest_out, rest_in)):
+        # All splits are alike.
+        tests = [exact.Counts(1, scores=scores, errors=0, trials=trials)] * _SPLITS
+        parameter, _ = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
+        parameters.append(parameter)
+    return max(parameters)
 
 
 _IN_SAMPLE = Assumption(
@@ -483,6 +509,11 @@ def _order_scores(scores_in: Array, scores_out: Array) -> _OrderedScores:
     return _OrderedScores(values, counts_in, counts_out)
 
 
+def _find_pilot_size(scores: int, share: float) -> int:
+    """Returns the size of a pilot: a share of the scores, but at least 20 and at most half of them."""
+    return min(max(round(share * scores), _LEAST_PILOT), scores // 2)
+
+
 def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
     """Splits a world's scores at random into (pilot, rest), both in the order of the scores given.
 
@@ -491,7 +522,7 @@ def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
       share: The pilot's share of the scores. It gets at least 20 scores, but at most half of all.
       rng: The randomness.
     """
-    size = min(max(round(share * len(world)), _LEAST_PILOT), len(world) // 2)
+    size = _find_pilot_size(len(world), share)
     chosen = np.zeros(len(world), bool)
     chosen[rng.choice(len(world), size, replace=False, shuffle=False)] = True
     return world[chosen], world[~chosen]

@@ -39,7 +39,15 @@ from audit.laws import conversions
 from audit.methods import betting, exact, thresholds
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN, Bound
 from audit.methods.exact import Family
-from audit.methods.method import COINS, GAUSSIAN_CURVE, MANY_CANARIES, NOTHING, Assumption, Method
+from audit.methods.method import (
+    COINS,
+    GAUSSIAN_CURVE,
+    MANY_CANARIES,
+    NOTHING,
+    OTHERS_IN,
+    Assumption,
+    Method,
+)
 
 Array = NDArray[np.float64]
 
@@ -486,6 +494,8 @@ def _conclude(
 ) -> Bound:
     """Returns the record of a method's bound, widened where the coins are a caller's, which may be unfair.
 
+    Where runs with K canaries and runs without them are different runs, what is assumed says so.
+
     Confidence limits of the probability that a canary is in then raise the error rates of the counted runs.
     The pilot's rates stay as they are: the limits depend on the coins of the counted runs too, and these must
     not change what the pilot chose.
@@ -499,6 +509,10 @@ def _conclude(
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
+    # Runs out are neighbours of the runs in only if they hold the other K - 1 canaries, which no score shows.
+    needs_others = not counted.rest.paired and counted.rest.canaries_in > 1
+    if assumes == NOTHING and needs_others:
+        assumes = OTHERS_IN
     if limits is None:  # no coins decide, or the library's own, which are fair
         proven = method.prove(counted, delta, confidence)
     else:

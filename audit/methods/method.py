@@ -117,6 +117,12 @@ COINS = Assumption(
     "independent runs, every canary of each in by a coin of its own, and all coins of one probability",
     "each canary in by a coin of its own, all coins of one probability",
 )
+OTHERS_IN = Assumption(
+    "runs out that hold the K - 1 other canaries",
+    "nothing",  # beside how the runs are to be made
+    "independent runs; those out hold K - 1 canaries beside those that they score: without them bounds are "
+    "too high",
+)
 ACCOUNTED = Assumption(
     "composition", "accounting", "sensitivity C, Gaussian noise of deviation sigma C"
 )

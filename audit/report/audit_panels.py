@@ -19,7 +19,7 @@ from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.level import show_level
-from audit.methods.method import COINS, NO_BOUND, NOTHING
+from audit.methods.method import COINS, NO_BOUND, NOTHING, OTHERS_IN
 from audit.report import curves, style
 from audit.report.curves import describe_curve, find_mark
 from audit.report.style import BOUND, FADED, FREE, IN, OUT, STYLE, UPPER
@@ -200,7 +200,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
         elif not row.holds:
             # A bound whose assumption the scores refute: faded, and crossed out.
             bar.set(facecolor="white", edgecolor=FADED, hatch="xxx")
-        elif row.assumes.text not in (NOTHING.text, COINS.text):
+        elif row.assumes.text not in (NOTHING.text, COINS.text, OTHERS_IN.text):
             # A bound that assumes more than the audit itself ensures: light. All others stay solid. Without
             # an alpha of its own, the bar takes the face's opacity.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)

@@ -197,7 +197,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("audited_runs", lambda row: row.last_result.runs),
         Column("delta", lambda row: row.last_result.delta),
         Column("confidence", lambda row: row.last_result.confidence),
-        Column("epsilon", lambda row: finite(row.last_result.epsilon)),
+        Column("epsilon", lambda row: finite(row.last_result.epsilon), show=table.at_least),
         Column(
             None,
             lambda row: finite(row.last_result.epsilon),  # infinity cannot be rounded

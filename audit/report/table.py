@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from audit.rounding import at_least as at_least
+from audit.rounding import at_least_digits, at_most_digits
 from audit.rounding import at_most as at_most
 
 R = TypeVar("R")
@@ -30,6 +31,25 @@ def number(spec: str) -> Show:
     return lambda value: format(value, spec)
 
 
+def _round_to_nearest(value: float, digits: int) -> str:
+    """Returns a number as text, with some significant digits."""
+    return f"{value:.{digits}g}"
+
+
+def _find_rounding(show: Show) -> Callable[[float, int], str]:
+    """Returns how CSV rounds the numbers that people see by `show`: bounds in the same direction.
+
+    Args:
+      show: the function that formats a number for people; `at_least` and `at_most` may have decimals given.
+    """
+    function = getattr(show, "func", show)  # of a partial
+    if function is at_least:
+        return at_least_digits
+    if function is at_most:
+        return at_most_digits
+    return _round_to_nearest
+
+
 class Column(NamedTuple):
     """A column of a table.
 
@@ -37,7 +57,8 @@ class Column(NamedTuple):
       key: the column's name in CSV and JSON; None if it is in neither.
       value: function from a row to its value in the column; None is an empty cell in CSV.
       head: the column's name in text and HTML, in a single line or several; None if it is in neither.
-      show: function from a value other than None to the cell's text.
+      show: function from a value other than None to the cell's text. Where it is `at_least` or `at_most`, CSV
+        rounds in that direction too.
       width: the column's width in characters; 0 for the width of its widest cell.
       left: whether cells are aligned to the left, rather than to the right.
       none: the cell's text for the value None.
@@ -129,11 +150,12 @@ class Table(Generic[R]):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([column.key for column in self.columns if column.key is not None])
+        rounding = {column.key: _find_rounding(column.show) for column in self.columns}
         for row in self.json():  # a row's values by the same keys
             cells = []
-            for value in row.values():
+            for key, value in row.items():
                 if isinstance(value, float):
-                    value = f"{value:.{self.digits}g}"
+                    value = rounding[key](float(value), self.digits)
                 cells.append(value)
             writer.writerow(cells)
         return text.getvalue().encode()

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from audit.adversaries.fresh import SphereFields
 from audit.adversaries.row import AdversaryFields
-from audit.errors import require
+from audit.errors import OutdatedError, require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
 from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, make_known, read_sampler
@@ -350,12 +350,19 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
       config: a dict as `setting.identity` returns it; further keys are ignored.
 
     Raises:
+      OutdatedError: the scores are of another version of the adversary than this program's.
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
     mechanism_fields = dict(config["mechanism"])
     del mechanism_fields["name"]  # which is no field: DP-SGD is the only mechanism
     adversary_fields = dict(config["adversary"])
     adversary_kind = adversary_row(adversary_fields.pop("name")).fields
+    version = adversary_fields.pop("version", 1)
+    if version != adversary_kind.version:
+        raise OutdatedError(
+            f"scores of version {version} of `adversary={adversary_kind.name}`, where this program makes "
+            f"version {adversary_kind.version}: train them again"
+        )
     fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
     # Of the samplers `poisson` and `known` an identity holds only the number; !r writes all its digits.
     if "sampling_rate" in config:

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.errors import InputError
+from audit.errors import InputError, OutdatedError
 from audit.settings.fields import require_types
 from audit.settings.make import from_identity
 from audit.settings.setting import Setting, identity, validate
@@ -66,6 +66,9 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
 
     Args:
       config: what `Store.config` returns.
+
+    Raises:
+      OutdatedError: the scores are of another version of the adversary than this program's.
     """
     try:
         if config["experiment"] != "audit":
@@ -75,6 +78,8 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
         # A config says neither how many runs there are nor which clipping strategies the model can take: the
         # values given for these two always pass.
         validate(setting, setting.adversary.least_runs, (setting.mechanism.clipping,))
+    except OutdatedError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
         return None
 
@@ -97,11 +102,14 @@ def audits(root: Path) -> Audits:
     refused = {}
     for folder in index.settings(root):
         try:
-            config = Store.at(folder).config()
+            is_audit = parse_config(Store.at(folder).config()) is not None
+        except OutdatedError as error:
+            refused[folder] = f"{folder} holds {error}"
+            continue
         except InputError as error:
             refused[folder] = str(error)
             continue
-        if parse_config(config) is None:
+        if not is_audit:
             others += 1
         else:
             folders.append(folder)

@@ -152,10 +152,13 @@ class MeasuredCell(NamedTuple):
         """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
         return self.level and not self.broken
 
-    @property
-    def exceeds_level(self) -> bool:
-        """Returns whether more audits are above the truth than the confidence allows; see `exceeds_level`."""
-        return exceeds_level(self.exceeding, self.audits, self.confidence)
+    def exceeds_level(self, tests: int) -> bool:
+        """Returns whether more audits are above the truth than the confidence allows; see `exceeds_level`.
+
+        Args:
+          tests: The number of cells that are tested together.
+        """
+        return exceeds_level(self.exceeding, self.audits, self.confidence, tests)
 
 
 Cell = AuditedCell | ClaimCell

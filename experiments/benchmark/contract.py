@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 
 DELTA = 1e-5
 CONFIDENCE = 0.95
+TEST_LEVEL = 0.01  # of all tests of a table together: the probability that any star is wrong
 MOST = 100.0  # larger epsilons, infinite ones too, are counted as this
 
 # Designs: how many runs and canaries an audit has.

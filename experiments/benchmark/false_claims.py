@@ -24,6 +24,7 @@ from experiments.benchmark.contract import (
     ONE_CANARY,
     ONE_RUN,
     SEVERAL,
+    TEST_LEVEL,
     Estimator,
     shape,
 )
@@ -44,15 +45,19 @@ class RunLimits(NamedTuple):
     most: int
 
 
-def exceeds_level(wrong: int, audits: int, confidence: float) -> bool:
-    """Returns whether more audits are wrong than a level allows, by the exact binomial test at 1%.
+def exceeds_level(wrong: int, audits: int, confidence: float, tests: int) -> bool:
+    """Returns whether more audits are wrong than a level allows, by an exact binomial test.
 
     Args:
       wrong: The number of audits that are wrong.
       audits: The number of all audits.
       confidence: The confidence of each; the allowed share of wrong ones is the level, 1 - confidence.
+      tests: The number of such tests, which are at 1% together (Bonferroni).
     """
-    limits = intervals.clopper_pearson(wrong, audits, 0.98)  # 1% at either end
+    error = TEST_LEVEL / tests
+    limits = intervals.clopper_pearson(
+        wrong, audits, 1 - 2 * error
+    )  # an error of this size at either end
     allowed = 1 - confidence + 1e-12  # rounding must not decide where both are equal
     return bool(limits.lower > allowed)
 
@@ -212,16 +217,23 @@ class MeasuredClaim(NamedTuple):
     false_refutations: int
     seed: int
 
-    @property
-    def exceeds_level(self) -> bool:
-        """Returns whether more audits refute a true claim than the confidence allows; see `exceeds_level`."""
-        return exceeds_level(self.false_refutations, self.audits, self.confidence)
+    def exceeds_level(self, tests: int) -> bool:
+        """Returns whether more audits refute a true claim than the confidence allows; see `exceeds_level`.
 
-    def __str__(self) -> str:
-        """Returns the number of runs as text, with * where true claims are refuted too often."""
+        Args:
+          tests: The number of claims that are tested together.
+        """
+        return exceeds_level(self.false_refutations, self.audits, self.confidence, tests)
+
+    def show(self, tests: int) -> str:
+        """Returns the number of runs as text, with * where true claims are refuted too often.
+
+        Args:
+          tests: The number of claims that are shown together.
+        """
         if self.runs is None:
             return f">{self.most_runs:,}"
-        return f"{self.runs:,}{'*' if self.exceeds_level else ' '}"
+        return f"{self.runs:,}{'*' if self.exceeds_level(tests) else ' '}"
 
 
 def _get_claim(setting: KnownMechanism) -> Truth:

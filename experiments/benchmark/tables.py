@@ -9,7 +9,7 @@ import numpy as np
 
 from audit.report.table import Column, Table, number
 from experiments.benchmark.cells import MeasuredCell
-from experiments.benchmark.contract import CONFIDENCE, DESIGNS
+from experiments.benchmark.contract import CONFIDENCE, DESIGNS, TEST_LEVEL
 from experiments.benchmark.false_claims import CLAIMED_MU, NOISE, MeasuredClaim
 from experiments.benchmark.registry import ESTIMATORS
 
@@ -17,11 +17,13 @@ LEVEL = 1 - CONFIDENCE
 _NOTES = (
     "too much: the share of audits that claim more than the truth, in the worst cell",
     "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
-    f"test at 1% finds it above {LEVEL:.0%}; - it says no level. else: the share in the worst",
-    "other cell, for which nobody is blamed. proven: the mean share of the truth.",
+    f"test finds it above {LEVEL:.0%}, at {TEST_LEVEL:.0%} for all tested cells together (Bonferroni);",
+    "- it says no level. else: the share in the worst other cell, for which nobody",
+    "is blamed. proven: the mean share of the truth.",
     "no value: audits that gave none, which count as 0. refutes: training runs",
     f"after which half of the audits refute a claim of mu {CLAIMED_MU:.2f}, the noise {NOISE}",
-    f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits.",
+    f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits,",
+    f"by such a test at {TEST_LEVEL:.0%} for all estimators together.",
 )
 
 
@@ -74,6 +76,9 @@ def summarise_estimators(
     """
     order = list(ESTIMATORS)
     claim_by_estimator = {claim.estimator: claim for claim in claims}
+    tests = sum(
+        cell.is_held_to_level for cell in cells
+    )  # of which all stars are wrong in 1% at most
 
     def rank(cell: MeasuredCell) -> tuple[int, int]:
         """Returns the key by which cells are sorted: the places of design and estimator."""
@@ -82,13 +87,18 @@ def summarise_estimators(
     rows = []
     ranked = sorted(cells, key=rank)  # `groupby` needs an estimator's cells side by side
     for name, group in itertools.groupby(ranked, attrgetter("estimator")):
-        row = _summarise_estimator(list(group))
+        row = _summarise_estimator(list(group), tests)
         rows.append(row._replace(claim=claim_by_estimator.get(name)))
     return rows
 
 
-def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
-    """Returns the summary of an estimator over its cells, which must not be empty."""
+def _summarise_estimator(cells: list[MeasuredCell], tests: int) -> MeasuredEstimator:
+    """Returns the summary of an estimator over its cells.
+
+    Args:
+      cells: The estimator's cells, at least one.
+      tests: The number of cells of all estimators that are held to a level.
+    """
     shares = []
     shares_elsewhere = []
     proven_shares = []
@@ -100,7 +110,7 @@ def _summarise_estimator(cells: list[MeasuredCell]) -> MeasuredEstimator:
         shares.append(cell.exceeding_share)
         if cell.proven_share is not None:
             proven_shares.append(cell.proven_share)
-        if cell.is_held_to_level and cell.exceeds_level:
+        if cell.is_held_to_level and cell.exceeds_level(tests):
             over_level.append(cell)
 
     proven_share = None
@@ -138,6 +148,11 @@ def make_summary_table(
       claims: The claims that estimators refuted; of some estimators, or none.
     """
     show_share = "{:.0%}".format
+
+    def show_claim(claim: MeasuredClaim) -> str:
+        """Returns a claim's number of runs as text; its mark is tested together with those of all claims."""
+        return claim.show(len(claims))
+
     columns = (
         Column("estimator", attrgetter("estimator"), "estimator", width=40, left=True),
         Column("design", attrgetter("design")),
@@ -150,7 +165,7 @@ def make_summary_table(
         Column("proven", attrgetter("proven_share"), "\nproven", show_share, 6),
         Column("refused", attrgetter("refused_share"), "no\nvalue", show_share, 5),
         Column("seconds", attrgetter("seconds"), "\nms", _show_milliseconds, 4),
-        Column(None, attrgetter("claim"), "\nrefutes", str, 7),
+        Column(None, attrgetter("claim"), "\nrefutes", show_claim, 7),
         *_make_claim_columns(),
     )
     most_audits = max((cell.audits for cell in cells), default=0)

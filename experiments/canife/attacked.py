@@ -4,10 +4,11 @@ Importing this starts no JAX.
 """
 
 import dataclasses
+import math
 from collections.abc import Collection
 from typing import Any
 
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.settings.federated import FederatedTraining
 from audit.settings.fields import (
     FieldLimits,
@@ -24,6 +25,7 @@ IMAGE_MODELS = tuple(
 )
 LEAF_MODELS = ("celeba_cnn", "celeba_resnet18", "sent140_lstm", "shakespeare_lstm")
 MODELS = (*IMAGE_MODELS, "character_lstm", *LEAF_MODELS)
+_MOST_EPSILON = 512.0  # of a round, by its exact law
 STARTS = ("random", "sample")
 _CELEBA_DEFAULTS = {
     "batch_size": 32,
@@ -178,7 +180,31 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     setting = Attacked(**resolved)
     require_model(setting.model)
     require_fields(setting)
+    require_computable(setting)
     return setting
+
+
+def require_computable(setting: Attacked) -> None:
+    """Raises InputError for so little noise that the exact law of a round's score may have no epsilon.
+
+    The law's grid ends at an epsilon of 512 (`densities.epsilon_at`). No canary that is added leaks
+    more than a perfect one, whose curve is Gaussian with mu = 1 / sigma. Whether another canary stays below
+    512 depends on what training makes of it, so that less noise is refused before training.
+    """
+    from audit.laws import conversions  # loads SciPy
+
+    sigma = setting.noise_multiplier
+    if sigma == 0:  # no law is computed
+        return
+    perfect = conversions.epsilon_from_mu(1 / sigma, setting.delta)
+    if perfect <= _MOST_EPSILON:
+        return
+    least = 1 / conversions.mu_from_epsilon(_MOST_EPSILON, setting.delta)
+    rounded_up = math.ceil(1000 * least) / 1000
+    raise InputError(
+        f"`noise_multiplier={sigma:g}`: a round may leak an epsilon of {perfect:,.0f}, which its exact law "
+        f"can't compute: give 0, or at least {rounded_up:g}"
+    )
 
 
 def require_model(model: str) -> None:

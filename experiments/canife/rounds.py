@@ -385,7 +385,8 @@ def ideal(
     draws = sigma * rng.standard_normal((_REPETITIONS, 2, scores_per_world))
     epsilons = []
     for noise_in, noise_out in draws:
-        estimate = best_epsilon(1 + noise_in, noise_out).estimate  # at delta 1/n, the default
+        # At delta 1/n for the n that is given, as that of measured rounds, also where n is odd.
+        estimate = best_epsilon(1 + noise_in, noise_out, delta=1 / scores).estimate
         epsilons.append(estimate.epsilon)
 
     # The median is over all estimates, infinite ones too. It becomes the noise multiplier of every round.

@@ -5,6 +5,7 @@ start JAX.
 """
 
 import dataclasses
+import math
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from audit.settings.make import setting_of
 from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
+from experiments.canife.attacked import Attacked, require_computable
 from experiments.cells.audits import recipe, setting_cell
 from experiments.cells.cell import Cell
 from models.catalogue import TASKS
@@ -34,6 +36,16 @@ _SHARED_FIELDS = (
     "seed",
 )
 
+_ATTACKED_FIELDS = (  # those that CANIFE's setting has too
+    "model",
+    "learning_rate",
+    "clipping_norm",
+    "noise_multiplier",
+    "design_steps",
+    "delta",
+    "seed",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
@@ -48,8 +60,8 @@ class Compared:
     steps: int = described(
         "Training steps, each of which takes the canary.", default=250, least=2, most=100_000
     )
-    batch_size: int = described("Examples in a mini-batch.", default=128, least=1, most=10**6)
-    learning_rate: float = described("Learning rate.", default=0.1, least=1e-37, most=1e38)
+    batch_size: int = described("Examples in a mini-batch.", default=128, least=2, most=10**6)
+    learning_rate: float = described("Learning rate.", default=0.1, least=1e-6, most=1e6)
     clipping_norm: float = described("Clipping norm C.", default=1.0, least=1e-6, most=1e6)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.", default=4.0, least=0.01, most=1e4
@@ -92,6 +104,24 @@ def validate(compared: Compared) -> None:
     rounds = compared.measured_rounds
     steps = compared.steps
     require(rounds <= steps, f"`measured_rounds={rounds}`: give 1 to {steps:,}, the steps")
+    attacked = make_attacked(compared)
+    require_fields(attacked)
+    require_computable(attacked)
+
+
+def make_attacked(compared: Compared) -> Attacked:
+    """Returns CANIFE's setting of the mechanism.
+
+    A step of the mechanism is a round for CANIFE, and a mini-batch is a round's cohort.
+    """
+    shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
+    return Attacked(
+        rounds=compared.steps,
+        # Rounds 1, 1 + every, ... are measured: no more than `measured_rounds` of them.
+        every=math.ceil(compared.steps / compared.measured_rounds),
+        cohort=compared.batch_size,
+        **shared,
+    )
 
 
 class TrainedMethod(NamedTuple):

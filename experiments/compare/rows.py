@@ -5,7 +5,6 @@ sampling, since the mini-batches are known. There are two: its published estimat
 and the exact laws of its canaries' scores, composed as Gaussian curves.
 """
 
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -31,19 +30,17 @@ from experiments.canife.curves import RoundValues
 from experiments.canife.rounds import Charge
 from experiments.cells import work
 from experiments.cells.work import Workplace
-from experiments.compare.compared import ALL, FINAL, Compared, TrainedMethod, list_methods
+from experiments.compare.compared import (
+    ALL,
+    FINAL,
+    Compared,
+    TrainedMethod,
+    list_methods,
+    make_attacked,
+)
 
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
-_ATTACKED_FIELDS = (  # fields of `Compared` that CANIFE's setting has too
-    "model",
-    "learning_rate",
-    "clipping_norm",
-    "noise_multiplier",
-    "design_steps",
-    "delta",
-    "seed",
-)
 
 
 class ComparedRow(NamedTuple):
@@ -83,6 +80,8 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
       compared: The mechanism, and how much each method may spend.
       place: The folder of the store, and the data.
     """
+    # What CANIFE refuses of the setting ends the command before any method trains.
+    canife_training.prepare(make_attacked(compared), place.out, place.data)
     rows: list[ComparedRow] = []
     for method in list_methods(compared):
         print(f"{method.method} ...", file=sys.stderr)
@@ -204,15 +203,7 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
       place: The folder of the store, and the data.
     """
     begin = time.perf_counter()
-    shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
-    attacked = Attacked(
-        rounds=compared.steps,
-        # Rounds 1, 1 + every, ... are measured: no more than `measured_rounds` of them.
-        every=math.ceil(compared.steps / compared.measured_rounds),
-        cohort=compared.batch_size,
-        **shared,
-    )
-    attacked, split, store = canife_training.prepare(attacked, place.out, place.data)
+    attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
     seconds = None  # where the store has all rounds
     # Making the list measures the rounds that the store lacks; it is empty where there are none.

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.report import page
+from audit.rounding import at_least_digits, at_most_digits
 from audit.runtime import processes
 from audit.storage import files
 from experiments.engine.device_parts import Part, Row, Trial, tell
+
+_LOWER_BOUNDS = ("epsilon_if_gaussian", "proven")  # fields that people see rounded down
+_UPPER_BOUNDS = ("upper_bound",)  # rounded up
+_DIGITS = 3
 
 JSON = "accelerator.json"
 PAGE = "accelerator.html"
@@ -192,7 +197,7 @@ def _make_section(result: PartResult) -> page.Html:
     """
     columns = {}
     for name in _list_names(result.rows):
-        columns[name] = [_show(row.get(name)) for row in result.rows]
+        columns[name] = [_show_field(name, row.get(name)) for row in result.rows]
     common = {}
     varied = {}
     for name, cells in columns.items():
@@ -226,6 +231,20 @@ def _spell_out(name: str) -> str:
     return name.replace("_per_s", " a second").removesuffix("_s").replace("_", " ")
 
 
+def _show_field(name: str, value: Any) -> str:
+    """Formats the value of a row's field for people: bounds so that they do not claim too much.
+
+    Args:
+      name: The field's name.
+      value: Its value, as in `_show`.
+    """
+    if isinstance(value, float) and name in _LOWER_BOUNDS:
+        return at_least_digits(value, _DIGITS)
+    if isinstance(value, float) and name in _UPPER_BOUNDS:
+        return at_most_digits(value, _DIGITS)
+    return _show(value)
+
+
 def _show(value: Any) -> str:
     """Formats a value for people.
 
@@ -237,7 +256,7 @@ def _show(value: Any) -> str:
     if isinstance(value, float):
         if abs(value) >= 1000:
             return f"{value:,.0f}"
-        return f"{value:.3g}"
+        return f"{value:.{_DIGITS}g}"
     if isinstance(value, int):
         return f"{value:,}"
     return str(value)

@@ -189,7 +189,7 @@ def as_text(forecast: Forecast) -> str:
     truth = forecast.bounds[0].true_epsilon
     lines = [
         f"if epsilon is {truth:.3f} at delta {show_level(setting.delta)} "
-        f"(the accountant's is {forecast.upper_bound:.3f}),",
+        f"(the accountant's is {at_most(forecast.upper_bound)}),",
         f"{setting.runs} runs show, over {setting.audits} simulated audits "
         f"at confidence {show_level(setting.confidence)}:",
         "",

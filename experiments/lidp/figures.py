@@ -23,6 +23,7 @@ from audit.report.style import (
     UPPER,
     VERMILION,
 )
+from audit.rounding import at_most
 from audit.settings.setting import identity
 from audit.storage.store import Scores
 from experiments.cells.cell import Audited
@@ -346,7 +347,7 @@ def _draw_lifted(sweep: Sweep, evidence: Evidence) -> Drawn:
     first = stored_audits[0]
     composition = Composition(*first.setting.composition)
     upper = participant_upper_bound(composition, evidence.levels.delta)
-    title = f"{first.panel}, upper bound {upper:.2f}, n = {first.runs:,}"
+    title = f"{first.panel}, upper bound {at_most(upper, 2)}, n = {first.runs:,}"
     table = tables.make_lifted_table(sweep.name, title, attacks)
     return Drawn([(sweep.name, lifted_figure(title, attacks))], missing, rows=[], table=table)
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter, methodcaller
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from audit.laws import conversions
-from audit.report.table import Column, Table, number
+from audit.report.table import Column, Table, at_least, number
 from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit, MechanismFindings
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
@@ -135,9 +136,9 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
     """
     columns = [
         _label_column("epsilon of", "entry", lambda entry: entry.label),
-        _number_column("epsilon_1", "K = 1", lambda entry: entry.single),
-        _number_column("epsilon_2", "2", lambda entry: entry.several.get(ORDER_2)),
-        _number_column("epsilon_4", "4", lambda entry: entry.several.get(ORDER_4)),
+        _bound_column("epsilon_1", "K = 1", lambda entry: entry.single),
+        _bound_column("epsilon_2", "2", lambda entry: entry.several.get(ORDER_2)),
+        _bound_column("epsilon_4", "4", lambda entry: entry.several.get(ORDER_4)),
         _number_column("gain_2", "gain 2", lambda entry: entry.by_order.get(ORDER_2)),
         _number_column("gain_4", "gain 4", lambda entry: entry.by_order.get(ORDER_4)),
     ]
@@ -167,7 +168,7 @@ def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTa
     ]
     for method, head in METHODS.items():
         # A row is a dict, without the methods that need more canaries than its runs have: None for these.
-        columns.append(_number_column(method, head, methodcaller("get", method)))
+        columns.append(_bound_column(method, head, methodcaller("get", method)))
     rows = []
     for attack in attacks:
         for canaries, epsilons in attack.over_canaries.items():
@@ -266,3 +267,8 @@ def _label_column(head: str, key: str | None, value: Callable[[Any], str]) -> Co
 def _number_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
     """Returns a column of numbers with two decimals; "-" stands for None."""
     return Column(key, value, head, number(".2f"), 7, none="-")
+
+
+def _bound_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
+    """Returns a column of lower bounds, rounded down to two decimals; "-" stands for None."""
+    return _number_column(key, head, value)._replace(show=partial(at_least, decimals=2))

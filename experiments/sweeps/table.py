@@ -81,11 +81,11 @@ def as_csv(all_rows: Sequence[Row]) -> bytes:
         Column("canaries", attrgetter("seeds.canaries")),
         Column("seeds", attrgetter("seeds.stored")),
         Column("seeds_missing", attrgetter("seeds.missing")),
-        Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean),
-        Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low),
-        Column(f"{IF_GAUSSIAN}_max", lambda row: row.epsilons[IF_GAUSSIAN].high),
-        Column("epsilon_low", _interval_low),
-        Column("epsilon_high", _interval_high),
+        Column(IF_GAUSSIAN, lambda row: row.epsilons[IF_GAUSSIAN].mean, show=at_least),
+        Column(f"{IF_GAUSSIAN}_min", lambda row: row.epsilons[IF_GAUSSIAN].low, show=at_least),
+        Column(f"{IF_GAUSSIAN}_max", lambda row: row.epsilons[IF_GAUSSIAN].high, show=at_least),
+        Column("epsilon_low", _interval_low, show=at_least),
+        Column("epsilon_high", _interval_high, show=at_most),
     ]
     other_methods = [method for name, method in estimate.METHODS.items() if name != IF_GAUSSIAN]
     # Estimates, which are no bounds, come last.

@@ -82,6 +82,18 @@ def test_runs_that_failed_alike_and_tied_canaries_are_accepted():
         repeats.require_no_copies(Sets(scores, rng.normal(size=(400, 8))))
 
 
+@pytest.mark.parametrize("moves", ["canaries alone", "runs alike"])
+@pytest.mark.parametrize("count", [8, 16])
+def test_rows_of_coarse_scores_repeat_by_nature_where_canaries_have_levels(moves, count):
+    for seed in range(20):
+        rng = np.random.default_rng([8, seed])
+        width = 0.02 * rng.normal(size=(400, count))
+        if moves == "runs alike":
+            width = 0.3 * rng.normal(size=(400, 1))
+        scores = np.round(3 * rng.normal(size=count) + width, 1)
+        repeats.require_no_copies(Sets(scores, rng.normal(size=(40, count))))
+
+
 def test_canaries_of_one_run_that_come_again_are_refused():
     rng = np.random.default_rng(4)
     scores, presence = rng.normal(size=(1, 300)), rng.random((1, 300)) < 0.5

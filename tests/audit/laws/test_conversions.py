@@ -20,6 +20,15 @@ EPSILONS = [0.0, 0.5, 1.0, 8.0, 24.0]
 quick = settings(deadline=None, derandomize=True, database=None, max_examples=60)
 
 
+@pytest.mark.parametrize("mu", [9e-9, 1e-12, 1e-15])
+def test_tiny_mu_is_exact_for_epsilons_of_both_signs_at_once(mu):
+    epsilons = mu * np.array([-5.0, -1.0, 0.0, 1.0, 5.0])
+    exact = [exact_log_delta(mu, epsilon) for epsilon in epsilons]
+    found = conversions.log_delta_from_mu(mu, epsilons)
+    assert np.expm1(found - exact) == pytest.approx(0, abs=1e-6)
+    assert conversions.delta_from_mu(mu, -1.0) == pytest.approx(-np.expm1(-1.0))
+
+
 @functools.cache
 def exact_log_delta(mu, epsilon, digits=60):
     """log(Phi(-eps / mu + mu / 2) - e^eps Phi(-eps / mu - mu / 2)) in so many digits."""

@@ -8,7 +8,7 @@ from scipy import optimize, stats
 
 from audit.errors import InputError
 from audit.laws import conversions
-from audit.methods import estimate
+from audit.methods import estimate, thresholds
 from audit.methods.estimate import METHODS, assumption_free, if_gaussian, in_sample
 from tests.cases import mostly_slow
 
@@ -354,6 +354,20 @@ def test_no_scores_prove_more_than_the_most(runs):
     )
     if runs >= 99:
         assert most == pytest.approx(np.log(2 * runs / 3), abs=0.5)
+
+
+@pytest.mark.parametrize("is_in", [False, True])
+@pytest.mark.parametrize("sizes", [(400, 400), (200, 50), (6, 40)])
+def test_the_most_holds_whatever_rank_a_pilot_chooses(sizes, is_in, monkeypatch):
+    def choose_first(*args, **options):
+        return thresholds.Rank(is_in, 1)
+
+    monkeypatch.setattr(thresholds, "choose_on_pilot", choose_first)
+    scores_in, scores_out = np.ones(sizes[0]), np.zeros(sizes[1])
+    gaussian = estimate.if_gaussian(scores_in, scores_out, 1e-5, 0.95)
+    free = estimate.assumption_free(scores_in, scores_out, 1e-5, 0.95)
+    assert gaussian.mu <= estimate.most_provable_mu(*sizes, 0.95)
+    assert free.epsilon <= estimate.most_provable(*sizes, 1e-5, 0.95)
 
 
 def test_a_bound_in_words_is_rounded_down():

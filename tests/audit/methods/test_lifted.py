@@ -59,6 +59,24 @@ def test_nothing_is_proven_where_nothing_leaks_and_more_where_there_is_more(draw
     assert np.mean(bounds) == pytest.approx(1.73, abs=0.05)
 
 
+def test_sets_of_runs_assume_that_runs_out_hold_the_other_canaries():
+    """Only where runs in hold several, and where no coins decide."""
+
+    def find_words(design):
+        return {bound.method: bound.assumes.text for bound in lifted.bounds(design, 1e-5, 0.95)}
+
+    words = find_words(normal_sets(1.0, 100, 4))
+    assert (
+        words["lifted"]
+        == words["lidp_bernstein_4"]
+        == "runs out that hold the K - 1 other canaries"
+    )
+    assert words["clustered"] == "a Gaussian trade-off curve, and many runs"
+    assert find_words(normal_coins(1.0, 100, 4))["lifted"] == "nothing"
+    single = Sets(*normal_sets(1.0, 100, 1))
+    assert find_words(single)["lifted"] == "nothing"
+
+
 def test_bets_beat_the_papers_interval_on_sets_and_need_no_limit_theorem():
     epsilons = {name: [] for name in ("lidp_wilson_2", "lidp_bernstein_2", LIFTED)}
     for seed in range(5):

@@ -1,6 +1,7 @@
 """One table object: text, CSV and JSON of the same rows, rounded against the claim."""
 
 import dataclasses
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,22 @@ COLUMNS = (
     Column(None, lambda row: 1 / 3, "third", number(".1f")),
 )
 TABLE = Table(COLUMNS, ROWS)
+
+
+def test_csv_rounds_bounds_as_people_see_them():
+    """Lower ones down and upper ones up, whether with decimals or not; all else to nearest."""
+    columns = (
+        Column("proven", lambda row: row.bound, show=at_least),
+        Column("coarse", lambda row: row.bound, "proven", partial(at_least, decimals=1)),
+        Column("limit", lambda row: row.limit, show=at_most),
+        Column("mean", lambda row: row.bound),
+    )
+    rows = [Audit("one", "first", 1.2345678, 2.0000011), Audit("two", "first", None, float("inf"))]
+    assert Table(columns, rows).csv().decode().splitlines() == [
+        "proven,coarse,limit,mean",
+        "1.23456,1.23456,2.00001,1.23457",
+        ",,inf,",
+    ]
 
 
 def test_text_csv_json_and_html_have_the_same_cells():

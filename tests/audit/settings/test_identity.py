@@ -303,6 +303,22 @@ def test_a_foreign_config_is_no_audit(foreign):
     )
 
 
+def test_scores_of_an_older_version_are_told_apart_and_named(tmp_path):
+    setting = setting_of("fcnn", adversary="examples")
+    decisive = identity(setting)
+    assert decisive["adversary"] == {"name": "examples", "version": 2}
+    assert from_identity(decisive) == setting
+    old = Store(tmp_path, {**decisive, "adversary": {"name": "examples"}})
+    old.save(CHUNK)
+    assert stored.find_store(tmp_path, setting, DATA) is None
+    found = stored.audits(tmp_path)
+    assert not found.folders
+    assert found.others == 0
+    assert (
+        f"{old.path} holds scores of version 1 of `adversary=examples`" in found.refused[old.path]
+    )
+
+
 def test_audits_are_told_from_what_lies_beside_them(tmp_path):
     stores = [Store(tmp_path, identity(setting_of("fcnn", seed=seed))) for seed in range(3)]
     for store in (*stores, Store(tmp_path, {"kind": "landscape_simulated"})):

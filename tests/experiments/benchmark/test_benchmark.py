@@ -190,7 +190,7 @@ def planted(monkeypatch):
 def test_a_cell_says_how_often_and_by_how_much(planted):
     over = measure_cell(AuditedCell("too much", "Gaussian 1", 50, 20, 0))
     assert (over.exceeding, over.audits, over.refused, over.spread) == (20, 20, 0, 0)
-    assert over.exceeds_level
+    assert over.exceeds_level(1)
     assert over.is_held_to_level
     assert over.proven_share == pytest.approx(1.01)
     assert over.high == 1
@@ -198,14 +198,27 @@ def test_a_cell_says_how_often_and_by_how_much(planted):
     assert 0.8 < over.low < 0.85
 
     blameless = measure_cell(AuditedCell("too much", "Laplace 1", 50, 20, 0))
-    assert blameless.exceeds_level
+    assert blameless.exceeds_level(1)
     assert not blameless.is_held_to_level
     assert blameless.broken == (GAUSSIAN_CURVE,)
 
-    assert not measure_cell(AuditedCell("little", "Gaussian 1", 50, 20, 0)).exceeds_level
+    assert not measure_cell(AuditedCell("little", "Gaussian 1", 50, 20, 0)).exceeds_level(1)
 
     refusing = measure_cell(AuditedCell("none", "Gaussian 1", 50, 5, 0))
     assert (refusing.refused, refusing.mean, refusing.why) == (5, 0, "ValueError: too few")
+
+
+def test_stars_share_their_error_over_the_cells_of_a_table(planted):
+    honest = measure_cell(AuditedCell("little", "Gaussian 1", 50, 20, 0))
+    # 13 of 100 above the truth have a probability of 0.15% where 5% are allowed.
+    unlucky = honest._replace(exceeding=13, audits=100)
+    assert unlucky.exceeds_level(1)
+    assert not unlucky.exceeds_level(100)
+    cells = [unlucky, *([honest._replace(audits=100)] * 99)]
+    [row] = tables.summarise_estimators(cells)
+    assert not row.over_level
+    [alone] = tables.summarise_estimators([unlucky])
+    assert alone.over_level == (unlucky,)
 
 
 def test_a_cell_is_measured_once_and_again_where_its_file_is_damaged(planted, tmp_path):
@@ -288,16 +301,16 @@ def test_the_runs_that_refute_a_claim_are_found_and_false_ones_marked(doubting):
     found = ClaimCell("of 300", 5000, 10, 0).measure()
     assert 300 <= found.runs <= 330
     assert (found.audits, found.false_refutations) == (10, 10)
-    assert str(found) == f"{found.runs}*"
+    assert found.show(1) == f"{found.runs}*"
     never = ClaimCell("of 9,000", 5000, 10, 0).measure()
-    assert (never.runs, never.false_refutations, str(never)) == (None, 0, ">5,000")
+    assert (never.runs, never.false_refutations, never.show(1)) == (None, 0, ">5,000")
 
 
 def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_holds():
     cell = ClaimCell("ours: exact_null", 100, 20, 0)
     measured = cell.measure()
     assert 1 < measured.runs <= 10
-    assert not measured.exceeds_level
+    assert not measured.exceeds_level(1)
     assert cell.find_share(2 * measured.runs, 0.9) >= 0.9
     single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
     assert (single.runs, single.most_runs) == (None, 1)

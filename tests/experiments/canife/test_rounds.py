@@ -175,6 +175,19 @@ def test_a_perfect_canary_scores_the_published_numbers(sigma, mean, deviation, t
     assert found.composed == pytest.approx(total, rel=0.03) and found.composed < 7.19
 
 
+def test_a_perfect_canary_of_an_odd_number_of_scores_is_at_the_delta_of_that_number(monkeypatch):
+    deltas = set()
+    best_epsilon = rounds.best_epsilon
+
+    def note_delta(*args, delta):
+        deltas.add(delta)
+        return best_epsilon(*args, delta=delta)
+
+    monkeypatch.setattr(rounds, "best_epsilon", note_delta)
+    rounds.ideal(np.random.default_rng(0), Charge(1.0, 1.0, 1), 1e-5, scores=25)
+    assert deltas == {1 / 25}
+
+
 @pytest.mark.parametrize("sigma, rate", [(0.2, 0.002), (0.4166, 0.01189), (1.0, 0.05), (9.2, 0.2)])
 def test_divergences_agree_with_dp_accounting(sigma, rate):
     chosen = [i for i, order in enumerate(rounds.ORDERS) if order in (2, 3, 5, 17, 63)]

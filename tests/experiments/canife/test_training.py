@@ -266,6 +266,18 @@ def test_fields_out_of_range_are_named(field, value):
         attacked.fit_to_clients(dataclasses.replace(fitting, **{field: value}), 1000, 90)
 
 
+@pytest.mark.parametrize("noise, delta", [(0.01, 1e-5), (0.035, 1e-5), (0.04, 1e-300)])
+def test_noise_too_small_for_the_exact_law_is_refused_before_training(noise, delta):
+    given = dataclasses.asdict(Attacked(noise_multiplier=noise, delta=delta))
+    with pytest.raises(
+        InputError, match=f"noise_multiplier={noise}.*give 0, or at least 0.0"
+    ) as error:
+        attacked.resolve_setting(given, [])
+    least = float(str(error.value).rsplit(maxsplit=1)[-1])
+    attacked.resolve_setting({**given, "noise_multiplier": least}, [])
+    attacked.resolve_setting({**given, "noise_multiplier": 0.0}, [])
+
+
 def test_numbers_of_clients_that_are_left_open_are_what_there_is():
     setting = attacked.fit_to_clients(Attacked(), 600, 100)
     assert (setting.pool, setting.population) == (100, 600)

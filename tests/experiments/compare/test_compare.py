@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from audit.claims.accounting import epsilon_upper_bound
+from audit.errors import InputError
 from audit.report import style
 from audit.settings.setting import identity
 from audit.storage.store import Scores, Store
@@ -11,7 +12,7 @@ from audit.tasks.task import Dataset
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows
-from experiments.compare.compared import ALL, FINAL, Compared, list_methods
+from experiments.compare.compared import ALL, FINAL, Compared, list_methods, validate
 from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
 from models.catalogue import task
 
@@ -41,6 +42,15 @@ def test_the_figure_keeps_what_lies_far_beyond_at_its_edge():
     drawn = figures.comparison_figure(ROWS, 23.995, 1e-5)
     (axis,) = drawn.axes
     assert axis.get_xlim()[1] < 50 and style.png(drawn).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "field, value", [("noise_multiplier", 0.02), ("batch_size", 1), ("learning_rate", 1e-7)]
+)
+def test_what_canife_refuses_is_refused_before_training(field, value):
+    validate(Compared())
+    with pytest.raises(InputError, match=field):
+        validate(Compared(**{field: value}))
 
 
 def made_up(root, compared, one, draw):

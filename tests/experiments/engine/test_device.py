@@ -63,6 +63,13 @@ def read_parts(folder):
     return json.loads((folder / device_report.JSON).read_text())["parts"]
 
 
+def test_bounds_are_rounded_against_the_claim_on_the_page():
+    bounds = {"proven": 1.239, "upper_bound": 2.001, "seconds": 3.456}
+    result = device_report.PartResult("convnet", "Its bounds.", 1.0, {}, [bounds])
+    text = device_report.as_page(WHOLE, [result]).decode()
+    assert all(f"{number}<" in text for number in ("1.23", "2.01", "3.46"))
+
+
 @pytest.mark.slow
 def test_what_fails_hangs_or_dies_is_said_and_the_rest_goes_on(tmp_path):
     names = ("refused", "broken", "dead", "endless", "good")
