@@ -400,10 +400,10 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
     places = []
     if mu:
         mark = _explain_mark(conclusion)
-        places.append(f"the lower bound on mu, {verdicts.at_least(mu)}")
+        places.append(f"the lower bound on mu ({verdicts.at_least(mu)})")
     for upper in conclusion.upper_bounds:
         if upper.mu is not None and math.isfinite(upper.mu):
-            places.append(f"the {upper.name}, mu = {verdicts.at_most(upper.mu)}")
+            places.append(f"the {upper.name} (mu = {verdicts.at_most(upper.mu)})")
     if not places:
         nothing = "No bound on mu is above 0: there is no privacy profile to draw."
         return nothing, nothing
