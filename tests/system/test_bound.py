@@ -183,7 +183,7 @@ def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path)
     )
     assert max(map(len, ended.stdout.splitlines())) <= 80
     page = (tmp_path / "p.html").read_text()
-    assert "hidden-state bound" in page and "--lipschitz=0.99 --k=5" in page
+    assert "hidden-state bound" in page and "--k=5 --lipschitz=0.99" in page
     first = json.loads(bound(*flags[:-1], "--insert=first", "--json").stdout)["hidden_state"]
     assert first["mu"] < found["hidden_state"]["mu"] and first["insert"] == 1
 
