@@ -412,10 +412,10 @@ def _check_shuffled(
 ) -> CheckOutcome:
     """Checks a claimed epsilon for shuffled batches against a lower and an upper bound.
 
-    A claim below the lower bound, of the whole epochs of the steps, is a bug. The upper bound lets the
-    adversary know the order of examples: it is the composition of all epochs, begun ones among them. A claim
-    between the two counts as untried, since it is neither proven nor refuted. Raises InputError for less than
-    an epoch.
+    The lower bound is that of the whole epochs that the steps contain: a claim below it is a bug. The upper
+    bound composes all epochs, an unfinished one included, as if the adversary knew the order of examples. A
+    claim above it, or below it by `_CLOSE` at most, passes. A claim between the two counts as untried, since
+    it is neither proven nor refuted. Raises InputError for less than an epoch.
     """
     sigma, steps, sampling_rate = composition
     batches = count_most_batches(sampling_rate)
@@ -429,26 +429,28 @@ def _check_shuffled(
         least, accounting.epsilon_upper_bound(sigma, epochs, delta)
     )  # they cross by rounding
     # Epochs without their last, smaller batch are shorter, so that the same steps are more epochs.
-    most_epochs = math.ceil(steps / max(math.floor(1 / sampling_rate + 1e-6), 1))
-    epsilon = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
+    # By rounding 1 / rate may lie just below a whole number.
+    least_batches = max(math.floor(1 / sampling_rate + 1e-6), 1)
+    most_epochs = math.ceil(steps / least_batches)
+    most = accounting.epsilon_upper_bound(sigma, most_epochs, delta)
 
     text = (
-        f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(epsilon)} by "
+        f"shuffled batches leak at least {at_least_digits(least)}, and at most {at_most_digits(most)} by "
         f"composition of {counted(most_epochs, 'epoch')}, {ZERO_OUT}"
     )
-    figures = {"claimed": claimed, "accounted": epsilon, "at least": least}
+    figures = {"claimed": claimed, "accounted": most, "at least": least}
     if claimed < least:
         bug = findings.SHUFFLED_LEAK.fill(
-            claimed=claimed, least=at_least_digits(least), epsilon=at_most_digits(epsilon)
+            claimed=claimed, least=at_least_digits(least), epsilon=at_most_digits(most)
         )
         return CheckOutcome(text, findings=[bug], figures=figures)
-    if claimed >= epsilon * (1 - _CLOSE):
-        if claimed > _LOOSE * epsilon:
+    if claimed >= most * (1 - _CLOSE):
+        if claimed > _LOOSE * most:
             text += f"; {claimed:.4g} is well above"
         return CheckOutcome(text, figures=figures)
     text += (
-        f", so that {claimed:.4g} is neither proven nor refuted: claim {at_most_digits(epsilon)}; where only "
-        "the last model is released, claim (audit.sampler_claims) may say less"
+        f", so that {claimed:.4g} is neither proven nor refuted: claim {at_most_digits(most)}; where only "
+        "the last model is released, the command claim (audit.sampler_claims) may prove less"
     )
     return CheckOutcome(text, tried=False, figures=figures)
 

@@ -21,6 +21,7 @@ _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise
 COARSEST_GRID = 100.0  # an exponential of it is finite
 # Limits with a sampling rate.
 MOST_SAMPLED_NOISE, MOST_SAMPLED, LEAST_SAMPLED_DELTA = 1e4, 10**6, 1e-12
+_GRIDS_DELTA = 1e-5  # of the epsilon that scales a grid; the curve is for deltas of all sizes
 _GRID = 1e-4  # of privacy losses; coarser where epsilon is large
 
 
@@ -160,16 +161,17 @@ def counts_sampling(steps: Composition) -> bool:
 def account_curve(steps: Composition) -> "PLDAccountant":
     """Returns dp-accounting's accountant of Poisson-sampled steps, for delta at any epsilon.
 
-    The grid of privacy losses is that of usual epsilons. Where noise is small, losses may be in the
-    thousands, and the grid is the first of `participant_upper_bound` at a delta of 1e-5.
+    The accountant rounds privacy losses to a grid. Where noise is small, losses may be in the thousands, for
+    which the usual grid would take too much time and memory. Its spacing is then 1e-4 of the epsilon of the
+    same steps without sampling, at a delta of 1e-5, as in the first attempt of `participant_upper_bound`.
 
     Args:
       steps: The steps, whose sampling must count (`counts_sampling`).
     """
     if steps.noise_multiplier >= _SMALL_NOISE:
         return account_sampled(steps)
-    unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, 1e-5)
-    return account_sampled(steps, _find_coarse_grid(unsampled))
+    epsilon_unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, _GRIDS_DELTA)
+    return account_sampled(steps, _find_coarse_grid(epsilon_unsampled))
 
 
 def _find_coarse_grid(unsampled: float) -> float:

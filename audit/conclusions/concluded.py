@@ -146,18 +146,20 @@ _FIND: dict[Shape, Callable[[Any, Level], Sequence[Finding]]] = {
 def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
     """Returns the fields of a `Conclusion` that follow from a claim, by name; empty without a claim.
 
-    `delta` is the delta of all epsilons.
+    `delta` is the delta of all epsilons. The field "expected" is the epsilon that sampled canaries would
+    leak if losses were linear.
     """
     if claim is None:
         return {}
     last_model = claim.last_model(delta)
-    # The claim states its schedule only together with the bound on the last model. Without it every step is
-    # taken to insert the canary.
-    k = 1 if last_model is None else last_model.periods.k
+    # The claim says how often the canary is inserted only together with the bound on the last model. Without
+    # that bound every step is taken to insert it.
+    steps_per_insertion = 1 if last_model is None else last_model.periods.k
     composition = claim.composition
     expected = None
     if composition is not None:
-        expected = _find_expected_epsilon(composition, k * composition.insertions, delta)
+        steps = steps_per_insertion * composition.insertions
+        expected = _find_expected_epsilon(composition, steps, delta)
     return {
         "claim": claim,
         "upper_bound": claim.epsilon(delta),
@@ -264,7 +266,7 @@ def conclude_setting(
         concluded = conclude(scores.directions(), claim, level)
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = conclude(_read_design(scores), claim, level, reason=reason)
+        concluded = conclude(_make_evidence(scores), claim, level, reason=reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
@@ -388,7 +390,7 @@ def explain_too_few_canaries(scores: Scores, law_holds: bool) -> str:
     return ""
 
 
-def _read_design(scores: Scores) -> Evidence:
+def _make_evidence(scores: Scores) -> Evidence:
     """Returns the evidence of a setting's scores.
 
     For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
@@ -400,8 +402,9 @@ def _read_design(scores: Scores) -> Evidence:
     runs, canaries = scores.scores.shape
     if runs > 1 or canaries == 1:
         return scores.design()
-    # By `all_in`, which only cosines have. A fair coin for each of the 40 canaries or more that a single run
-    # must have practically never puts all of them in.
+    # All canaries are in only where the setting asks for it (`all_in`): fair coins for the 40 canaries or
+    # more that a single run must have practically never put all of them in. `check_own_cosines` raises
+    # where these scores are no cosines.
     if scores.presence.all():
         return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
     coins = scores.design()

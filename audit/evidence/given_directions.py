@@ -155,7 +155,8 @@ def describe_dimension(design: Fresh) -> str:
     """
     declared = f"dimension {design.dimension:,}"
     untested = (
-        f"{declared} was not tested, by so few cosines; one that is too large makes bounds wrong"
+        f"{declared} was not tested: there are too few cosines; one that is too large makes bounds "
+        "wrong"
     )
     out = design.out()
     if len(out) >= LEAST:
@@ -165,12 +166,7 @@ def describe_dimension(design: Fresh) -> str:
         spread = measure_spread(design)
         if spread.freedom < LEAST - 1:  # `_require_spread` tests nothing then
             return untested
-        # A dimension that is f times too large makes the F statistic f times as large. The test, at the level
-        # LEVEL, refuses what is above `limit`. A variable of the F law exceeds limit / f with probability
-        # _POWER. `numerator` and `denominator` are the law's degrees of freedom, for cosines that are not
-        # normal.
-        limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
-        factor = limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER)
+        factor = _least_of_spread_test(spread)
         tested = (
             f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
         )
@@ -181,6 +177,21 @@ def describe_dimension(design: Fresh) -> str:
         f"{declared} was tested by {tested}: one {shown} times too large would have been refused with "
         f"probability {_POWER}, a smaller excess less surely, and it makes bounds wrong"
     )
+
+
+def _least_of_spread_test(spread: CosineSpread) -> float:
+    """Returns the factor by which a dimension is too large if the spread's test refuses it 9 times of 10.
+
+    The statistic is the mean squared deviation of cosines times the declared dimension, so that a dimension
+    that is f times too large makes it f times as large. The test refuses what is above a quantile of the F
+    law, at LEVEL. The f for which f X exceeds that quantile with probability 0.9, for X of the F law, is a
+    ratio of two quantiles.
+
+    Args:
+      spread: the measured spread, with the degrees of freedom of the F law.
+    """
+    limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
+    return float(limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER))
 
 
 def measure_spread(design: Fresh) -> CosineSpread:

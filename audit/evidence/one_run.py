@@ -72,12 +72,14 @@ class OneRun(NamedTuple):
         return self.cosines.observed, self.cosines.unobserved
 
     def __str__(self) -> str:
-        """Returns how many canaries there are, and what decides which of them are in, or what the null is.
+        """Returns how many canaries the run has, in words.
 
-        Of a run with cosines, only these are described, whether there are coins or not.
+        For coins alone it adds what decides which canaries are in. For cosines it says how many are
+        observed and unobserved, and what the null is, whether there are coins too or not.
         """
         if self.cosines is None:
-            return f"{sum(self.canaries):,}, each in or out by a fair coin of its own"
+            canaries_in, canaries_out = self.canaries
+            return f"{canaries_in + canaries_out:,}, each in or out by a fair coin of its own"
         observed, unobserved, dimension = self.cosines
         counted = f"{len(observed):,} observed"
         if len(unobserved):

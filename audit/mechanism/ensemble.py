@@ -46,7 +46,7 @@ class Programs(Generic[T]):
         self._most = most
         self._programs: OrderedDict[Hashable, T] = OrderedDict()  # the one used last comes last
 
-    def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
+    def get_or_make(self, key: Hashable | None, make: Callable[[], T]) -> T:
         """Returns the program that make() makes: once for all equal keys, or each time if the key is None.
 
         The cache does not keep `make`, which may refer to a game's data.
@@ -279,7 +279,7 @@ def compiled_for(
 
     if key is None:
         return compile_program()
-    return _COMPILED.get((key, structure, shapes), compile_program)
+    return _COMPILED.get_or_make((key, structure, shapes), compile_program)
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:

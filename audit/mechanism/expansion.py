@@ -196,7 +196,7 @@ def make_step_map(
     norm = float(hyper.clipping_norm)
     scale = _Scale(jnp.float32(rate), jnp.float32(decay), jnp.float32(norm))
     key = None if program is None else (program, rounds)
-    functions = _COMPILED.get(key, lambda: _make_functions(clipped_sum, rounds))
+    functions = _COMPILED.get_or_make(key, lambda: _make_functions(clipped_sum, rounds))
     return StepMap(
         descend=partial(functions.descend, scale),
         linearise=partial(functions.linearise, scale),

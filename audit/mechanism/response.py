@@ -59,12 +59,13 @@ class _Carry(NamedTuple):
     Attributes:
       flat: the parameters and the optimizer's state, flattened (n,).
       factor: F (n, n), where F' F is the covariance of `flat`.
-      shifts: P (n, D), where the columns of F' P are the canaries' shifts of `flat`.
+      whitened_shifts: P (n, D), where the columns of F' P are the canaries' shifts of `flat`: the shifts in
+        standard deviations of the noise.
     """
 
     flat: Array
     factor: Array
-    shifts: Array
+    whitened_shifts: Array
 
 
 class _Step(NamedTuple):
@@ -149,15 +150,17 @@ def respond(
         # How a standard deviation of this step's noise, along each coordinate, moves the next state: (p, n).
         # A push has length C, and the noise has standard deviation sigma C.
         pushed = jax.vmap(lambda push: take_step(carry.flat, now, push))(pushes)
-        noise = hyper.noise_multiplier * (pushed - after)
+        noise_moves = hyper.noise_multiplier * (pushed - after)
 
         # How the next state changes with each row of F, (n, n): central differences, between the state moved
         # ahead by `distance` times the row and the state moved behind as far. The usual distance, sqrt(3)
         # standard deviations, matches a Gaussian's fourth moments. It is enlarged where float32 could not
-        # resolve such a move beside the largest entry of the state. The largest move by this step's noise
-        # stands for a standard deviation.
-        least = _RESOLUTION * jnp.max(jnp.abs(carry.flat)) / jnp.max(jnp.abs(noise))
-        distance = jnp.maximum(_DISTANCE, least)
+        # resolve such a move beside the largest entry of the state. The largest entry of `noise_moves` is
+        # taken for the size of a move by a row of F.
+        resolvable_distance = (
+            _RESOLUTION * jnp.max(jnp.abs(carry.flat)) / jnp.max(jnp.abs(noise_moves))
+        )
+        distance = jnp.maximum(_DISTANCE, resolvable_distance)
         ahead = carry.flat + distance * carry.factor
         behind = carry.flat - distance * carry.factor
         # In batches, which bound the memory.
@@ -167,12 +170,12 @@ def respond(
             batch_size=_MODELS_AT_ONCE,
         )
         moved_ahead, moved_behind = jnp.split(moved, 2)
-        differences = (moved_ahead - moved_behind) / (2 * distance)
+        state_moves = (moved_ahead - moved_behind) / (2 * distance)
 
-        rotation, factor = jnp.linalg.qr(jnp.concatenate([differences, noise]))
+        rotation, factor = jnp.linalg.qr(jnp.concatenate([state_moves, noise_moves]))
         # The mask is 1 for a step that inserts, else 0.
-        shifts = rotation.T @ jnp.concatenate([carry.shifts, now.mask * inserted])
-        return _Carry(after, factor, shifts), None
+        stacked = jnp.concatenate([carry.whitened_shifts, now.mask * inserted])
+        return _Carry(after, factor, rotation.T @ stacked), None
 
     # Before the first step there is neither noise nor a shift: F and P are 0.
     size = start.size
@@ -183,5 +186,6 @@ def respond(
     released = final.factor[:, :p]  # the optimizer's state is not released
     # With these columns of F = Q R, Sigma is R' R, the shifts are R' (Q' P), and mu is the norm of Q' P.
     rotation, factor = jnp.linalg.qr(released)
-    shifts = rotation.T @ final.shifts
-    return Response(factor.T @ factor, shifts.T @ factor, jnp.linalg.norm(shifts, axis=0))
+    whitened_shifts = rotation.T @ final.whitened_shifts
+    shifts = whitened_shifts.T @ factor
+    return Response(factor.T @ factor, shifts, jnp.linalg.norm(whitened_shifts, axis=0))

@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 _STANDARD = Gaussian(0.0, 1.0)
 _GRID = 301  # thresholds that are tried
 _FINE_GRID = 61  # thresholds around the best of them
-_FITS = 2000  # simulated fits of means and deviations
+_SIMULATED_FITS = 2000  # simulated fits of means and deviations
 _AUDITS = 400  # simulated audits, at most,
 _SIMULATED_CANARIES = 400_000  # and the canaries of all of them together
 _EXACT_BELOW = (
@@ -62,7 +62,7 @@ def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
         hold at this confidence, since they choose the best threshold on the same cosines.
     """
     conversions.require_levels(delta, confidence)
-    return fits(run, delta) + _estimate_in_sample(run, delta, confidence)
+    return estimate_from_fits(run, delta) + _estimate_in_sample(run, delta, confidence)
 
 
 def fit(values: Array, dimension: int) -> Gaussian:
@@ -146,7 +146,9 @@ FITTED: dict[str, Callable[[Gaussian, Gaussian, float], Array]] = {
 LIMITS = {ONE_SHOT_JEFFREYS: 0.5, ONE_SHOT_CLOPPER_PEARSON: 1.0}
 
 
-def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -> list[Estimate]:
+def estimate_from_fits(
+    run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)
+) -> list[Estimate]:
     """Returns the estimates that depend only on means and standard deviations of a run's cosines.
 
     The null is the law of a cosine where nothing leaks. It is fitted to the unobserved cosines. Without any,
@@ -159,32 +161,32 @@ def fits(run: Cosines, delta: float, methods: Collection[str] = tuple(FITTED)) -
       delta: The delta of epsilon.
       methods: The names of the wanted estimates, keys of FITTED.
     """
-    observed = len(run.observed)
-    unobserved = len(run.unobserved)
+    observed_count = len(run.observed)
+    unobserved_count = len(run.unobserved)
     rng = np.random.default_rng(1)  # the same draws each time
 
     # The laws that are fitted to the cosines, and simulated fits from which the standard errors come.
     seen = fit(run.observed, run.dimension)
-    redrawn_seen = _draw_fits(rng, seen, observed, _FITS)
+    redrawn_seen = _draw_fits(rng, seen, observed_count, _SIMULATED_FITS)
     null = _STANDARD  # N(0, 1/d) in units of 1/sqrt(d)
     redrawn_null = _STANDARD
-    if unobserved:
+    if unobserved_count:
         null = fit(run.unobserved, run.dimension)
-        redrawn_null = _draw_fits(rng, null, unobserved, _FITS)
+        redrawn_null = _draw_fits(rng, null, unobserved_count, _SIMULATED_FITS)
 
     # A record states a confidence, here a usual value, although these estimates use none.
     template = _make_template(run, delta, _LEVEL_OF_FITS, _FIT_CAVEAT)
     rows = []
-    for name, estimate in FITTED.items():
+    for name, compute in FITTED.items():
         if name not in methods:
             continue
-        if name == ONE_SHOT_THRESHOLD and not unobserved and run.dimension < _EXACT_BELOW:
+        if name == ONE_SHOT_THRESHOLD and not unobserved_count and run.dimension < _EXACT_BELOW:
             value = threshold_exact(run.dimension, seen, delta)
         else:
-            value = estimate(null, seen, delta)
+            value = compute(null, seen, delta)
         # The error and the floor take the null for normal in every dimension.
-        error = float(estimate(redrawn_null, redrawn_seen, delta).std())
-        floor = noise_floor(name, observed, unobserved, delta)
+        error = float(compute(redrawn_null, redrawn_seen, delta).std())
+        floor = noise_floor(name, observed_count, unobserved_count, delta)
         rows.append(
             dataclasses.replace(
                 template, method=name, epsilon=float(value), standard_error=error, noise_floor=floor
@@ -210,8 +212,8 @@ def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> No
     rng = np.random.default_rng(0)
     null = _STANDARD
     if unobserved:
-        null = _draw_fits(rng, _STANDARD, unobserved, _FITS)
-    seen = _draw_fits(rng, _STANDARD, observed, _FITS)
+        null = _draw_fits(rng, _STANDARD, unobserved, _SIMULATED_FITS)
+    seen = _draw_fits(rng, _STANDARD, observed, _SIMULATED_FITS)
     return _summarise(FITTED[method](null, seen, delta))
 
 

@@ -48,7 +48,7 @@ _WIDTH = 80  # columns of a terminal
 _NOTE_INDENT = 12  # columns before the text of a note, for its first word
 _SHOWN = 0.0005  # smaller values of epsilon show as 0 with three decimals
 _CLEARLY = 4  # standard errors by which cosines of the wrong sign lie below the null's
-_ESTIMATES = """\
+_NOTES_ON_ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
 _MARGIN = 10  # factor on measured constants' excess over 1, to show what the bound would then be
@@ -577,21 +577,22 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     ]
     cosines = conclusion.one_run.cosines
     if cosines is None:
+        # There are no estimates, whose table has the head otherwise.
         count = sum(conclusion.evidence.canaries)
-        canaries = f"{count:,} canaries, each in or out by a coin of its own"
-        return "\n".join([title, canaries, "", bounds, "", *notes])
+        counts_line = f"{count:,} canaries, each in or out by a coin of its own"
+        return "\n".join([title, counts_line, "", bounds, "", *notes])
 
     observed, unobserved, dimension = cosines
-    canaries = (
+    counts_line = (
         f"{len(observed):,} observed canaries; null: the cosine's exact law in R^{dimension:,}"
     )
     if len(unobserved):
         counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
-        canaries = f"{counts}; null: fitted to the unobserved"
-    before = (title, canaries)
+        counts_line = f"{counts}; null: fitted to the unobserved"
+    before = (title, counts_line)
     rows = conclusion.estimates
     estimates = Table(_ESTIMATE_COLUMNS, rows, before=before, gap=" ", rule=_WIDTH).text()
-    return "\n".join([estimates, "", bounds, "", *_ESTIMATES.splitlines(), *notes])
+    return "\n".join([estimates, "", bounds, "", *_NOTES_ON_ESTIMATES.splitlines(), *notes])
 
 
 def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:

@@ -18,7 +18,7 @@ from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, hash_of, newest_scores
 from audit.tasks import zoo
 
-_COLUMNS = 80  # of a terminal
+_LINE_WIDTH = 80  # of a terminal
 _INDENT = 10  # blanks before the lines below a row
 _NAME_WIDTH = 34  # of the column with model and adversary
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))  # units of ages, with their length in seconds
@@ -120,7 +120,7 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
         lines.append(line)
         differences = _show_differences(row.differs)
         lines += textwrap.wrap(
-            differences, _COLUMNS, initial_indent=indent, subsequent_indent=indent
+            differences, _LINE_WIDTH, initial_indent=indent, subsequent_indent=indent
         )
     return "\n".join(lines)
 
@@ -168,6 +168,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
 
     Columns without a head are only in JSON and CSV, columns without a key only in the text. Programs get no
     infinite numbers, which JSON does not have (`finite`). The text shows an infinite upper bound as such.
+    Each column has its key, its value, its head and its format, `show`, which also rounds it for CSV.
 
     Args:
       rows: the audits.
@@ -218,7 +219,7 @@ def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
         Column("time", lambda row: row.time),
         Column(None, lambda row: _show_age(now - row.time), "age", width=7),
     )
-    return Table(columns, rows, gap="", rule=_COLUMNS)
+    return Table(columns, rows, gap="", rule=_LINE_WIDTH)
 
 
 def _show_name(setting: Setting) -> str:

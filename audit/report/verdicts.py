@@ -375,12 +375,15 @@ def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -
       exceeding: the lower bounds that exceed it.
       upper: the smallest upper bound.
     """
-    end = f"That is more than {_name_upper_bound(upper)}: there is a bug, or that is for another training."
+    end = (
+        f"That is more than {_name_upper_bound(upper)}: there is a bug, or the upper bound is for another "
+        "training."
+    )
     sentence = f"{_claim_each(exceeding)} {end}"
     if all(bound.assumes.gaussian for bound in exceeding):
         return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
-    holding = [bound for bound in exceeding if not bound.assumes.gaussian]
-    largest = max(holding, key=lambda bound: bound.epsilon)
+    whatever_the_curve = [bound for bound in exceeding if not bound.assumes.gaussian]
+    largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
     return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
 
 

@@ -326,7 +326,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         Returns the final model (p,), and the sum over all steps of the squared updates (p,).
         """
         # From the cache, if a setting with the same key was there before.
-        compiled = _SIMULATE.get(
+        compiled = _SIMULATE.get_or_make(
             training.program, lambda: jax.jit(partial(base.simulate, mechanism))
         )
         batches = training.schedule.batches
@@ -344,7 +344,9 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
           theta_0: (p,) the initial model.
         """
         # From the cache, if a setting with the same key was there before.
-        compiled = _EXPECT.get(training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft)))
+        compiled = _EXPECT.get_or_make(
+            training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft))
+        )
         hyper = _trace(training.hyper)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
@@ -474,7 +476,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
     if mask.ndim > 1:
         mask = jnp.mean(mask, axis=1)
     schedule = training.schedule._replace(mask=mask)
-    compiled = _RESPOND.get(training.program, lambda: jax.jit(forecast))
+    compiled = _RESPOND.get_or_make(training.program, lambda: jax.jit(forecast))
     hyper = _trace(training.hyper)
     mu: tuple[Array, Array] = compiled(hyper, theta_0, training.data, schedule)
     return mu

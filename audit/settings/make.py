@@ -242,12 +242,13 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
     fields()["sampling_rate"].require(rate)
     fields()["repetitions"].require(times)
     sampler = read_sampler(given.get("sampler", EVERY), batches)
+    # With `repetitions` each canary is inserted in so many steps, which the adversary knows.
     choices = (sampler, read_sampler(f"{POISSON}:{rate}"), make_known(times))
     # A sampling rate of 1 and 0 repetitions mean every step, as if they were not given.
     chosen = [choice for choice in choices if choice.name != EVERY]
-    fix = "`sampler`, `sampling_rate` and `repetitions` say how canaries come: give one of them"
+    fix = "each of `sampler`, `sampling_rate` and `repetitions` says which steps insert: give one"
     require(len(chosen) <= 1, fix)
-    return chosen[0] if chosen else sampler
+    return chosen[0] if chosen else sampler  # every step
 
 
 def _count_usual_steps(usual: int, batches: int) -> int:

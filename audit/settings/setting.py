@@ -317,11 +317,11 @@ def _validate_sampler(setting: Setting) -> None:
 def require_accounted(setting: Setting, delta: float = 1e-5) -> None:
     """Raises InputError for Poisson sampling with values for which there is no upper bound on epsilon.
 
-    So nothing is trained that could not be concluded.
+    It is called before training, so that no run is trained of which nothing could be concluded.
 
     Args:
       setting: the setting.
-      delta: the delta of epsilon; without it only the setting is checked.
+      delta: the delta of epsilon; the usual one serves where a caller has none yet.
     """
     if setting.sampling.name != POISSON:
         return

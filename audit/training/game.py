@@ -201,7 +201,7 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
 
     # Games that share programs share the estimate, too; with the key None it is computed each time.
     key = None if game.program is None else (game.program, batch_size)
-    step_memory = _MEMORY.get(key, compute_memory)
+    step_memory = _MEMORY.get_or_make(key, compute_memory)
     return ensemble.chunk_size(runs, step_memory, hardware)
 
 
@@ -408,7 +408,7 @@ class _ChunkPlayer:
         key = None
         if game.program is not None:
             key = (name, game.program, game.unknown_initialisation, placement)
-        return _MAPPED.get(key, lambda: placement.over_runs(function, axes))
+        return _MAPPED.get_or_make(key, lambda: placement.over_runs(function, axes))
 
     def _compile_segments(self) -> dict[int, Compiled]:
         """Returns the compiled program of a segment, for each length in steps that a segment has."""
@@ -518,7 +518,7 @@ def _prepare_attack(game: Game) -> _Attack:
     key = None
     if game.program is not None:
         key = (game.program, theta_0.size, game.adversary.canaries)
-    _SHAPES.get(key, lambda: shapes(game.adversary, state, theta_0.size))
+    _SHAPES.get_or_make(key, lambda: shapes(game.adversary, state, theta_0.size))
     return _Attack(state, assumed, theta_0)
 
 

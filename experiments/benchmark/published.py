@@ -92,16 +92,16 @@ def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     # are counted.
     counts = lifted.count(coins, exact.approximate_dp(delta), 1 - confidence)
     rest = counts.rest
-    # K, for misses and false alarms alike: a coin decides whether a canary is in or out, so that each of a
-    # run's canaries may give either error.
+    # The field counts the canaries of a run that can be missed. With coins these are all K: each may be in,
+    # or else out, so that `canaries_out` is K too.
     canaries = rest.canaries_in
 
     # Each of the two error rates gets half of the probability with which the bound may fail.
-    error = (1 - confidence) / 2
+    risk = (1 - confidence) / 2
     # The limits are of the probability that a canary is out (or in) and misjudged. It is out (or in) with
     # probability 1/2, so that the error rate is twice that.
-    false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, error)
-    misses = 2 * fourth_order_limit(rest.misses, canaries, error)
+    false_alarms = 2 * fourth_order_limit(rest.alarms, canaries, risk)
+    misses = 2 * fourth_order_limit(rest.misses, canaries, risk)
     # Twice a limit may exceed 1, which no rate does.
     epsilon = conversions.epsilon_from_rates(min(false_alarms, 1.0), min(misses, 1.0), delta)
     return max(float(epsilon), 0.0)

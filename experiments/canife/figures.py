@@ -391,8 +391,10 @@ def _draw_panel(axes: Axes, drawn: Curves, name: str) -> None:
     Marks are means over training runs, and bars are standard deviations. Three quantities have dashed lines:
 
       deviation: the scores' deviation by the clients alone, without noise.
-      published: the exact law's epsilon, at the estimate's delta 1/n for n scores.
+      published: the exact law's epsilon, at the estimate's delta 1/n for n scores ("law_then").
       training: the accountant's epsilon.
+
+    Infinite estimates are marked where the lines are exact values.
 
     Args:
       axes: The panel.

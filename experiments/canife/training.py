@@ -222,6 +222,10 @@ def _design_canary(
 ) -> tuple[Sample, float, NDArray[np.float32]]:
     """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
+    The design lowers a penalty: the mean squared dot product of the canary's gradient and the clients'
+    updates, and a term for a short gradient (`designed.penalty`). A sample is settled when the characters
+    of a text are drawn, which are distributions during the design.
+
     Args:
       measurement: The training run and its compiled functions.
       theta: The frozen model (p,).
@@ -260,9 +264,9 @@ def _design_canary(
         return jnp.concatenate(updates)
 
     ranges = designed.in_blocks(len(pool), theta.size, setting.memory)
-    blocks = [partial(compute_updates, places) for places in ranges]
+    update_functions = [partial(compute_updates, places) for places in ranges]
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    result = measurement.design(theta, first, blocks, setting.design_steps, key)
+    result = measurement.design(theta, first, update_functions, setting.design_steps, key)
     chosen_sample = result.best if setting.keep_best else result.last
 
     # A text's characters are drawn now, by a key that differs from all keys of the design. `fold_in` takes a
@@ -273,9 +277,11 @@ def _design_canary(
     canary = samples.settle(chosen_sample, last_key)
 
     def average_penalty(sample: Sample) -> float:
-        """Returns a settled sample's mean penalty over the blocks of the pool's updates."""
+        """Returns a settled sample's mean penalty over all parts of the pool's updates."""
         gradient = measurement.gradient(theta, sample)
-        penalties = [float(measurement.penalty(gradient, block())) for block in blocks]
+        penalties = []
+        for compute_part in update_functions:
+            penalties.append(float(measurement.penalty(gradient, compute_part())))
         return float(np.mean(penalties))
 
     health = designed.health(average_penalty(settled_first), average_penalty(canary))

@@ -125,7 +125,7 @@ def train(
         return ChunkTrainer(recipe.make(data), piece.size)
 
     # A worker does many tasks of the same game: the last trainer, and so what it compiled, is used again.
-    trainer = _TRAINERS.get((recipe.key, piece.size), make_trainer)
+    trainer = _TRAINERS.get_or_make((recipe.key, piece.size), make_trainer)
     all_scores: list[Scores] = []
     fastest = math.inf  # in seconds; the first chunk's time may include compilation
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
@@ -138,7 +138,7 @@ def train(
     return all_scores, fastest
 
 
-def do(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
+def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Does a cell, a piece of a sweep's work, in an empty temporary store; returns the files that it wrote.
 
     It runs on a worker, which need not reach the driver's store.
@@ -299,17 +299,22 @@ class CellJob:
         self._is_done = False
 
     def start(self, node: Node | None) -> StartedTask | None:
-        """Starts the only task at the first call, on a node or, for None, on any; later returns None."""
+        """Starts the job's only task, which does the cell, at the first call; later returns None.
+
+        Args:
+          node: The node on which it runs; None for any.
+        """
         if self._has_started:
             return None
         self._has_started = True
-        return StartedTask(self._cluster.start(node, do, self._cell, self._place.data), self._keep)
+        handle = self._cluster.start(node, do_cell, self._cell, self._place.data)
+        return StartedTask(handle, self._store_files)
 
     def is_done(self) -> bool:
         """Returns whether the cell's files are stored."""
         return self._is_done
 
-    def _keep(self, contents: dict[str, bytes]) -> None:
+    def _store_files(self, contents: dict[str, bytes]) -> None:
         """Stores the cell's files, given by their paths below the store's root."""
         for name, content in contents.items():
             files.write_whole(self._place.out / name, content)

@@ -290,7 +290,7 @@ def _observe(scores: Scores, dimension: int, null_is_known: bool, levels: Level)
     unobserved = None if null_is_known else values[~presence]
     cosines = one_run_evidence.check_own_cosines(values[presence], unobserved, dimension)
     methods = (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE)
-    fitted, equal_variance = one_shot.fits(cosines, levels.delta, methods)
+    fitted, equal_variance = one_shot.estimate_from_fits(cosines, levels.delta, methods)
     # Each error rate has a limit on a single side, which holds with the given confidence.
     error = 1 - levels.confidence
     in_sample = one_shot.in_sample(cosines, levels.delta, error, _JEFFREYS_PRIOR)

@@ -149,21 +149,24 @@ def test_equal_keys_share_a_program_and_others_do_not():
         made.append(len(made))
         return made[-1]
 
-    assert programs.get(("fcnn", 1), make) == programs.get(("fcnn", 1), make) == 0
-    assert programs.get(("fcnn", 2), make) == 1 and programs.get(("fcnn", 1), make) == 0
+    assert programs.get_or_make(("fcnn", 1), make) == programs.get_or_make(("fcnn", 1), make) == 0
+    assert (
+        programs.get_or_make(("fcnn", 2), make) == 1
+        and programs.get_or_make(("fcnn", 1), make) == 0
+    )
 
 
 def test_without_a_key_nothing_is_shared():
     programs = Programs()
-    assert programs.get(None, object) is not programs.get(None, object)
+    assert programs.get_or_make(None, object) is not programs.get_or_make(None, object)
 
 
 def test_old_programs_make_room():
     programs = Programs(most=2)
-    first = programs.get(1, object)
-    assert programs.get(1, object) is first
-    programs.get(2, object), programs.get(3, object)
-    assert programs.get(1, object) is not first
+    first = programs.get_or_make(1, object)
+    assert programs.get_or_make(1, object) is first
+    programs.get_or_make(2, object), programs.get_or_make(3, object)
+    assert programs.get_or_make(1, object) is not first
 
 
 X = jax.ShapeDtypeStruct((100,), jnp.float32)

@@ -210,7 +210,7 @@ def test_steps_with_a_sampler_are_whole_epochs():
     setting = setting_of("fcnn", sampler="shuffled:40", steps=9)
     with pytest.raises(InputError, match="9 steps are no whole epochs: give `steps` 40$"):
         validate(setting, 2, ("book_keeping",))
-    with pytest.raises(InputError, match="say how canaries come: give one of them"):
+    with pytest.raises(InputError, match="says which steps insert: give one"):
         setting_of("fcnn", sampler="shuffled:40", sampling_rate=0.5)
 
 
