@@ -165,7 +165,7 @@ SIZES = [
     *rows(POISSON, "delta", "--delta={}: with --sampling_rate, give at least 1e-12", "1e-13"),
     *rows((*POISSON, "--vary=k=1,2"), "delta", "--sampling_rate, give at least 1e-12", "1e-13"),
     *lines(
-        "--sampler, --sampling_rate and --repetitions say how canaries come: give one of them",
+        "each of --sampler, --sampling_rate and --repetitions says which steps insert: give one",
         "audit --data_file=nowhere.csv --sampler=shuffled:5 --sampling_rate=0.5",
     ),
     *lines(
