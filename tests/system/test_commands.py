@@ -151,6 +151,16 @@ def test_help_is_grouped_in_80_columns(run, command):
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
+@pytest.mark.parametrize("command", ["bound", "claim"])
+def test_what_help_says_of_a_long_example_stands_deeper_than_commands(run, command):
+    about = run(command, "--help").stdout.partition("\nthis command:\n")[0]
+    commands = [line for line in about.splitlines() if line.startswith("    .")]
+    indented = [line for line in about.splitlines() if line.startswith("    ")]
+    comments = [line for line in indented if line.startswith("        ")]
+    assert len(commands) > 3 and len(comments) == len(commands)
+    assert len(indented) == 2 * len(commands)
+
+
 def test_help_whose_reader_has_left_ends_quietly(run):
     reading, writing = os.pipe()
     os.close(reading)
