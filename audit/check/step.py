@@ -128,8 +128,7 @@ def check_step(
     chosen = StepOptions(**options)
     seeds = chosen.seeds
     if seeds is not None:
-        seeds = number("seeds", seeds, int)
-        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+        seeds = read_seeds(seeds)
     stated = {
         "clipping_norm": clipping_norm,
         "noise_multiplier": noise_multiplier,
@@ -147,6 +146,13 @@ def check_step(
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)
+
+
+def read_seeds(seeds: Any) -> int:
+    """Returns a caller's number of seeds; raises InputError unless it is a whole number, 4 to 100,000."""
+    count = number("seeds", seeds, int)
+    require(4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
+    return count
 
 
 def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
