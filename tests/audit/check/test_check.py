@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from typing import NamedTuple
@@ -395,6 +396,50 @@ def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_ch
     step, batch = make_logistic_step(cast=lambda noise: sigma * noise)
     stated = STATED | {"noise_multiplier": sigma}
     assert audit.check_step(step, np.zeros(8), batch, **stated).passed
+
+
+def describe_noise(**changed):
+    """Returns what a report says of the noise of a correct step with sigma 1, with other numbers stated."""
+    step, batch = make_logistic_step()
+    report = audit.check_step(step, np.zeros(8), batch, **STATED | changed, seeds=400)
+    (finding,) = report.findings
+    assert finding.check == "noise"
+    return finding
+
+
+def test_more_noise_than_stated_is_said_to_lose_no_privacy_and_what_to_state():
+    finding = describe_noise(noise_multiplier=0.8)
+    assert "by which no privacy is lost" in finding.meaning and "as stated" in finding.meaning
+    assert re.search(
+        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
+    )
+    assert re.match(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
+
+
+def test_too_little_noise_is_said_as_a_noise_multiplier():
+    finding = describe_noise(noise_multiplier=1.25)
+    assert re.search(
+        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
+    )
+    assert "privacy" not in finding.meaning and finding.fix.startswith("add noise")
+
+
+def test_more_noise_in_a_single_layer_has_no_noise_multiplier_to_state():
+    noise_of_b = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9) * ([1] * 8 + [2])"
+    noise = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)"
+    report = audit.check_step(**plant_bug("numpy", noise, noise_of_b))
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert " in b, " in finding.meaning and "by which no privacy is lost" in finding.meaning
+    assert finding.fix.startswith("add noise")
+
+
+def test_gradients_that_the_seed_changes_are_not_taken_for_more_noise_than_stated():
+    dropout = "x = x * (np.random.default_rng(~seed % 2**32).random(x.shape) < 0.5)"
+    given = plant_bug("numpy", "x, y = batch\n", f"x, y = batch\n    {dropout}\n")
+    report = audit.check_step(**given | {"noise_multiplier": 0.8})
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert "no privacy is lost" not in flatten(report) and "depends on the seed" in finding.meaning
+    assert finding.fix.startswith("add noise")
 
 
 def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_far_they_came():
