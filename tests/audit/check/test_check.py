@@ -581,6 +581,21 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
 
 
+@pytest.mark.parametrize(("divisor", "factor"), [("/ 16\n", "2"), ("/ 32 / 4\n", "0.25")])
+def test_a_step_of_another_size_is_told_as_stated_and_at_its_own_size(tmp_path, divisor, factor):
+    report = audit.check_step(**plant_bug("numpy", "/ 32\n", divisor), seeds=64)
+    (row,) = [check.seen for check in report.checks if check.name == "sensitivity"]
+    assert f"at most {factor} eta C / B as stated, 1 at the size that the step has" in row
+    assert report.figures["size"] == pytest.approx(float(factor), rel=1e-3)
+    page = report.page(tmp_path / "page.html").read_text()
+    assert (
+        page.count(f"The step is {factor} times as large as stated") >= 3
+    )  # figures with these units
+    right = audit.check_step(**plant_bug("numpy"), seeds=64)
+    assert "as stated" not in flatten(right) and "size" not in right.figures
+    assert "times as large as stated" not in right.page(tmp_path / "right.html").read_text()
+
+
 def test_counts_agree_with_their_nouns():
     step, batch = make_logistic_step()
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
