@@ -7,7 +7,8 @@ from audit.runtime import started
 def main() -> None:
     """Runs the command that the first argument names."""
     call = started.program() or started.MODULE
-    dispatch.run(dispatch.Program(call, ["audit.commands"]))
+    elsewhere = f"a clone's {started.RUN_SH} has more"
+    dispatch.run(dispatch.Program(call, ["audit.commands"], elsewhere=elsewhere))
 
 
 if __name__ == "__main__":

@@ -170,13 +170,8 @@ def check_batches(
     """
     draw_pass = loaders.make_draw(draw)
     examples = loaders.count_examples(draw, examples)
-    message = "`sampling_rate` is missing: give the rate that the accountant is told"
-    require(sampling_rate is not None, message)
-    rate = number("sampling_rate", sampling_rate, float)
-    require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
-    require_least_rate(rate)
-    is_kind = isinstance(assumed, str) and assumed in _TITLES
-    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
+    rate = read_sampling_rate(sampling_rate)
+    require_kind(assumed)
     leak = None  # no comparison of Poisson and shuffled batches
     if noise_multiplier is not None:
         leak = _compute_leaks(noise_multiplier, rate, epochs, delta)
@@ -185,6 +180,30 @@ def check_batches(
     report = _check_sample(BatchSample(passes, repeating, examples, rate, assumed), leak)
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return report.add_provenance(draw, stated)
+
+
+def read_sampling_rate(sampling_rate: Any) -> float:
+    """Returns a caller's sampling rate; raises InputError where it is missing or out of range."""
+    message = "`sampling_rate` is missing: give the rate that the accountant is told"
+    require(sampling_rate is not None, message)
+    rate = number("sampling_rate", sampling_rate, float)
+    require(0 < rate < 1, f"`sampling_rate={rate:g}`: give a number between 0 and 1")
+    require_least_rate(rate)
+    return rate
+
+
+def require_kind(assumed: Any) -> None:
+    """Raises InputError unless `assumed` names a kind of batches."""
+    is_kind = isinstance(assumed, str) and assumed in _TITLES
+    require(is_kind, f"`assumed={shown(assumed)}`: give {', '.join(_TITLES)}")
+
+
+def read_epochs(epochs: Any) -> int:
+    """Returns a caller's number of epochs; raises InputError unless it is a whole number, 1 to 10,000."""
+    count = number("epochs", epochs, int)
+    # The bound for shuffled batches composes epochs: a million would take minutes.
+    require(1 <= count <= 10_000, f"`epochs={count}`: give 1 to 10,000")
+    return count
 
 
 class _Leaks(NamedTuple):
@@ -881,10 +900,8 @@ def _compute_leaks(noise_multiplier: Any, sampling_rate: float, epochs: Any, del
     Raises InputError for a number out of range.
     """
     noise_multiplier = read_noise_multiplier(noise_multiplier)
-    epochs = number("epochs", epochs, int)
+    epochs = read_epochs(epochs)
     delta = number("delta", delta, float)
-    # The bound for shuffled batches composes epochs: a million would take minutes.
-    require(1 <= epochs <= 10_000, f"`epochs={epochs}`: give 1 to 10,000")
     batches = count_most_batches(sampling_rate)
     composition = accounting.Composition(noise_multiplier, batches * epochs, sampling_rate)
     claimed = accounting.participant_upper_bound(composition, delta)

@@ -144,8 +144,16 @@ NOISE_NOT_FINITE = CheckFinding(
 WRONG_NOISE = CheckFinding(
     check="noise",
     name="noise of {figure} times the stated deviation",
-    meaning="It is {figure} times eta sigma C / B{where}. {why}",
+    meaning="It is {figure} times eta sigma C / B{where}{equivalent}. {why}",
     fix="add noise of deviation sigma C once, to the sum of clipped gradients, before dividing by B",
+)
+MORE_NOISE = CheckFinding(
+    check="noise",
+    name=WRONG_NOISE.name,
+    meaning="It is {figure} times eta sigma C / B{where}{equivalent}: more noise than stated, by which no "
+    "privacy is lost. Where all else is right, the claim holds with room; but the step is not as stated. "
+    "{why}",
+    fix="{advice}" + WRONG_NOISE.fix,
 )
 REPEATED_NOISE = CheckFinding(
     check="independence",

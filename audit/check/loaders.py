@@ -111,9 +111,14 @@ def count_examples(loader: Any, examples: int | None) -> int:
         dataset = getattr(loader, "dataset", None)
         require(hasattr(dataset, "__len__"), "`examples` is missing: give the size of the data set")
         examples = len(dataset)  # type: ignore[arg-type]
-    examples = number("examples", examples, int)
-    require(2 <= examples <= 10**9, f"`examples={examples}`: give 2 to 1,000,000,000")
-    return examples
+    return read_examples(examples)
+
+
+def read_examples(examples: Any) -> int:
+    """Returns a caller's number of examples; raises InputError unless it is a whole number, 2 to 10^9."""
+    count = number("examples", examples, int)
+    require(2 <= count <= 10**9, f"`examples={count}`: give 2 to 1,000,000,000")
+    return count
 
 
 def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:

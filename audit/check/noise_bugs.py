@@ -148,27 +148,52 @@ class NoiseBugs(NamedTuple):
         given = self.drawn.given
         deviations = given.deviations[indices]
         freedom = given.freedom[indices]
-        remarks = ""
-        if self.depends_on_example:
-            remarks = (
-                " What an example does depends on the seed: is something done after the noise?"
-            )
-        if self.drawn.varies_by_number():
-            remarks += f" {findings.BY_NUMBER}"
-        if self.doubt:
-            remarks += f" {self.doubt}"
-
-        if not _are_equal(deviations, freedom):
-            figure = f"{min(deviations):.3g} to {max(deviations):.3g}"
-            why = f"It differs by layer.{remarks}"
-            return findings.WRONG_NOISE.fill(figure=figure, where=where, why=why)
-
         deviation = np.average(deviations**2, weights=freedom) ** 0.5
+        are_equal = _are_equal(deviations, freedom)
+        least = deviation if are_equal else min(deviations)
+        varies_by_number = self.drawn.varies_by_number()
+        # Whether what was drawn is noise of one law: random gradients would add to it, and an optimizer like
+        # Adam would rescale it number by number.
+        is_plain = not self.depends_on_example and not varies_by_number
+        finding = findings.MORE_NOISE if is_plain and least > 1 else findings.WRONG_NOISE
+        remarks = self._list_remarks(varies_by_number)
+
+        if not are_equal:
+            figure = f"{least:.3g} to {max(deviations):.3g}"
+            why = f"It differs by layer.{remarks}"
+            return finding.fill(figure=figure, where=where, equivalent="", advice="", why=why)
+
         # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom); but at most 5%.
         tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
-        why = f"{fits}{remarks}".strip()
-        return findings.WRONG_NOISE.fill(figure=f"{deviation:.3g}", where=where, why=why)
+        # The noise multiplier that gives such noise. It can be stated if all layers have this noise.
+        multiplier = f"about {deviation * self.settings.noise_multiplier:.3g}"
+        equivalent = f", as a noise multiplier of {multiplier} gives"
+        advice = f"state the noise multiplier that the step has, {multiplier}, or "
+        return finding.fill(
+            figure=f"{deviation:.3g}",
+            where=where,
+            equivalent=equivalent if is_plain else "",
+            advice="" if where else advice,
+            why=f"{fits}{remarks}".strip(),
+        )
+
+    def _list_remarks(self, varies_by_number: bool) -> str:
+        """Returns sentences on what else than wrong noise may be seen, each after a blank; empty if nothing.
+
+        Args:
+          varies_by_number: whether the noise's deviation differs between numbers of the same layer.
+        """
+        remarks = ""
+        if self.depends_on_example:
+            remarks += (
+                " What an example does depends on the seed: is something done after the noise?"
+            )
+        if varies_by_number:
+            remarks += f" {findings.BY_NUMBER}"
+        if self.doubt:
+            remarks += f" {self.doubt}"
+        return remarks
 
 
 def _count_silent(silent: int, of_all: str) -> str:

@@ -308,19 +308,20 @@ class StepProbe:
 
 def _read_settings(stated: Mapping[str, Any]) -> StepSettings:
     """Returns the caller's numbers as settings; raises InputError for a number out of range."""
-    numbers = {}
-    for name, value in stated.items():
-        numbers[name] = number(name, value, float)
-    settings = StepSettings(**numbers)
+    return StepSettings(**{name: read_setting(name, value) for name, value in stated.items()})
+
+
+def read_setting(name: str, value: Any) -> float:
+    """Returns a caller's number, the field `name` of `StepSettings`; raises InputError if out of range."""
+    stated = number(name, value, float)
     # From 1e-30 to 1e30, so that the square of any product or quotient of all four is within float64's range.
-    for name, value in settings._asdict().items():
-        least = 1e-30
-        limit = "more than 0"
-        if name == "noise_multiplier":
-            least = 0.0
-            limit = "0 or more"
-        require(least <= value < 1e30, f"`{name}={value:g}`: give a finite number, {limit}")
-    return settings
+    least = 1e-30
+    limit = "more than 0"
+    if name == "noise_multiplier":
+        least = 0.0
+        limit = "0 or more"
+    require(least <= stated < 1e30, f"`{name}={stated:g}`: give a finite number, {limit}")
+    return stated
 
 
 def _get_spacing(leaf: Any) -> float:

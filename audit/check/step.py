@@ -59,12 +59,14 @@ class StepTrial(NamedTuple):
       seed_effect: how far another seed changes what an example does; None if it could not be measured.
       plateau: the norm, in units of eta C / B, at which the four largest movements stop together; 0 if they
         do not.
+      size: how many times as large as stated the step is. All else is measured at the size that it has.
     """
 
     tried: TriedExamples
     drawn: DrawnNoise | None
     seed_effect: Movement | None
     plateau: float
+    size: float = 1.0
 
     @property
     def depends_on_seed(self) -> bool:
@@ -128,8 +130,7 @@ def check_step(
     chosen = StepOptions(**options)
     seeds = chosen.seeds
     if seeds is not None:
-        seeds = number("seeds", seeds, int)
-        require(4 <= seeds <= 10**5, f"`seeds={seeds}`: give 4 to 100,000")
+        seeds = read_seeds(seeds)
     stated = {
         "clipping_norm": clipping_norm,
         "noise_multiplier": noise_multiplier,
@@ -147,6 +148,13 @@ def check_step(
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)
+
+
+def read_seeds(seeds: Any) -> int:
+    """Returns a caller's number of seeds; raises InputError unless it is a whole number, 4 to 100,000."""
+    count = number("seeds", seeds, int)
+    require(4 <= count <= 10**5, f"`seeds={count}`: give 4 to 100,000")
+    return count
 
 
 def _read_extreme_examples(examples: Any, rows: Columns) -> dict[str, Example]:
@@ -219,7 +227,7 @@ def _check_probe(
         if factor > 1 or causes.stops_by_clipping(probe, trial.tried):
             size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
             probe.settings = probe.settings.rescale(factor)
-            trial = _try_step(probe, examples, seeds, seconds)
+            trial = _try_step(probe, examples, seeds, seconds)._replace(size=factor)
         else:
             doubt = findings.PERHAPS_SMALLER.format(factor=factor, why=why)
     return _judge(probe, trial, replay, size_finding, doubt, seconds)
@@ -356,7 +364,7 @@ def _judge(
 
     # The checks of the noise, one for each of the report's rows `noise.ROWS`.
     noise_outcomes = dict.fromkeys(noise.ROWS, _untried("noise_multiplier=0: no noise is expected"))
-    pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all())}
+    pictures: dict[str, Any] = {"movements": _collect_norms(tried.list_all()), "size": trial.size}
     grid = None
     # A step that keeps state may be an optimizer with running means, which also rescale the noise.
     is_stateful = findings.STATEFUL.name in {finding.name for finding in replay.findings}
@@ -651,15 +659,19 @@ def _check_sensitivity(
     candidates = violations or tried.movements
     example = max(candidates, key=lambda name: candidates[name].norm)
     largest = candidates[example]
-    figures = {
+    figures: dict[str, Any] = {
         # Of all examples, not only those measured again.
         "movements": _collect_norms(trial.tried.list_all()),
         "tolerance": largest.tolerance,
     }
+    norm = f"{largest.norm:.4g} eta C / B"
+    if trial.size != 1:
+        figures["size"] = trial.size
+        as_stated = f"{trial.size * largest.norm:.4g} eta C / B as stated"
+        norm = f"{as_stated}, {largest.norm:.4g} at the size that the step has"
     places = f", also in the place of {len(tried.places)} of its rows" if tried.places else ""
     measured = (
-        f"the examples tried move it by at most {largest.norm:.4g} eta C / B{places} "
-        f"(tolerance {largest.tolerance:.2g})"
+        f"the examples tried move it by at most {norm}{places} (tolerance {largest.tolerance:.2g})"
     )
 
     bugs = []

@@ -89,7 +89,12 @@ flags.DEFINE_bool(
     "in_order", False, "With cosines or ranks: rows stand in the order in which runs were begun."
 )
 cli.define_json()
-flags.DEFINE_bool("fail_if_violated", False, "Exit status 3 where the claim is refuted.")
+flags.DEFINE_bool(
+    "fail_if_violated",
+    False,
+    "Exit status 3 where the claim is refuted, 2 where the scores cannot tell: of dependent runs, or of the "
+    "wrong sign.",
+)
 
 VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
 _NO_UPPER = "--fail_if_violated goes with a claim: give --claim, or the noise and the insertions"

@@ -7,6 +7,8 @@
 mine.py holds a function step(params, batch, seed) -> params, and beside it params, batch, and stated, a dict
 with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace; or a loader of
 batches of indices, or a function seed -> such batches of a pass.
+
+The exit status is 3 where a bug is found, and 4 where none is, but something needed could not be tried.
 """
 
 import dataclasses
@@ -17,9 +19,12 @@ from typing import Any
 
 from absl import flags
 
-from audit.check.batches import check_batches
+from audit.check.accounting import read_noise_multiplier
+from audit.check.batches import check_batches, read_epochs, read_sampling_rate, require_kind
+from audit.check.loaders import read_examples
+from audit.check.probe import read_setting
 from audit.check.report import CheckReport
-from audit.check.step import check_step
+from audit.check.step import check_step, read_seeds
 from audit.commands import cli
 from audit.commands.user_file import find_local_files, run_file
 from audit.errors import InputError, require
@@ -81,6 +86,7 @@ def check(path: Path, function: str) -> None:
     """
     cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
     require(FLAGS.report != "", "--report=: name an HTML file")
+    _require_ranges_for_step()
     known = frozenset(sys.modules)
     definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
@@ -113,6 +119,7 @@ def _check_batches(path: Path, name: str) -> None:
         cli.refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
     require(FLAGS.report != "", "--report=: name an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
+    _require_ranges_for_batches()
     known = frozenset(sys.modules)
     definitions = run_file(path)
     require(name in definitions, f"{path.name} has no {name}: define a loader, or seed -> batches")
@@ -128,6 +135,26 @@ def _check_batches(path: Path, name: str) -> None:
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
     _print_report(_add_source(report, path, find_local_files(path, known)))
+
+
+def _require_ranges_for_step() -> None:
+    """Raises InputError for a number out of range, before the user's file is run, which may take long."""
+    for name in STATED:
+        if FLAGS[name].value is not None:
+            read_setting(name, FLAGS[name].value)
+    if FLAGS.seeds is not None:
+        read_seeds(FLAGS.seeds)
+
+
+def _require_ranges_for_batches() -> None:
+    """Raises InputError for a flag out of range, before the user's file is run, which may take long."""
+    read_sampling_rate(FLAGS.sampling_rate)
+    require_kind(FLAGS.assumed)
+    if FLAGS.examples is not None:
+        read_examples(FLAGS.examples)
+    if FLAGS.noise_multiplier is not None:
+        read_noise_multiplier(FLAGS.noise_multiplier)
+        read_epochs(FLAGS.epochs)
 
 
 def _read_place(flag: str, value: str) -> tuple[Path, str]:

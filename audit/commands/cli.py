@@ -201,17 +201,23 @@ def _fold(paragraph: str) -> str:
     """Returns a paragraph of a docstring, folded to the help's width.
 
     A paragraph that begins with the program's name, or with "./", has examples: lines "command  comment",
-    with two blanks between. These stay lines, with the comments in a column. Where any line would be too wide
-    for that, each comment goes below its command.
+    with two blanks between, or the comment on a line of its own below a long command. These stay lines, with
+    the comments in a column. Where any line would be too wide for that, each comment goes below its command.
     """
     program = started.program() or started.MODULE  # program() is empty in a user's script or a test
-    if not paragraph.lstrip().startswith(("./", program)):
+    calls = ("./", program)
+    if not paragraph.lstrip().startswith(calls):
         return textwrap.fill(paragraph, _HELP_WIDTH)
 
-    examples = []
+    examples: list[tuple[str, str]] = []
     for line in paragraph.splitlines():
-        command, _, comment = line.strip().partition("  ")
-        examples.append((command, comment.strip()))
+        words = line.strip()
+        if words.startswith(calls):
+            command, _, comment = words.partition("  ")
+            examples.append((command, comment.strip()))
+        else:  # of the command on the line above
+            command, comment = examples[-1]
+            examples[-1] = (command, f"{comment} {words}".strip())
     command_width = max(len(command) for command, _ in examples)
     lines = [f"    {command:<{command_width}}  {comment}".rstrip() for command, comment in examples]
     if max(map(len, lines)) > _HELP_WIDTH:

@@ -48,6 +48,8 @@ class Program(NamedTuple):
       usual: the command that runs where there are only flags; empty where there is none.
       groups: the groups in the help, each with its commands' names; all other commands are in "audit".
       others: commands that are no modules of these packages, for the help.
+      elsewhere: where there are further commands, in words, such as "a clone's ./run.sh has more"; empty if
+        there are none.
     """
 
     call: str
@@ -56,6 +58,7 @@ class Program(NamedTuple):
     usual: str = ""
     groups: Mapping[str, Sequence[str]] = MappingProxyType({})
     others: Sequence[Command] = ()
+    elsewhere: str = ""
 
 
 def run(program: Program) -> None:
@@ -88,7 +91,10 @@ def _run(program: Program) -> None:
         streams.print_whole(_read_help(modules[flags[0]]))
     elif is_help or command not in modules:  # such as "help bond", or "bond"
         unknown = flags[0] if is_help else command
-        print(f"error: no command {shortened(repr(unknown), 60)}; help lists them", file=sys.stderr)
+        message = f"error: no command {shortened(repr(unknown), 60)}; help lists them"
+        if program.elsewhere:
+            message += f"; {program.elsewhere}"
+        print(message, file=sys.stderr)
         sys.exit(_USAGE_ERROR)
     elif asks_for_flags and importlib.util.find_spec("absl") is None:
         later = "Its flags are listed here once any command has set up .venv."

@@ -78,14 +78,19 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
     Args:
       pictures: some or all of these. "movements": how far each example moves the step, by the example's name.
         "sample": draws of the noise, in units of its stated deviation. "layers", "batches": the noise's
-        deviation divided by the stated deviation, by the name of the layer or batch. "sizes": the sizes of
-        batches. "expected": their expected size.
+        deviation divided by the stated deviation, by the name of the layer or batch. "size": how many times
+        as large as stated the step is, 1 by default; all else is in units of its own size. "sizes":
+        the sizes of batches. "expected": their expected size.
     """
+    at_size = ""
+    size = pictures.get("size", 1.0)
+    if size != 1:
+        at_size = f" The step is {size:.4g} times as large as stated; units here are those of its own size."
     figures = []
     if pictures.get("movements"):
         caption = (
             "How far an example moves the step, added or in place of a row, in units of eta C / B; at "
-            "most 1 is allowed."
+            f"most 1 is allowed.{at_size}"
         )
         figure = _draw_figure(
             lambda axes: _draw_movements(axes, pictures["movements"]),
@@ -94,12 +99,12 @@ def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
         )
         figures.append(figure)
     if len(pictures.get("sample", ())) > 1:  # a single draw makes no histogram
-        caption = "The noise of many seeds in stated deviations, beside the normal law."
+        caption = f"The noise of many seeds in stated deviations, beside the normal law.{at_size}"
         figures.append(_draw_figure(lambda axes: _draw_noise(axes, pictures["sample"]), caption))
     for key, noun in (("layers", "layer"), ("batches", "batch")):
         deviations = pictures.get(key)
         if deviations:
-            caption = f"The noise's deviation by {noun}, over the stated one; 1 is right."
+            caption = f"The noise's deviation by {noun}, over the stated one; 1 is right.{at_size}"
             draw = partial(_draw_deviations, deviations=deviations)
             figures.append(_draw_figure(draw, caption))
     if "sizes" in pictures:

@@ -8,6 +8,8 @@
 mine.py holds a function step(params, batch, seed) -> params, and beside it params, batch, and stated, a dict
 with clipping_norm, noise_multiplier, learning_rate and batch_size, which the flags replace; or a loader of
 batches of indices, or a function seed -> such batches of a pass.
+
+The exit status is 3 where a bug is found, and 4 where none is, but something needed could not be tried.
 """
 
 from pathlib import Path

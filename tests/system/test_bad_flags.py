@@ -77,6 +77,10 @@ def endless(folder):
     (folder / "m" / "train" / "all.json").symlink_to("/dev/zero")
 
 
+def failing(folder):
+    (folder / "mine.py").write_text("1 / 0")
+
+
 def flags_of(text):
     for command, *names in map(str.split, text.split(";")):
         yield from ((command, name) for name in names)
@@ -334,6 +338,29 @@ MINE = (  # a file of the user's, and what is said of it
     ("step = params = batch = 1\nstated = dict.fromkeys(('clipping_norm', 'noise_multiplier',"
      " 'learning_rate', 'batch_size'), 'x')\n", "--clipping_norm='x' is no float"),
 )  # fmt: skip
+OF_STEP = {
+    "clipping_norm": ("0", "give a finite number, more than 0"),
+    "noise_multiplier": ("-1", "give a finite number, 0 or more"),
+    "learning_rate": ("0", "give a finite number, more than 0"),
+    "batch_size": ("0", "give a finite number, more than 0"),
+    "seeds": ("3", "give 4 to 100,000"),
+}
+OF_BATCHES = {
+    "sampling_rate": ("2", "give a number between 0 and 1"),
+    "assumed": ("cyclic", "give poisson, fixed, shuffled, balls_in_bins"),
+    "examples": ("1", "give 2 to 1,000,000,000"),
+    "noise_multiplier": ("0", "give 0.05 to 10,000"),
+    "noise_multiplier=1 --epochs": ("0", "give 1 to 10,000"),
+}
+
+
+def before_the_file(place, flags):
+    """Cases of flags out of range beside a file that fails: the line names the flag, not the file."""
+    for flag, (value, advice) in flags.items():
+        says = f"--{flag.split('--')[-1]}={value}: {advice}"
+        yield from lines(says, f"check {place} --{flag}={value}", lay=failing)
+
+
 CHECK = [
     *lines(
         "give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader",
@@ -373,6 +400,8 @@ CHECK = [
         "-1",
     ),
     *rows(["check", "--example=numpy"], "seeds", "--seeds={}: give 4 to 100,000", "3", "-1"),
+    *before_the_file("--step=mine.py:step", OF_STEP),
+    *before_the_file("--batches=mine.py:loader --sampling_rate=0.1", OF_BATCHES),
 ]
 SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [

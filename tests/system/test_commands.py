@@ -151,6 +151,28 @@ def test_help_is_grouped_in_80_columns(run, command):
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
+@pytest.mark.parametrize("command", ["bound", "claim"])
+def test_what_help_says_of_a_long_example_stands_deeper_than_commands(run, command):
+    about = run(command, "--help").stdout.partition("\nthis command:\n")[0]
+    commands = [line for line in about.splitlines() if line.startswith("    .")]
+    indented = [line for line in about.splitlines() if line.startswith("    ")]
+    comments = [line for line in indented if line.startswith("        ")]
+    assert len(commands) > 3 and len(comments) == len(commands)
+    assert len(indented) == 2 * len(commands)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("check", "The exit status is 3 where a bug is found, and 4 where none is"),
+        ("bound", "Exit status 3 where the claim is refuted, 2 where the scores cannot tell"),
+        ("claim", "Where the claim is refuted, the exit status is 3."),
+    ],
+)
+def test_help_says_what_an_exit_status_means(run, command, says):
+    assert says in " ".join(run(command, "--help").stdout.split())
+
+
 def test_help_whose_reader_has_left_ends_quietly(run):
     reading, writing = os.pipe()
     os.close(reading)

@@ -58,6 +58,13 @@ def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     assert told.returncode == 0 and names == ["bound", "check", "claim", "list", "report", "help"]
 
 
+@pytest.mark.parametrize("words", [("plan", "--bug=0.9"), ("help", "plan")])
+def test_the_package_says_where_the_commands_are_that_it_has_not(tmp_path, words):
+    told = python("-m", "audit", *words, cwd=tmp_path)
+    says = "error: no command 'plan'; help lists them; a clone's ./run.sh has more\n"
+    assert told.returncode == 2 and told.stdout == "" and told.stderr == says
+
+
 @pytest.mark.parametrize(
     ("argv", "program"),
     [

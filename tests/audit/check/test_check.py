@@ -3,6 +3,7 @@
 import collections
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from typing import NamedTuple
@@ -397,6 +398,50 @@ def test_few_numbers_with_little_noise_are_not_taken_for_noise_that_the_batch_ch
     assert audit.check_step(step, np.zeros(8), batch, **stated).passed
 
 
+def describe_noise(**changed):
+    """Returns what a report says of the noise of a correct step with sigma 1, with other numbers stated."""
+    step, batch = make_logistic_step()
+    report = audit.check_step(step, np.zeros(8), batch, **STATED | changed, seeds=400)
+    (finding,) = report.findings
+    assert finding.check == "noise"
+    return finding
+
+
+def test_more_noise_than_stated_is_said_to_lose_no_privacy_and_what_to_state():
+    finding = describe_noise(noise_multiplier=0.8)
+    assert "by which no privacy is lost" in finding.meaning and "as stated" in finding.meaning
+    assert re.search(
+        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
+    )
+    assert re.match(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
+
+
+def test_too_little_noise_is_said_as_a_noise_multiplier():
+    finding = describe_noise(noise_multiplier=1.25)
+    assert re.search(
+        r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
+    )
+    assert "privacy" not in finding.meaning and finding.fix.startswith("add noise")
+
+
+def test_more_noise_in_a_single_layer_has_no_noise_multiplier_to_state():
+    noise_of_b = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9) * ([1] * 8 + [2])"
+    noise = "noise = 1.1 * 1.5 * np.random.default_rng(seed).normal(size=9)"
+    report = audit.check_step(**plant_bug("numpy", noise, noise_of_b))
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert " in b, " in finding.meaning and "by which no privacy is lost" in finding.meaning
+    assert finding.fix.startswith("add noise")
+
+
+def test_gradients_that_the_seed_changes_are_not_taken_for_more_noise_than_stated():
+    dropout = "x = x * (np.random.default_rng(~seed % 2**32).random(x.shape) < 0.5)"
+    given = plant_bug("numpy", "x, y = batch\n", f"x, y = batch\n    {dropout}\n")
+    report = audit.check_step(**given | {"noise_multiplier": 0.8})
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert "no privacy is lost" not in flatten(report) and "depends on the seed" in finding.meaning
+    assert finding.fix.startswith("add noise")
+
+
 def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_far_they_came():
     step, batch = make_logistic_step(squash=lambda x: np.tanh(x) / 4, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
@@ -534,6 +579,21 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     report = audit.check_step(clip_layers, start, batch, **STATED, seeds=64)
     assert [finding.name for finding in report.findings] == ["a step of another size than stated"]
     assert "C sqrt(2) = 1.414 of 2 layers" in flatten(report)
+
+
+@pytest.mark.parametrize(("divisor", "factor"), [("/ 16\n", "2"), ("/ 32 / 4\n", "0.25")])
+def test_a_step_of_another_size_is_told_as_stated_and_at_its_own_size(tmp_path, divisor, factor):
+    report = audit.check_step(**plant_bug("numpy", "/ 32\n", divisor), seeds=64)
+    (row,) = [check.seen for check in report.checks if check.name == "sensitivity"]
+    assert f"at most {factor} eta C / B as stated, 1 at the size that the step has" in row
+    assert report.figures["size"] == pytest.approx(float(factor), rel=1e-3)
+    page = report.page(tmp_path / "page.html").read_text()
+    assert (
+        page.count(f"The step is {factor} times as large as stated") >= 3
+    )  # figures with these units
+    right = audit.check_step(**plant_bug("numpy"), seeds=64)
+    assert "as stated" not in flatten(right) and "size" not in right.figures
+    assert "times as large as stated" not in right.page(tmp_path / "right.html").read_text()
 
 
 def test_counts_agree_with_their_nouns():
