@@ -450,7 +450,15 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     test = conclusion.claim_test
     # A line beyond the last run would stretch the axis: the comparison is a guard against it.
     if test is not None and test.refuted and test.runs <= last:
-        axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
+        # The line ends below the room that the legend gets.
+        axis.axvline(
+            test.runs,
+            ymax=1 / _PATH_HEADROOM,
+            color=BOUND,
+            lw=0.8,
+            ls=":",
+            label=f"claim refuted: {test.runs}",
+        )
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")

@@ -4,10 +4,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import audit
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.evidence import canaries
 from audit.evidence.canaries import single
+from audit.laws import cosine_law
 from audit.methods.method import NOTHING
 from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
@@ -283,3 +285,24 @@ def test_a_bars_number_stands_apart_from_the_claims_line_and_its_name(value):
 def test_the_number_of_a_low_bar_stands_above_it():
     assert audit_panels._place_number(0.0, [], 0.1) == 0.1
     assert audit_panels._place_number(0.15, [], 0.1) == 0.25
+
+
+@pytest.fixture(scope="module")
+def directions():
+    """Ten runs, in order, with 16 fresh directions each, of a training that leaks."""
+    rng = np.random.default_rng(0)
+    rows = [cosine_law.simulate(rng, 16, 387, 0.3) for _ in range(10)]
+    return audit.cosines(rows, 387, in_order=True)
+
+
+def test_no_line_of_the_path_runs_through_its_legend(directions):
+    found = conclude(directions, DpSgd(4.0, 50))
+    assert found.claim_test.refuted
+    figure, axis = plt.subplots(figsize=(4.2, 3.4))
+    audit_panels._draw_path(axis, found)
+    figure.canvas.draw()
+    legend = axis.get_legend().get_window_extent()
+    assert f"claim refuted: {found.claim_test.runs}" in labels(axis)
+    for line in axis.lines:
+        assert line.get_window_extent().y1 <= legend.y0, line.get_label()
+    plt.close(figure)
