@@ -34,7 +34,7 @@ _ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in distances of bars
 _LIGHT = 0.3  # opacity of the bar of a bound that assumes something
 _NUMBER_WIDTH = 0.16  # the largest width of a printed number, as a share of a horizontal axis
 _NUMBER_HEIGHT = 0.06  # half of a printed number's largest height, as a share of a vertical axis
-_CLOSE = 0.2  # upper bounds that differ by a smaller share leave no room for a name between them
+_LEGEND_LINE = 0.09  # the height of a line of a legend, as a share of an axis
 _PATH_HEADROOM = 1.5  # factor on the height of the path's axis, to leave room for the legend
 _MOST_UPRIGHT = 5  # upright bars; more bars lie, each above the next
 
@@ -191,6 +191,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     epsilons = [row.epsilon for row in rows]
     draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
     bars = draw(axis, conclusion, labels, epsilons)
+    if axis.get_legend_handles_labels()[1]:  # the names of the upper bounds' lines
+        axis.legend(loc="upper left", fontsize=8, borderpad=0)
 
     light = []  # what the light bars assume
     for bar, row in zip(bars, rows, strict=True):
@@ -217,33 +219,28 @@ class _Limit(NamedTuple):
 
     Attributes:
       epsilon: the line's place, the value of the bound.
-      name: the text beside the line, the bound's name and value.
+      name: the text in the legend, the bound's name and value.
       dashes: the line's style.
-      is_name_before: whether the text must stand before the line, since another line follows closely.
     """
 
     epsilon: float
     name: str
     dashes: str
-    is_name_before: bool
 
 
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    There are at most two. If they are close, the name of the smaller one stands before its line, so that the
-    names do not overlap. Equal upper bounds have a single line.
+    There are at most two. Equal upper bounds have a single line.
     """
-    # `upper_bounds` are in ascending order.
-    uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
-    are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
     limits: dict[float, _Limit] = {}
-    for place, upper in enumerate(uppers):
+    for upper in conclusion.upper_bounds:  # in ascending order
+        if not math.isfinite(upper.epsilon):
+            continue
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
-        is_name_before = are_close and place == 0
         # Of equal bounds the last stays.
-        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)
+        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes)
     return list(limits.values())
 
 
@@ -271,45 +268,52 @@ def _draw_horizontal_bars(
     limits = _find_limits(conclusion)
     right = _find_end(epsilons, limits)
     number_look: dict[str, Any] = {"va": "center", "fontsize": 8, "bbox": _BOX}
+    number_width = _NUMBER_WIDTH * right
     for place, value in enumerate(epsilons):
-        # A number that would lie on an upper bound's line goes inside the bar.
+        # A number that would lie on an upper bound's line goes inside the bar, or beyond the line if the bar
+        # is too short for it.
+        start = _find_free_start(value, limits, number_width)
         offset = (4, 0)
         alignment = "left"
-        number_end = value + _NUMBER_WIDTH * right
-        if any(value <= limit.epsilon < number_end for limit in limits):
+        if start > value > number_width:
+            start = value
             offset = (-4, 0)
             alignment = "right"
         axis.annotate(
             at_least(value, 2),
-            (value, place),
+            (start, place),
             offset,
             textcoords="offset points",
             ha=alignment,
             **number_look,
         )
-    axis.invert_yaxis()
+    # The first bar is on top, below the room for the legend.
+    legend = _LEGEND_LINE * len(limits)
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(top, bottom - legend / (1 - legend) * (top - bottom))
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=right)
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
 
-    name_look: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
     for limit in limits:
-        axis.axvline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (5, 0)
-        alignment = "left"
-        if limit.is_name_before:
-            offset = (-5, 0)
-            alignment = "right"
-        axis.annotate(
-            limit.name,
-            (limit.epsilon, 0.5),
-            offset,
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha=alignment,
-            **name_look,
-        )
+        # The line ends below the legend.
+        axis.axvline(limit.epsilon, ymax=1 - legend, color=UPPER, ls=limit.dashes, label=limit.name)
     return bars
+
+
+def _find_free_start(value: float, limits: list[_Limit], width: float) -> float:
+    """Returns from where on a number beside a lying bar lies on no upper bound's line.
+
+    Args:
+      value: the bar's length.
+      limits: the lines at the upper bounds, the smallest first.
+      width: the number's width.
+    """
+    start = value
+    for limit in limits:
+        if start <= limit.epsilon < start + width:
+            start = limit.epsilon
+    return start
 
 
 def _draw_upright_bars(
@@ -339,22 +343,9 @@ def _draw_upright_bars(
         axis.text(place, height, at_least(value, 2), ha="center", va="center", bbox=_BOX)
 
     for limit in limits:
-        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (0, 4)
-        alignment = "bottom"
-        if limit.is_name_before:
-            offset = (0, -4)
-            alignment = "top"
-        axis.annotate(
-            limit.name,
-            (1, limit.epsilon),
-            offset,
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va=alignment,
-            bbox=_BOX,
-        )
+        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
+    # Above the bars is room for the legend.
+    top /= 1 - _LEGEND_LINE * len(limits)
     axis.set(ylabel=f"epsilon at delta {show_level(conclusion.delta)}", ylim=(0, top))
     return bars
 
@@ -363,7 +354,7 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     """Returns the height at which to print an upright bar's number.
 
     It is inside the bar, or above a bar that is too low for it. If possible it is off the upper bounds'
-    lines and their names.
+    lines.
 
     Args:
       value: the bar's height.
@@ -373,20 +364,9 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     if value < 2 * space:
         return value + space
     for height in (value / 2, value / 4, value * 3 / 4):
-        if all(_is_apart(height, limit, space) for limit in limits):
+        if all(abs(height - limit.epsilon) > space for limit in limits):
             return height
     return value / 4  # no height is free; this one is as good as any
-
-
-def _is_apart(height: float, limit: _Limit, space: float) -> bool:
-    """Returns whether a number at a height touches neither an upper bound's line nor its name."""
-    below = space
-    above = space
-    if limit.is_name_before:
-        below += 2 * space  # the name is as high as a number
-    else:
-        above += 2 * space
-    return not limit.epsilon - below <= height <= limit.epsilon + above
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
