@@ -113,7 +113,7 @@ def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in both worlds, and the threshold of the Gaussian bound."""
+    """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
@@ -128,21 +128,29 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=out_label)
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
 
+    free = conclusion.assumption_free
     gaussian = conclusion.gaussian
-    if gaussian.threshold is not None:
-        label = f"threshold, {method_of(gaussian).label}"
-        color = BOUND
-        status = describe_curve(conclusion)
-        if status.faded:
-            label += f" {status.mark}"
-            color = FADED
-        # The line ends below the room that the legend gets.
-        axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
+    _draw_threshold(axis, conclusion, free, dashes="-")
+    if gaussian.method != free.method:  # with fresh directions one bound is both
+        _draw_threshold(axis, conclusion, gaussian, dashes="--")
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     _set_title(axis, "Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _draw_threshold(axis: Axes, conclusion: Conclusion, bound: Bound, dashes: str) -> None:
+    """Draws a line at the threshold of a bound; it is grey if the scores refute what the bound assumes."""
+    if bound.threshold is None:
+        return
+    label = f"threshold, {method_of(bound).label}"
+    color = BOUND
+    if not bound.holds:
+        label += f" {find_mark(bound, conclusion)}"
+        color = FADED
+    # The line ends below the room that the legend gets.
+    axis.axvline(bound.threshold, ymax=1 / _HEADROOM, color=color, ls=dashes, label=label)
 
 
 def _find_bins(scores: NDArray[np.float64], count: int) -> list[float]:

@@ -104,6 +104,18 @@ def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
         )
 
 
+def test_the_thresholds_of_both_bounds_are_drawn_and_named(panel, passed, refuted, directions):
+    for found, mark in ((passed, ""), (refuted, " (refuted)")):
+        lines = {line.get_label(): line for line in panel("scores", found).lines}
+        names = {"threshold, assumption-free": "-", f"threshold, if Gaussian{mark}": "--"}
+        assert {name: line.get_linestyle() for name, line in lines.items()} == names
+        places = [line.get_xdata()[0] for line in lines.values()]
+        assert places == [found.assumption_free.threshold, found.gaussian.threshold]
+        plt.cla()
+    (line,) = panel("scores", conclude(directions)).lines
+    assert line.get_label() == "threshold, exact null"
+
+
 @pytest.mark.parametrize("largest", [1.0, 1e20])
 def test_scores_that_differ_by_the_rounding_of_floats_are_drawn(largest):
     """Confidences in float64 saturate so, at 1 and the number before it."""
