@@ -15,7 +15,7 @@ from audit.report.bounds_table import (
     explain_too_few_runs,
     remarks,
 )
-from audit.report.curves import describe_curve, find_mark
+from audit.report.curves import describe_curve, find_mark, is_claim_drawn
 from audit.report.page import Html
 from audit.report.subjects import Subject
 from audit.report.verdicts import Verdict
@@ -366,17 +366,21 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     gaussian_curve = ""
     if gaussian.mu is not None:
         gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
+    claimed_curve = ""
+    claimed = ""
+    if is_claim_drawn(conclusion):
+        claimed_curve = ", and the curve that the claim allows"
+        claimed = " The dotted curve is the lowest that the claim allows."
     message = describe_curve(conclusion).message  # the result of the curve's test
     test = ""
     if message:
         # As a sentence; `capitalize` would make the rest lower case.
         test = f" {message[0].upper()}{message[1:]}."
-    alternative = (
-        f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
-    )
+    drawn = f"{band}{gaussian_curve}{claimed_curve}"
+    alternative = f"Empirical trade-off curve{drawn}, on axes of normal deviates.{test}"
     caption = (
         "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
-        f"line of slope -1.{no_line}{test}"
+        f"line of slope -1.{no_line}{claimed}{test}"
     )
     return alternative, caption
 

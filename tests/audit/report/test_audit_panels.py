@@ -87,6 +87,26 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
         np.testing.assert_allclose(x + y, -mu, atol=1e-9)
 
 
+def test_a_claim_of_epsilon_and_delta_has_its_curve(panel):
+    found = concluded(NORMAL[0] + 2, NORMAL[1])._replace(claim=EpsilonDelta(2.0, 1e-2))
+    axis = panel("trade_off", found)
+    (line,) = (line for line in axis.lines if line.get_label() == "claim")
+    alpha, beta = line.get_data()
+    steep = 1 - 1e-2 - np.exp(2) * alpha
+    flat = np.exp(-2) * (1 - 1e-2 - alpha)
+    seen = beta > 0.5 / 600
+    np.testing.assert_allclose(beta[seen], np.maximum(steep, flat)[seen], atol=1e-12)
+    assert all(rate <= 0.5 / 600 for rate in beta[~seen])
+    assert "the claim allows" in " ".join(audit_page._describe_trade_off(found))
+
+
+@pytest.mark.parametrize("claim", [DpSgd(4.0, 250), EpsilonDelta(20.0, 1e-5)])
+def test_no_claim_is_named_whose_curve_is_not_seen_or_is_drawn_already(panel, claim):
+    found = conclude(single(NORMAL[0] + 2, NORMAL[1]), claim)
+    assert "claim" not in labels(panel("trade_off", found))
+    assert "the claim allows" not in " ".join(audit_page._describe_trade_off(found))
+
+
 def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
     axis = panel("trade_off", passed)
     for limits, ticks in (
