@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
 from audit.adversaries.base import Adversary, shapes
+from audit.adversaries.row import describe_view
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
@@ -198,7 +199,7 @@ def audited(
 
     steps = _find_steps(audit, setting, store, steps_request)
     conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
-    _write_report(own, setting, store, conclusion, runs)
+    _write_report(audit, setting, store, conclusion, runs)
     return conclusion, store.path
 
 
@@ -218,12 +219,12 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
 
 
 def _write_report(
-    own: OwnModel, setting: Setting, store: Store, conclusion: Conclusion, runs: int
+    audit: _Audit, setting: Setting, store: Store, conclusion: Conclusion, runs: int
 ) -> None:
     """Writes a conclusion's JSON, figure and page into the store, unless they are there and up to date.
 
     Args:
-      own: the model with its data, whose provenance the JSON states.
+      audit: the model with its data, whose provenance the JSON states, and its adversary.
       setting: the audit's setting.
       store: the store of the audit's scores.
       conclusion: the conclusion from these scores.
@@ -233,7 +234,10 @@ def _write_report(
     if results.is_up_to_date(store, made_from, _FILES):
         return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
-    provenance = build.provenance(own.dataset)
+    provenance = build.provenance(audit.own.dataset)
+    if audit.adversary is not None:
+        # A store's config has only a hash of the adversary's functions, which does not tell.
+        provenance["view"] = describe_view(audit.adversary.observer is not None)
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance)
     subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
     store.write_bytes(_PAGE, audit_page.make_audits_page([subject]))

@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from audit.adversaries.knowledge import Knowledge
 
 
+def describe_view(sees_every_model: bool) -> str:
+    """Returns a sentence on whether an adversary sees all models of a training run or the last alone."""
+    if sees_every_model:
+        return "No hidden state: the adversary sees the model after every step."
+    return "Hidden state: the adversary sees the final model only, no model in between."
+
+
 @dataclasses.dataclass(frozen=True)
 class AdversaryFields:
     """An adversary's own fields.
@@ -53,9 +60,7 @@ class AdversaryFields:
     @property
     def view(self) -> str:
         """Returns a sentence on what the adversary sees of the training, for a report."""
-        if self.sees_every_model:
-            return "No hidden state: the adversary sees the model after every step."
-        return "Hidden state: the adversary sees the final model only, no model in between."
+        return describe_view(self.sees_every_model)
 
     @property
     def usual_runs(self) -> int:

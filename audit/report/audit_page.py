@@ -15,7 +15,8 @@ from audit.report.bounds_table import (
     explain_too_few_runs,
     remarks,
 )
-from audit.report.curves import describe_curve, find_mark
+from audit.report.curves import describe_curve, find_mark, is_claim_drawn
+from audit.report.meanings import list_meanings
 from audit.report.page import Html
 from audit.report.subjects import Subject
 from audit.report.verdicts import Verdict
@@ -34,20 +35,6 @@ _CAUTION = (
     "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
     "err together, so that the number of those that exceed is not binomial."
 )
-_MEANINGS = (
-    "A lower bound on epsilon at delta says: the training is not (epsilon', delta)-differentially private "
-    "for any smaller epsilon'. It comes from an attack that was run; another may find more.",
-    "An upper bound says: the training is (epsilon, delta)-differentially private, if it is implemented as "
-    "it is described.",
-    "A confidence of 95% says: the method exceeds the truth in at most 5% of audits. Each bound has its own "
-    "confidence; together they have less. The method is to be chosen before the audit, not after.",
-    "So is the number of runs: who adds runs and keeps the best of five looks exceeds the truth in 12% of "
-    "audits where 5% is said. Looks that are declared before the first one share the error out (--looks).",
-    "The test of the Gaussian curve is necessary, not sufficient: what is seen at rates above one in the "
-    "number of runs says nothing of the curve at delta. A curve that passes is not proven Gaussian.",
-    "The in-sample row is what most audits print; it is no confidence bound and enters no verdict.",
-    "Lower bounds are rounded down, upper bounds up.",
-)
 
 
 def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
@@ -65,8 +52,7 @@ def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
         content.append(_make_index(about))
     content += [_make_section(subject, len(about)) for subject in about]
     heading = page.element("h2", "How to read this")
-    meanings = one_run_section.MEANINGS if are_of_one_run else _MEANINGS
-    footer = page.element("footer", heading, page.points(meanings), class_="note")
+    footer = page.element("footer", heading, page.points(list_meanings(about)), class_="note")
     return page.document(title, *content, footer)
 
 
@@ -366,17 +352,21 @@ def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
     gaussian_curve = ""
     if gaussian.mu is not None:
         gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
+    claimed_curve = ""
+    claimed = ""
+    if is_claim_drawn(conclusion):
+        claimed_curve = ", and the curve that the claim allows"
+        claimed = " The dotted curve is the lowest that the claim allows."
     message = describe_curve(conclusion).message  # the result of the curve's test
     test = ""
     if message:
         # As a sentence; `capitalize` would make the rest lower case.
         test = f" {message[0].upper()}{message[1:]}."
-    alternative = (
-        f"Empirical trade-off curve{band}{gaussian_curve}, on axes of normal deviates.{test}"
-    )
+    drawn = f"{band}{gaussian_curve}{claimed_curve}"
+    alternative = f"Empirical trade-off curve{drawn}, on axes of normal deviates.{test}"
     caption = (
         "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
-        f"line of slope -1.{no_line}{test}"
+        f"line of slope -1.{no_line}{claimed}{test}"
     )
     return alternative, caption
 

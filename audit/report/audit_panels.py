@@ -34,7 +34,7 @@ _ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in distances of bars
 _LIGHT = 0.3  # opacity of the bar of a bound that assumes something
 _NUMBER_WIDTH = 0.16  # the largest width of a printed number, as a share of a horizontal axis
 _NUMBER_HEIGHT = 0.06  # half of a printed number's largest height, as a share of a vertical axis
-_CLOSE = 0.2  # upper bounds that differ by a smaller share leave no room for a name between them
+_LEGEND_LINE = 0.09  # the height of a line of a legend, as a share of an axis
 _PATH_HEADROOM = 1.5  # factor on the height of the path's axis, to leave room for the legend
 _MOST_UPRIGHT = 5  # upright bars; more bars lie, each above the next
 
@@ -113,7 +113,7 @@ def _set_title(axis: Axes, title: str, subtitle: str = "") -> None:
 
 
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws histograms of the scores in both worlds, and the threshold of the Gaussian bound."""
+    """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
     scores_in = conclusion.scores_in
     scores_out = conclusion.scores_out
     unit = "runs" if conclusion.has_one_canary else "scores"
@@ -128,21 +128,29 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=out_label)
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
 
+    free = conclusion.assumption_free
     gaussian = conclusion.gaussian
-    if gaussian.threshold is not None:
-        label = f"threshold, {method_of(gaussian).label}"
-        color = BOUND
-        status = describe_curve(conclusion)
-        if status.faded:
-            label += f" {status.mark}"
-            color = FADED
-        # The line ends below the room that the legend gets.
-        axis.axvline(gaussian.threshold, ymax=1 / _HEADROOM, color=color, ls="--", label=label)
+    _draw_threshold(axis, conclusion, free, dashes="-")
+    if gaussian.method != free.method:  # with fresh directions one bound is both
+        _draw_threshold(axis, conclusion, gaussian, dashes="--")
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
     _set_title(axis, "Scores")
     axis.locator_params(axis="x", nbins=6)
     axis.set_ylim(top=axis.get_ylim()[1] * _HEADROOM)
     axis.legend(loc="upper left", ncols=2, fontsize=8)
+
+
+def _draw_threshold(axis: Axes, conclusion: Conclusion, bound: Bound, dashes: str) -> None:
+    """Draws a line at the threshold of a bound; it is grey if the scores refute what the bound assumes."""
+    if bound.threshold is None:
+        return
+    label = f"threshold, {method_of(bound).label}"
+    color = BOUND
+    if not bound.holds:
+        label += f" {find_mark(bound, conclusion)}"
+        color = FADED
+    # The line ends below the room that the legend gets.
+    axis.axvline(bound.threshold, ymax=1 / _HEADROOM, color=color, ls=dashes, label=label)
 
 
 def _find_bins(scores: NDArray[np.float64], count: int) -> list[float]:
@@ -191,6 +199,8 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     epsilons = [row.epsilon for row in rows]
     draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
     bars = draw(axis, conclusion, labels, epsilons)
+    if axis.get_legend_handles_labels()[1]:  # the names of the upper bounds' lines
+        axis.legend(loc="upper left", fontsize=8, borderpad=0)
 
     light = []  # what the light bars assume
     for bar, row in zip(bars, rows, strict=True):
@@ -217,33 +227,28 @@ class _Limit(NamedTuple):
 
     Attributes:
       epsilon: the line's place, the value of the bound.
-      name: the text beside the line, the bound's name and value.
+      name: the text in the legend, the bound's name and value.
       dashes: the line's style.
-      is_name_before: whether the text must stand before the line, since another line follows closely.
     """
 
     epsilon: float
     name: str
     dashes: str
-    is_name_before: bool
 
 
 def _find_limits(conclusion: Conclusion) -> list[_Limit]:
     """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
 
-    There are at most two. If they are close, the name of the smaller one stands before its line, so that the
-    names do not overlap. Equal upper bounds have a single line.
+    There are at most two. Equal upper bounds have a single line.
     """
-    # `upper_bounds` are in ascending order.
-    uppers = [upper for upper in conclusion.upper_bounds if math.isfinite(upper.epsilon)]
-    are_close = len(uppers) == 2 and uppers[1].epsilon < (1 + _CLOSE) * uppers[0].epsilon
     limits: dict[float, _Limit] = {}
-    for place, upper in enumerate(uppers):
+    for upper in conclusion.upper_bounds:  # in ascending order
+        if not math.isfinite(upper.epsilon):
+            continue
         name = f"{upper.name} {at_most(upper.epsilon, 2)}"
         dashes = "-." if upper.hidden else ":"
-        is_name_before = are_close and place == 0
         # Of equal bounds the last stays.
-        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes, is_name_before)
+        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes)
     return list(limits.values())
 
 
@@ -271,45 +276,52 @@ def _draw_horizontal_bars(
     limits = _find_limits(conclusion)
     right = _find_end(epsilons, limits)
     number_look: dict[str, Any] = {"va": "center", "fontsize": 8, "bbox": _BOX}
+    number_width = _NUMBER_WIDTH * right
     for place, value in enumerate(epsilons):
-        # A number that would lie on an upper bound's line goes inside the bar.
+        # A number that would lie on an upper bound's line goes inside the bar, or beyond the line if the bar
+        # is too short for it.
+        start = _find_free_start(value, limits, number_width)
         offset = (4, 0)
         alignment = "left"
-        number_end = value + _NUMBER_WIDTH * right
-        if any(value <= limit.epsilon < number_end for limit in limits):
+        if start > value > number_width:
+            start = value
             offset = (-4, 0)
             alignment = "right"
         axis.annotate(
             at_least(value, 2),
-            (value, place),
+            (start, place),
             offset,
             textcoords="offset points",
             ha=alignment,
             **number_look,
         )
-    axis.invert_yaxis()
+    # The first bar is on top, below the room for the legend.
+    legend = _LEGEND_LINE * len(limits)
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(top, bottom - legend / (1 - legend) * (top - bottom))
     axis.tick_params(axis="y", labelsize=8)
     axis.set_xlim(right=right)
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
 
-    name_look: dict[str, Any] = {"va": "center", "rotation": 90, "fontsize": 8, "bbox": _BOX}
     for limit in limits:
-        axis.axvline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (5, 0)
-        alignment = "left"
-        if limit.is_name_before:
-            offset = (-5, 0)
-            alignment = "right"
-        axis.annotate(
-            limit.name,
-            (limit.epsilon, 0.5),
-            offset,
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha=alignment,
-            **name_look,
-        )
+        # The line ends below the legend.
+        axis.axvline(limit.epsilon, ymax=1 - legend, color=UPPER, ls=limit.dashes, label=limit.name)
     return bars
+
+
+def _find_free_start(value: float, limits: list[_Limit], width: float) -> float:
+    """Returns from where on a number beside a lying bar lies on no upper bound's line.
+
+    Args:
+      value: the bar's length.
+      limits: the lines at the upper bounds, the smallest first.
+      width: the number's width.
+    """
+    start = value
+    for limit in limits:
+        if start <= limit.epsilon < start + width:
+            start = limit.epsilon
+    return start
 
 
 def _draw_upright_bars(
@@ -339,22 +351,9 @@ def _draw_upright_bars(
         axis.text(place, height, at_least(value, 2), ha="center", va="center", bbox=_BOX)
 
     for limit in limits:
-        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes)
-        offset = (0, 4)
-        alignment = "bottom"
-        if limit.is_name_before:
-            offset = (0, -4)
-            alignment = "top"
-        axis.annotate(
-            limit.name,
-            (1, limit.epsilon),
-            offset,
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va=alignment,
-            bbox=_BOX,
-        )
+        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
+    # Above the bars is room for the legend.
+    top /= 1 - _LEGEND_LINE * len(limits)
     axis.set(ylabel=f"epsilon at delta {show_level(conclusion.delta)}", ylim=(0, top))
     return bars
 
@@ -363,7 +362,7 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     """Returns the height at which to print an upright bar's number.
 
     It is inside the bar, or above a bar that is too low for it. If possible it is off the upper bounds'
-    lines and their names.
+    lines.
 
     Args:
       value: the bar's height.
@@ -373,20 +372,9 @@ def _place_number(value: float, limits: list[_Limit], space: float) -> float:
     if value < 2 * space:
         return value + space
     for height in (value / 2, value / 4, value * 3 / 4):
-        if all(_is_apart(height, limit, space) for limit in limits):
+        if all(abs(height - limit.epsilon) > space for limit in limits):
             return height
     return value / 4  # no height is free; this one is as good as any
-
-
-def _is_apart(height: float, limit: _Limit, space: float) -> bool:
-    """Returns whether a number at a height touches neither an upper bound's line nor its name."""
-    below = space
-    above = space
-    if limit.is_name_before:
-        below += 2 * space  # the name is as high as a number
-    else:
-        above += 2 * space
-    return not limit.epsilon - below <= height <= limit.epsilon + above
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
@@ -450,7 +438,15 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     test = conclusion.claim_test
     # A line beyond the last run would stretch the axis: the comparison is a guard against it.
     if test is not None and test.refuted and test.runs <= last:
-        axis.axvline(test.runs, color=BOUND, lw=0.8, ls=":", label=f"claim refuted: {test.runs}")
+        # The line ends below the room that the legend gets.
+        axis.axvline(
+            test.runs,
+            ymax=1 / _PATH_HEADROOM,
+            color=BOUND,
+            lw=0.8,
+            ls=":",
+            label=f"claim refuted: {test.runs}",
+        )
     for limit in _find_limits(conclusion):
         axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")

@@ -12,6 +12,7 @@ from audit.laws import conversions
 from audit.methods import curves
 from audit.methods.estimate import Finding
 from audit.methods.level import show_percent
+from audit.methods.method import GIVEN
 from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
 from audit.report.table import at_least, at_most
 
@@ -72,10 +73,10 @@ def find_mark(finding: Finding, conclusion: Conclusion) -> str:
 def draw_trade_off(
     axis: Axes, conclusion: Conclusion, grid: Array, predicted_mu: float | None = None
 ) -> None:
-    """Draws the empirical trade-off curve with its band, and up to three Gaussian trade-off curves.
+    """Draws the empirical trade-off curve with its band, up to three Gaussian curves, and the claim's.
 
     The Gaussian curves have the lower bound on mu, the predicted mu and the smallest upper bound on mu, as
-    far as these are known.
+    far as these are known. A claim of epsilon and delta, which gives no mu, has a curve of its own.
 
     Args:
       axis: the panel to draw into.
@@ -96,7 +97,26 @@ def draw_trade_off(
     upper = conclusion.tightest_mu
     if upper is not None and np.isfinite(upper):
         _draw_gaussian(axis, f"mu ≤ {at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
+    if is_claim_drawn(conclusion):
+        assert conclusion.claim is not None
+        # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0.
+        allowed = np.clip(1 - conclusion.claim.power(grid), grid[0] / 2, None)
+        axis.plot(grid, allowed, color=UPPER, ls=":", label="claim")
     axis.set(xlabel="false-positive rate", ylabel="false-negative rate")
+
+
+def is_claim_drawn(conclusion: Conclusion) -> bool:
+    """Returns whether the claim has a trade-off curve of its own among the curves that are drawn.
+
+    It does for a claim of epsilon and delta whose curve axes of normal deviates show; that of a large epsilon
+    lies below them. Where mu is bounded, the Gaussian curve of mu takes its place.
+    """
+    claim = conclusion.claim
+    if claim is None or claim.assumes != GIVEN or conclusion.tightest_mu is not None:
+        return False
+    least = _find_least_rate(conclusion)
+    highest = 1 - float(claim.power(least))  # of the curve within the panel, since curves descend
+    return highest > least
 
 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
@@ -110,8 +130,7 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
       conclusion: the conclusion with the scores and the bounds on mu.
       predicted_mu: mu as theory predicts it; None without a prediction.
     """
-    most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
-    least = min(0.5 / most_scores, 0.1)
+    least = _find_least_rate(conclusion)
     end = special.ndtri(least)
     # Rates that are evenly spaced as normal deviates, as they are on the axes.
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
@@ -127,6 +146,12 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     status = describe_curve(conclusion)
     look = {"fontsize": 8, "color": status.color, "ha": "center", "va": "bottom"}
     axis.text(0.5, 1.01, status.message, look, transform=axis.transAxes)
+
+
+def _find_least_rate(conclusion: Conclusion) -> float:
+    """Returns the rate at which axes of normal deviates begin: that of half an error, and at most 0.1."""
+    most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
+    return min(0.5 / most_scores, 0.1)
 
 
 def _make_ticks(least: float) -> tuple[list[float], list[str]]:

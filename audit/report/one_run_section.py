@@ -12,19 +12,6 @@ from audit.report.federated_table import collect_over_runs
 from audit.report.page import Html
 from audit.report.subjects import Subject
 
-MEANINGS = (
-    "A bound holds at its confidence: the method exceeds the truth in at most that share of audits. Each has "
-    "its own confidence; together they have less. The method is to be chosen before the audit.",
-    "An estimate takes a normal law fitted to the cosines for the truth. It is no bound: it may lie above "
-    "epsilon, and what it shows where nothing leaks, its floor, is not 0. Its standard error counts canaries "
-    "as independent.",
-    "An estimate below its floor's 95% quantile is no evidence of a leak.",
-    "One run proves little: a bound of 0 is no proof of privacy, and many runs would show more.",
-    "The upper bound of a canary counts the rounds that a canary takes part in; a client may take part in "
-    "others.",
-    "Lower bounds are rounded down, upper bounds up.",
-)
-
 
 def make_bounds_table(subject: Subject) -> Html:
     """Returns a page's table of a single run's lower bounds, followed by the mechanism's epsilons.

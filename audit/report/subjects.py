@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -291,7 +291,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         anchor=f"s{folder.name}",
         title=summary(setting, runs),
         facts=_describe_setting(setting, conclusion, is_own_model),
-        threats=_describe_threats(setting),
+        threats=_describe_threats(setting, last_result.provenance),
         conclusion=conclusion,
         provenance=provenance,
         config=store.text,
@@ -389,8 +389,13 @@ def _describe_runs(conclusion: Conclusion) -> str:
     return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
 
 
-def _describe_threats(setting: Setting) -> list[str]:
-    """Returns sentences on the threat model: what the adversary sees, knows and inserts."""
+def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
+    """Returns sentences on the threat model: what the adversary sees, knows and inserts.
+
+    Args:
+      setting: the setting.
+      notes: what the last audit recorded; of a caller's own adversary, which models it sees.
+    """
     initial_model = "It knows the initial model."
     if setting.unknown_initialisation:
         initial_model = (
@@ -398,7 +403,7 @@ def _describe_threats(setting: Setting) -> list[str]:
             "one more draw."
         )
     sentences = [
-        setting.adversary.view,
+        notes.get("view", setting.adversary.view),
         f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
         "does not know the noise.",
         adversary_row(setting.adversary.name).description,

@@ -42,7 +42,8 @@ class OwnAdversary(AdversaryFields):
 
     @property
     def view(self) -> str:
-        # Of its functions the store has a hash alone, which does not tell whether one is an observer.
+        # Of its functions the setting has a hash alone, which does not tell whether one is an observer. An
+        # audit records it beside its conclusion.
         return (
             "The adversary sees the final model, and the model after every step if its author gave it an "
             "observer; this page does not know."

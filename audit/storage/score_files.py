@@ -42,10 +42,11 @@ _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 _UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
 _FIX = "check `scores`, or keep a random part of them"
 _LABELS = {
-    **dict.fromkeys(("true", "in", "yes", "member"), True),
-    **dict.fromkeys(("false", "out", "no", "non-member", "nonmember"), False),
+    **dict.fromkeys(("true", "t", "yes", "y", "in", "member"), True),
+    **dict.fromkeys(("false", "f", "no", "n", "out", "non-member", "nonmember"), False),
 }
 _NUMERIC_LABELS = {1.0: True, 0.0: False}
+_LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-member"
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
@@ -794,7 +795,7 @@ def _parse_label(text: str) -> bool:
         with contextlib.suppress(ValueError):
             label = _NUMERIC_LABELS.get(float(text))
     if label is None:
-        raise InputError(f"{_quote(text)} says neither in nor out: give 1 or 0")
+        raise InputError(f"{_quote(text)} says neither in nor out: give {_LABELS_READ}")
     return label
 
 

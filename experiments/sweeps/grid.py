@@ -48,11 +48,13 @@ class GridResult(NamedTuple):
 
     Attributes:
       values: the values of the varied fields, by the fields' flags.
+      setting: the setting with these values.
       conclusion: the audit's conclusion.
       folder: the folder of the audit's store.
     """
 
     values: Mapping[str, Any]
+    setting: Setting
     conclusion: Conclusion
     folder: Path
 
@@ -99,7 +101,8 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
     dataset = place.data.load(audit.setting.model)
     no_looks: tuple[int, ...] = ()  # the audit concludes once, from all its runs
     request = AuditRequest(audit.setting, dataset, audit.runs, no_looks, level)
-    return GridResult(audit.values, request.conclude(store, store.load(audit.runs)), store.path)
+    conclusion = request.conclude(store, store.load(audit.runs))
+    return GridResult(audit.values, audit.setting, conclusion, store.path)
 
 
 def make_table(results: Sequence[GridResult]) -> Table[GridResult]:

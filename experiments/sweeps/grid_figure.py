@@ -42,7 +42,7 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
     # A panel's cells, with room for its labels; then all panels, with room for the scale of colours.
     width = _CELL_INCHES * len(axes_of_grid[across]) + 1.1
     height = 0.42 * len(axes_of_grid[down]) + 1.0
-    figure_size = (max(width * panels_across + 0.9, 4.2), height * panels_down + 0.5)
+    figure_size = (max(width * panels_across + 0.9, 4.2), height * panels_down + 0.7)
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
             panels_down, panels_across, figsize=figure_size, squeeze=False, sharey=True
@@ -58,8 +58,27 @@ def draw_grid(results: Sequence[GridResult], down: str, across: str) -> Figure:
             axis.set_ylabel(down)
         # All panels have the same scale of colours: the last image's stands for all.
         figure.colorbar(image, ax=axes[:, -1], label="epsilon")
-        figure.suptitle(f"epsilon proven at delta {show_level(delta)}", fontsize=10)
+        figure.suptitle(
+            f"epsilon proven at delta {show_level(delta)}\n{_describe_audits(results)}", fontsize=9
+        )
     return figure
+
+
+def _describe_audits(results: Sequence[GridResult]) -> str:
+    """Returns what all audits of a grid share, for its title: "fcnn, gc_s, 100 runs".
+
+    A model or an adversary that is varied is left out: the axes or the panels have it. Where numbers of runs
+    differ, as adversaries have their own, the least and the largest are given.
+    """
+    models = {result.setting.model for result in results}
+    adversaries = {result.setting.adversary.name for result in results}
+    parts: list[str] = []
+    for names in (models, adversaries):
+        if len(names) == 1:
+            parts += names
+    runs = sorted({result.conclusion.count_runs() for result in results})
+    numbers = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
+    return ", ".join([*parts, f"{numbers} runs"])
 
 
 def _draw_panel(

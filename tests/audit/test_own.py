@@ -516,3 +516,23 @@ def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(
     names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
     assert len(set(names)) == len(names)
     assert names == [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+
+
+@pytest.mark.slow
+def test_a_page_says_which_models_a_callers_adversary_sees(tmp_path, plain):
+    def loss(params, example):
+        x, y = example
+        return jax.nn.softplus((1 - 2 * y) * jnp.vdot(params, x))
+
+    def observe(state, seen, step, theta):
+        return seen + theta[0]
+
+    observer = Observer(lambda state, theta: jnp.float32(0), observe)
+    for adversary, seen in (
+        (own_direction(), "sees the final model only"),
+        (own_direction(observer=observer), "sees the model after every step."),
+    ):
+        given = (loss, jnp.zeros(3), X, Y)
+        found = audit.audit_loss(*given, out=tmp_path, **{**SMALL, "adversary": adversary})
+        assert seen in page(found).read_text()
+        assert seen in found.report(tmp_path / "page.html").read_text()

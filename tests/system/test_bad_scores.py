@@ -197,7 +197,7 @@ BAD_JSON = {
     ),
     "label": (
         b'{"score": [1, 2], "in": ["in", "maybe"]}',
-        "s.json: 'maybe' says neither in nor out",
+        "s.json: 'maybe' says neither in nor out: give 1 or 0, yes or no, true or false, in or out, member",
     ),
     "number for a label": (
         b'{"score": [1, 2], "in": [1, 2]}',

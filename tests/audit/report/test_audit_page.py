@@ -364,7 +364,7 @@ def test_the_threat_model_says_which_models_the_adversary_sees():
         "all": setting_of("fcnn", adversary="one_shot", canaries=100, observe="all"),
         "own": dataclasses.replace(SETTING, adversary=OwnAdversary("mine", "0" * 64)),
     }
-    views = {name: subjects._describe_threats(setting)[0] for name, setting in settings.items()}
+    views = {name: subjects._describe_threats(setting, {})[0] for name, setting in settings.items()}
     assert views["final"].startswith("Hidden state: the adversary sees the final model only")
     assert views["all"] == "No hidden state: the adversary sees the model after every step."
     assert "after every step if its author gave it an observer" in views["own"]
@@ -387,5 +387,5 @@ def test_sampled_insertions_are_said_and_counted():
     whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
     assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
     assert "Poisson" not in subjects._describe_insertions(whole)
-    assert "no amplification" in subjects._describe_threats(whole)[-1]
-    assert "a coin that the adversary does not see" in subjects._describe_threats(sampled)[-1]
+    assert "no amplification" in subjects._describe_threats(whole, {})[-1]
+    assert "a coin that the adversary does not see" in subjects._describe_threats(sampled, {})[-1]

@@ -4,10 +4,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import audit
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
 from audit.evidence import canaries
 from audit.evidence.canaries import single
+from audit.laws import cosine_law
 from audit.methods.method import NOTHING
 from audit.report import audit_page, audit_panels, style
 from audit.settings.make import setting_of
@@ -85,6 +87,26 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
         np.testing.assert_allclose(x + y, -mu, atol=1e-9)
 
 
+def test_a_claim_of_epsilon_and_delta_has_its_curve(panel):
+    found = concluded(NORMAL[0] + 2, NORMAL[1])._replace(claim=EpsilonDelta(2.0, 1e-2))
+    axis = panel("trade_off", found)
+    (line,) = (line for line in axis.lines if line.get_label() == "claim")
+    alpha, beta = line.get_data()
+    steep = 1 - 1e-2 - np.exp(2) * alpha
+    flat = np.exp(-2) * (1 - 1e-2 - alpha)
+    seen = beta > 0.5 / 600
+    np.testing.assert_allclose(beta[seen], np.maximum(steep, flat)[seen], atol=1e-12)
+    assert all(rate <= 0.5 / 600 for rate in beta[~seen])
+    assert "the claim allows" in " ".join(audit_page._describe_trade_off(found))
+
+
+@pytest.mark.parametrize("claim", [DpSgd(4.0, 250), EpsilonDelta(20.0, 1e-5)])
+def test_no_claim_is_named_whose_curve_is_not_seen_or_is_drawn_already(panel, claim):
+    found = conclude(single(NORMAL[0] + 2, NORMAL[1]), claim)
+    assert "claim" not in labels(panel("trade_off", found))
+    assert "the claim allows" not in " ".join(audit_page._describe_trade_off(found))
+
+
 def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
     axis = panel("trade_off", passed)
     for limits, ticks in (
@@ -100,6 +122,18 @@ def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
         assert rates.min() == pytest.approx(0.5 / 600) and rates.max() == pytest.approx(
             1 - 0.5 / 600
         )
+
+
+def test_the_thresholds_of_both_bounds_are_drawn_and_named(panel, passed, refuted, directions):
+    for found, mark in ((passed, ""), (refuted, " (refuted)")):
+        lines = {line.get_label(): line for line in panel("scores", found).lines}
+        names = {"threshold, assumption-free": "-", f"threshold, if Gaussian{mark}": "--"}
+        assert {name: line.get_linestyle() for name, line in lines.items()} == names
+        places = [line.get_xdata()[0] for line in lines.values()]
+        assert places == [found.assumption_free.threshold, found.gaussian.threshold]
+        plt.cla()
+    (line,) = panel("scores", conclude(directions)).lines
+    assert line.get_label() == "threshold, exact null"
 
 
 @pytest.mark.parametrize("largest", [1.0, 1e20])
@@ -162,8 +196,27 @@ def test_what_assumes_something_is_light_and_no_number_lies_on_the_upper_bounds_
     for text in axis.texts:
         box = text.get_window_extent()
         low, high = (box.x0, box.x1) if many else (box.y0, box.y1)
-        named = text.get_text()[:1].isdigit() or text.get_text().startswith("upper bound")
-        assert not named or not low <= place <= high, text.get_text()
+        is_number = text.get_text()[:1].isdigit()
+        assert not is_number or not low <= place <= high, text.get_text()
+
+
+@pytest.mark.parametrize("upper", [2.0, 7.0, 23.0])
+@pytest.mark.parametrize("many", [False, True])
+def test_the_names_of_upper_bounds_lie_on_no_bar_and_numbers_on_no_name(upper, many):
+    design = canaries.make_coins(MATRIX, COINS) if many else single(NORMAL[0] + 3, NORMAL[1])
+    found = conclude(design, EpsilonDelta(upper, 1e-5))
+    figure, axis = plt.subplots(figsize=(4.2, 3.4), layout="constrained")
+    audit_panels._draw_bounds(axis, found)
+    figure.canvas.draw()
+    legend = axis.get_legend().get_window_extent()
+    assert labels(axis) == [f"claim {upper:.2f}"]
+    for artist in (*axis.patches, *axis.lines):
+        assert not artist.get_window_extent().overlaps(legend)
+    numbers = [text for text in axis.texts if text.get_text()[:1].isdigit()]
+    assert len(numbers) == len(axis.patches)
+    for number in numbers:  # which cover no name of a bar
+        assert number.get_window_extent().x0 > axis.get_window_extent().x0, number.get_text()
+    plt.close(figure)
 
 
 def test_the_profiles_line_says_its_delta(panel, passed):
@@ -269,17 +322,35 @@ def test_a_figure_has_symbols_where_a_table_has_words(text, shown):
 
 
 @pytest.mark.parametrize("value", [7.3, 4.6, 3.4])
-def test_a_bars_number_stands_apart_from_the_claims_line_and_its_name(value):
+def test_a_bars_number_stands_apart_from_the_claims_line(value):
     space = 0.06 * 8.4
-    for is_before in (False, True):
-        limit = audit_panels._Limit(3.0, "claim 3.00", ":", is_before)
-        height = audit_panels._place_number(value, [limit], space)
-        assert 0 < height < value
-        name = 3.0 - 2 * space if is_before else 3.0 + 2 * space
-        assert abs(height - 3.0) > space
-        assert abs(height - name) > space
+    limit = audit_panels._Limit(3.0, "claim 3.00", ":")
+    height = audit_panels._place_number(value, [limit], space)
+    assert 0 < height < value
+    assert abs(height - 3.0) > space
 
 
 def test_the_number_of_a_low_bar_stands_above_it():
     assert audit_panels._place_number(0.0, [], 0.1) == 0.1
     assert audit_panels._place_number(0.15, [], 0.1) == 0.25
+
+
+@pytest.fixture(scope="module")
+def directions():
+    """Ten runs, in order, with 16 fresh directions each, of a training that leaks."""
+    rng = np.random.default_rng(0)
+    rows = [cosine_law.simulate(rng, 16, 387, 0.3) for _ in range(10)]
+    return audit.cosines(rows, 387, in_order=True)
+
+
+def test_no_line_of_the_path_runs_through_its_legend(directions):
+    found = conclude(directions, DpSgd(4.0, 50))
+    assert found.claim_test.refuted
+    figure, axis = plt.subplots(figsize=(4.2, 3.4))
+    audit_panels._draw_path(axis, found)
+    figure.canvas.draw()
+    legend = axis.get_legend().get_window_extent()
+    assert f"claim refuted: {found.claim_test.runs}" in labels(axis)
+    for line in axis.lines:
+        assert line.get_window_extent().y1 <= legend.y0, line.get_label()
+    plt.close(figure)

@@ -38,6 +38,8 @@ TEXTS = {
     "semicolons": lines("score;in", ";"),
     "decimal commas": lines("score;in", ";", number=lambda score: repr(score).replace(".", ",")),
     "members": lines("score,in", labels=("no", "yes")),
+    "initials": lines("score,in", labels=("N", "Y")),
+    "initials of truth": lines("score,in", labels=("f", "t")),
     "tabs": lines("score\tin", "\t"),
     "spaces": lines("score in", " "),
     "quoted": lines('"score","in"', labels=('"0"', '"1"')),
