@@ -196,7 +196,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """
         # Steps subtract gradients, so that inserted directions move the model against themselves. The
         # movement, less the drift, is therefore negated: a direction that is in has a positive cosine.
-        displacement = np.asarray(drift, np.float64) - self.movement()
+        displacement = np.asarray(drift, np.float64) - (self._read_parameters() - self._start)
         return directions.cosines(
             displacement, self._seed, self._run, self._count, leave_one_out=leave_one_out
         )

@@ -71,6 +71,24 @@ class OneRun(NamedTuple):
         assert self.cosines is not None  # a run has coins, or cosines, or both
         return self.cosines.observed, self.cosines.unobserved
 
+    @property
+    def deviations(self) -> float:
+        """Returns by how many standard errors scores are higher with the canary than where nothing leaks.
+
+        Means are compared. With canaries that are out, both means and their errors are estimated. Without
+        any, the mean where nothing leaks is 0 and its standard deviation 1 / sqrt(d), d being the dimension.
+        NaN or infinite where no score differs from others of its world.
+        """
+        scores_in, scores_out = self.pooled()
+        if self.cosines is not None:
+            scores_in, scores_out, dimension = self.cosines
+            if not len(scores_out):
+                return float(scores_in.mean() * np.sqrt(dimension * len(scores_in)))
+        error_in = scores_in.std() / np.sqrt(len(scores_in))
+        error_out = scores_out.std() / np.sqrt(len(scores_out))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float((scores_in.mean() - scores_out.mean()) / np.hypot(error_in, error_out))
+
     def __str__(self) -> str:
         """Returns how many canaries the run has, in words.
 

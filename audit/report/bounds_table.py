@@ -21,7 +21,6 @@ from audit.conclusions.conclusion import (
     assumption_of,
     find_doubt,
 )
-from audit.evidence.one_run import Cosines
 from audit.laws import cosine_law
 from audit.methods import curves, lifted
 from audit.methods.estimate import Bound, Finding
@@ -47,7 +46,6 @@ _FEW = 100  # with fewer scores in a world, a remark says what they can prove at
 _WIDTH = 80  # columns of a terminal
 _NOTE_INDENT = 12  # columns before the text of a note, for its first word
 _SHOWN = 0.0005  # smaller values of epsilon show as 0 with three decimals
-_CLEARLY = 4  # standard errors by which cosines of the wrong sign lie below the null's
 _NOTES_ON_ESTIMATES = """\
 estimates are no bounds; error: standard error if canaries are independent;
 floor: mean (95% quantile) where nothing leaks"""
@@ -611,11 +609,14 @@ def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns remarks on a single run: cosines of the wrong sign, no bound, a test of normality."""
+    """Returns remarks on a single run: scores of the wrong sign, no bound, a test of normality."""
     lines = []
     cosines = conclusion.one_run.cosines
-    if cosines is not None and _count_deviations(cosines) < -_CLEARLY:
-        lines.append("cosines are lower than the null's: did you mean minus the displacement?")
+    if is_reversed(conclusion):
+        if cosines is None:
+            lines.append("scores are lower with the canary: did you mean minus the score?")
+        else:
+            lines.append("cosines are lower than the null's: did you mean minus the displacement?")
     if cosines is not None and not conclusion.bounds:
         lines.append(
             f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
@@ -630,17 +631,3 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
         values = f"Anderson-Darling {test.statistic:.3f}, 5%: {critical_at_5_percent:.3f}"
         lines.append(f"normal cosines: {level} ({values})")
     return lines
-
-
-def _count_deviations(cosines: Cosines) -> float:
-    """Returns by how many standard errors the observed cosines' mean is above the mean where nothing leaks.
-
-    With unobserved cosines, both means and their errors are estimated. Without any, the mean of the law where
-    nothing leaks is 0 and its standard deviation 1 / sqrt(d), d being the dimension.
-    """
-    observed, unobserved, dimension = cosines
-    if not len(unobserved):
-        return float(observed.mean() * np.sqrt(dimension * len(observed)))
-    error_out = unobserved.std() / np.sqrt(len(unobserved))
-    error_in = observed.std() / np.sqrt(len(observed))
-    return float((observed.mean() - unobserved.mean()) / np.hypot(error_out, error_in))

@@ -22,7 +22,8 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_IF_GAUSSIAN = "The guarantee is violated if the trade-off curve is Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-# An AUC this many standard errors below 1/2 is reversed: three audits in 100,000 where nothing leaks.
+# Scores this many standard errors below those without canary are reversed: three audits in 100,000 where
+# nothing leaks.
 _CLEARLY = 4
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
@@ -254,8 +255,11 @@ def is_reversed(conclusion: Conclusion) -> bool:
     """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so that the standard error for independent scores is multiplied by sqrt(K).
+    equal, so that the standard error for independent scores is multiplied by sqrt(K). Of a single run, whose
+    canaries have coins or directions of their own, means are compared.
     """
+    if conclusion.is_one_run:
+        return conclusion.one_run.deviations < -_CLEARLY
     canaries_in, canaries_out = conclusion.evidence.canaries  # of a run
     most_canaries = max(canaries_in, canaries_out)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)

@@ -203,7 +203,7 @@ def require_computable(setting: Attacked) -> None:
     rounded_up = math.ceil(1000 * least) / 1000
     raise InputError(
         f"`noise_multiplier={sigma:g}`: a round may leak an epsilon of {perfect:,.0f}, which its exact law "
-        f"can't compute: give 0, or at least {rounded_up:g}"
+        f"can't compute: give at least {rounded_up:g}"
     )
 
 

@@ -113,6 +113,7 @@ def test_a_rehearsal_with_noise_gives_no_drift():
     rehearsal = trained_with_directions(False, noise_multiplier=2.0)
     with pytest.raises(InputError, match="`noise_multiplier=2.0` .*: rehearse with noise_mult"):
         rehearsal.movement()
+    assert len(rehearsal.cosines()) == 3  # those of a run whose directions are out
 
 
 def test_every_step_takes_all_directions_once_and_they_are_what_is_scored():

@@ -157,6 +157,21 @@ def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated
     assert "scores are lower with the canary: give minus the score" in ended.stderr
 
 
+def test_a_single_run_with_the_wrong_sign_is_no_answer_either(bound, tmp_path):
+    rng = np.random.default_rng(0)
+    presence = rng.random((1, 400)) < 0.5
+    flags = ("--upper_bound=9", "--fail_if_violated")
+    for sign, status in ((-2, 2), (0, 0)):
+        scores = rng.normal(size=(1, 400)) + sign * presence
+        np.savez(tmp_path / "scores.npz", scores=scores, presence=presence)
+        assert bound(*flags).status == status
+    for mean, status in ((-0.003, 2), (0, 0)):  # all in, held against the law of a cosine
+        observed = rng.normal(mean, 1, size=(1, 400)) / 100
+        observed += mean
+        np.savez(tmp_path / "scores.npz", observed=observed)
+        assert bound(*flags, "--dimension=10000").status == status
+
+
 @pytest.mark.slow
 def test_the_hidden_state_bound_is_the_one_that_is_held_against(bound, tmp_path):
     flags = (
