@@ -819,7 +819,7 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
     # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
     rest = run[rest_places]
-    level = _choose_level(run[pilot_places], len(rest), design.dimension)
+    level = _choose_threshold(run[pilot_places], len(rest), design.dimension)
     log_rate = float(compute_log_rates(design, level))
     share = float(np.mean(rest > level))
 
@@ -854,32 +854,32 @@ def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np
     return order[:size], order[size:]
 
 
-def _choose_level(pilot: Array, canaries: int, dimension: int) -> float:
-    """Returns the cosine that promises most as a threshold, if further cosines are normal like the pilot's.
+def _choose_threshold(pilot: Array, canaries: int, dimension: int) -> float:
+    """Returns the threshold that promises the largest epsilon if further cosines are normal like the pilot's.
 
-    That is where h / a is largest: h is the share of cosines expected above it, less two standard deviations,
-    and a the rate at which canaries that are out exceed it. Tenths of 1/sqrt(d) up to 10/sqrt(d) are tried,
-    then a geometric grid of 400 cosines up to 1.
+    It is the cosine where log(h / a) is largest: h is the share of cosines expected above it, less two
+    standard deviations, and a the rate at which canaries that are out exceed it. Tenths of 1/sqrt(d) up to
+    10/sqrt(d) are tried, then 400 cosines up to 1, each a constant factor above the last.
 
     Args:
       pilot: The cosines of the pilot's canaries.
       canaries: The number of further canaries, which the threshold is for.
       dimension: d.
     """
-    # In units of 1 / sqrt(d), in which the cosine 1 is sqrt(d): the grid is cut below it. The grid's end is
-    # at least 11, so that it ascends from 10 even where sqrt(d) is smaller.
+    # `units` are cosines times sqrt(d). Those of sqrt(d) or more, which no cosine below 1 has, are dropped.
+    # The last one is at least 11, so that they ascend from 10 even where sqrt(d) is smaller.
     root = np.sqrt(dimension)
     units = np.concatenate([np.arange(0, 100) / 10, np.geomspace(10, max(root, 11), 400)])
-    grid = units[units < root] / root
+    thresholds = units[units < root] / root
     spread = max(float(pilot.std()), 1e-12)  # cosines may all be equal
-    share = special.ndtr((pilot.mean() - grid) / spread)
+    share = special.ndtr((pilot.mean() - thresholds) / spread)
     # The share less two standard deviations, so that a few lucky canaries do not decide. Where nothing is
     # left of it, the threshold is ruled out.
     sure_share = np.maximum(share - 2 * np.sqrt(share / canaries), 0.0)
     with np.errstate(divide="ignore"):
-        log_odds = np.log(sure_share) - cosine_law.log_sf(grid, dimension)
-    promised = np.where(sure_share > 0, log_odds, -np.inf)
-    return float(grid[np.argmax(promised)])
+        log_ratio = np.log(sure_share) - cosine_law.log_sf(thresholds, dimension)
+    promised = np.where(sure_share > 0, log_ratio, -np.inf)
+    return float(thresholds[np.argmax(promised)])
 
 
 def _split_capital(ramps: float) -> Array:

@@ -345,11 +345,11 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     exceeding = []
     if upper is not None:
         exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-    is_exceeded_whatever_curve = any(not bound.assumes.gaussian for bound in exceeding)
+    is_exceeded_without_curve = any(not bound.assumes.gaussian for bound in exceeding)
     test = conclusion.claim_test
-    # A bound that holds whatever the curve is stated in place of the test, since it says how much leaks. One
-    # that assumes a Gaussian curve gives way to the test, which assumes none.
-    if not is_exceeded_whatever_curve and test is not None and test.refuted:
+    # If some exceeding bound assumes no Gaussian curve, the verdict states that bound, since it says how much
+    # leaks. Otherwise it states the refuted test of the claim, which assumes none.
+    if not is_exceeded_without_curve and test is not None and test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
     if upper is not None and exceeding:
         return _judge_violation_by_one_run(exceeding, upper)
@@ -362,8 +362,11 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
         if all(bound.assumes.gaussian for bound in proven):
             return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, sentence)
         return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
-    sentence = "There are estimates alone, which are no bounds: save coins, or more canaries."
-    if bounds:
+    if not bounds:
+        sentence = (
+            "There are estimates alone, which are no bounds: save coins, or take more canaries."
+        )
+    else:
         level = show_percent(conclusion.confidence)
         sentence = (
             f"At {level} confidence this run proves no leakage at delta = {show_level(conclusion.delta)}: "

@@ -133,13 +133,13 @@ def described(
 
     Args:
       help_text: the field's line in --help.
-      default: the dataclass's default. Identities in the store leave out a field at its default, so that the
-        default must never change.
-      usual: the value where a flag or keyword is not given, for a field without `default`. Identities include
-        it.
+      default: the dataclass's default. Identities in the store leave out a field at this value, which must
+        therefore never change.
+      usual: for a field without `default`, the value where its flag or keyword is not given. Identities
+        include it. None: the flag or keyword then gives None.
       flag: the flag's name where that differs from the field's.
       group: the flag's group in --help; by default the attribute `group` of the class.
-      always: whether identities include the field even at its default.
+      always: whether identities include the field even at `default`.
       auto: whether the flag also takes `auto`.
       **limits: the fields of `FieldLimits`.
 

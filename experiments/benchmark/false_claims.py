@@ -111,7 +111,7 @@ class ClaimCell(NamedTuple):
         limits = self.find_limits()
         runs = self._find_least_runs(limits)
         # With a noise of 1 the stated noise is the real noise, and the claim is true.
-        false_share = 0.0 if runs is None else self.find_share(runs, 1.0)
+        false_share = 0.0 if runs is None else self.find_refuted_share(runs, 1.0)
         return MeasuredClaim(
             estimator=self.estimator,
             version=registry.find_version(estimator),
@@ -127,7 +127,7 @@ class ClaimCell(NamedTuple):
             seed=self.seed,
         )
 
-    def find_share(self, runs: int, noise: float) -> float:
+    def find_refuted_share(self, runs: int, noise: float) -> float:
         """Returns the share of audits that refute the claim.
 
         Args:
@@ -135,7 +135,8 @@ class ClaimCell(NamedTuple):
           noise: The real noise as a multiple of the stated noise; 1 where the claim is true.
         """
         setting = self.make_setting(runs, noise)
-        # The share of audits whose epsilon is above the true one; here the claim stands in its place.
+        # The setting's truth is the claimed epsilon (`make_setting`), so that the audits that exceed the
+        # truth are those that refute the claim. A setting with an audit of its own has a single row.
         [row] = calibrate(setting)
         return row.exceeding
 
@@ -170,7 +171,7 @@ class ClaimCell(NamedTuple):
 
         def are_enough(runs: int) -> bool:
             """Returns whether at least half of the audits with so many runs refute the claim."""
-            return self.find_share(runs, NOISE) >= 0.5
+            return self.find_refuted_share(runs, NOISE) >= 0.5
 
         too_few, enough = limits
         if not are_enough(enough):

@@ -41,7 +41,7 @@ def until_epsilon(epsilon: float) -> Until:
 
     def find_first(conclusion: Conclusion) -> int | None:
         """Returns the first number of runs that proves `epsilon`; None where none does yet."""
-        return _find_first_above(conclusion.path, epsilon)
+        return _find_first_reaching(conclusion.path, epsilon)
 
     return find_first
 
@@ -68,11 +68,11 @@ def until_multiple(multiple: float) -> Until:
         if upper is None:
             return None
         if mu is None:
-            return _find_first_above(conclusion.path, multiple * upper.epsilon)
+            return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
         # All audits that may stop early have the bound on mu. Its path is in epsilon too, so `multiple` times
         # mu is converted to epsilon.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
-        return _find_first_above(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
+        return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
     return find_first
 
@@ -85,7 +85,7 @@ def until_refuted(conclusion: Conclusion) -> int | None:
     return test.runs
 
 
-def _find_first_above(path: Sequence[float], epsilon: float) -> int | None:
+def _find_first_reaching(path: Sequence[float], epsilon: float) -> int | None:
     """Returns the first number of runs after which a bound is at least epsilon; None where it never is.
 
     Args:

@@ -267,9 +267,11 @@ def _describe_many(forecast: Forecast, many: ManyForecast) -> list[str]:
     `forecast.tightness` of the true epsilon.
     """
     setting = many.bounds[0].setting  # the same in all rows
-    need = f"over {MOST_RUNS:,} runs"  # where so many do not suffice
-    if many.runs_needed is not None:
-        seconds = forecast.seconds(many.runs_needed)  # the probe's runs have as many canaries
+    if many.runs_needed is None:
+        need = f"over {MOST_RUNS:,} runs"  # the largest number that was tried is not enough
+    else:
+        # The runs that were timed had as many canaries each.
+        seconds = forecast.seconds(many.runs_needed)
         need = f"about {many.runs_needed:,} runs, {_show_time(seconds)}"
     table = _make_table(many.bounds, forecast.bounds[0].true_epsilon)
     rows = table.text().splitlines()[2:]  # without the head and its rule, which the first table has

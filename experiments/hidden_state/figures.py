@@ -351,14 +351,14 @@ def _draw_heat_maps(cells: Sequence[CellResults], runs: int) -> Figure:
 
 
 def _list_exact_ends(cells: Sequence[CellResults], adversary: str) -> _Ends:
-    """Returns, for each cell, an adversary's exact epsilon at the last step and at the first.
-
-    The first step is a Gaussian release, whose exact epsilon is the accountant's.
-    """
+    """Returns, for each cell, an adversary's exact epsilon at the last step and at the first."""
     ends = []
     for result in cells:
         exact = result.exact[adversary]
-        ends.append((exact.epsilon_exact[-1], exact.epsilon_upper))
+        last = exact.epsilon_exact[-1]
+        # The first step is a Gaussian release, which leaks exactly the accountant's bound.
+        first = exact.epsilon_upper
+        ends.append((last, first))
     return ends
 
 

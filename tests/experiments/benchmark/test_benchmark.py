@@ -311,7 +311,7 @@ def test_the_test_of_a_curve_refutes_less_noise_in_a_few_runs_and_no_claim_that_
     measured = cell.measure()
     assert 1 < measured.runs <= 10
     assert not measured.exceeds_level(1)
-    assert cell.find_share(2 * measured.runs, 0.9) >= 0.9
+    assert cell.find_refuted_share(2 * measured.runs, 0.9) >= 0.9
     single = ClaimCell("Steinke: a fifth guessed", 100, 4, 0).measure()
     assert (single.runs, single.most_runs) == (None, 1)
 
