@@ -417,10 +417,10 @@ def _place_in_two_passes(x: Array, gradient: Array) -> Array:
 
 
 def _place_at_once(x: Array, gradient: Array) -> Array:
-    """Returns the gradient at the pixels x (..., C, H, W), from `gradient` at the maxima of 2 x 2 pixels.
+    """Returns the gradient of max pooling at the pixels x (..., C, H, W), from `gradient` at the maxima.
 
-    In each square, chooses the column with the larger maximum, then the larger pixel of that column. Of
-    equals, the left, then the upper, is chosen. A single expression does it for all pixels.
+    In each square of 2 x 2 pixels it chooses the column with the larger maximum, then the larger pixel of
+    that column. Of equals, the left, then the upper, is chosen. All four places are computed at once.
     """
     *leading_axes, height, width = x.shape
     # Of the last four axes, the second is a pixel's row in its square and the last its column there.
@@ -430,11 +430,13 @@ def _place_at_once(x: Array, gradient: Array) -> Array:
     upper = squares[..., :1, :, :]
     lower = squares[..., 1:, :, :]
     choose_upper = upper >= lower  # in each column: (..., H / 2, 1, W / 2, 2)
-    is_first = jnp.arange(2) == 0  # of a square's two columns the left, of its two rows the upper
+    # Along a square's two columns, and along its two rows, whose axis is the third from the end.
+    is_left = jnp.array([True, False])
+    is_upper = jnp.array([True, False])[:, None, None]
     # A pixel is in the chosen column if it is a left pixel and the left is chosen, or if neither holds;
     # likewise for rows.
-    in_chosen_column = is_first == choose_left
-    in_chosen_row = is_first[:, None, None] == choose_upper
+    in_chosen_column = is_left == choose_left
+    in_chosen_row = is_upper == choose_upper
     is_chosen = in_chosen_column & in_chosen_row
     by_square = gradient[..., :, None, :, None]  # the same for all four pixels of a square
     return jnp.where(is_chosen, by_square, 0).reshape(x.shape)

@@ -473,9 +473,11 @@ def _name_other_kind(sample: BatchSample, kind: str) -> CheckFinding:
 
 
 def _drops_last_batch(sample: BatchSample) -> bool:
-    """Returns whether every pass is whole, has batches of one size, and leaves out less than a batch.
+    """Returns whether every pass ends for want of examples for one more batch.
 
-    False for fewer than two passes: a single pass is merged from calls that gave a batch each.
+    It does if all its batches were drawn (`is_whole`), have the same size, and leave out some examples, but
+    fewer than a batch. False for fewer than two passes: batches that came one by one are joined to a single
+    pass, whose end is not known to be the end of a pass over the data.
     """
     if len(sample.passes) < 2:
         return False

@@ -95,20 +95,21 @@ def replace_examples(
     refusal: str,
     seconds: float,
 ) -> TriedExamples:
-    """Puts each example in place of the batch's first row, and measures half of how far that moves the step.
+    """Tries examples in place of the batch's first row, and then two of them in other rows.
 
-    Half, since one example leaves and another comes: together they may move the step twice as far as one.
+    It is for a step that refuses a batch with an example added. Half of each movement counts: one example
+    leaves and another comes, so that together they may move the step twice as far as one.
 
     Args:
       probe: the step.
       examples: the examples by name.
-      refusal: why examples are not added.
+      refusal: why examples are not added; if replacing fails too, the reason for that takes its place.
       seconds: how long a call of the step takes.
     """
-    movements, error = _replace_first(probe, examples)
+    half_movements, error = _replace_first(probe, examples)
     if error:
         refusal = f"the step refused a batch with another example: {error}"
-    tried = TriedExamples(examples, movements, {}, refusal, redraws_noise=False)
+    tried = TriedExamples(examples, half_movements, {}, refusal, redraws_noise=False)
     return _try_places(probe, tried, seconds)
 
 
@@ -456,9 +457,9 @@ def _choose_parts(tried: TriedExamples, rows: int) -> list[tuple[dict[int, Colum
     order = np.random.default_rng(_SEED).permutation(rows).tolist()
 
     def assign(chosen: list[int], replacements: list[Columns]) -> dict[int, Columns]:
-        """Returns for each chosen row the example in its place: replacement row + 1, cyclically.
+        """Returns, for each chosen row i, the example that takes its place: replacements[i + 1], cyclically.
 
-        Not replacement `row`: the first of all examples is row 0 itself, and would leave it as it is.
+        It is not replacements[i]: the first of all examples is row 0 itself, which would then stay as it is.
         """
         return {row: replacements[(row + 1) % len(replacements)] for row in chosen}
 

@@ -193,7 +193,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
       RefusedError: the step fails at the batch as given.
     """
     began = time.perf_counter()
-    probe.run(probe.rows, 1)  # shows which numbers are trained
+    probe.run(probe.rows, 1)  # beside the first step it shows which parameters are trained
     count = seeds or _choose_count(probe, seconds)
     given = _draw_at(probe, probe.rows, stream=0, count=count)
     if isinstance(given, str):
@@ -208,11 +208,12 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     for name, batch in _make_other_batches(probe.rows).items():
         others[name] = _draw_at(probe, batch, stream=1, count=fewer)
 
-    # All steps so far have shown which layers are trained: those with a parameter that any step changed in
-    # another way than the first. The others get no degrees of freedom, so that no test looks at them.
-    is_trained = np.bincount(probe.layer, probe.is_trained) > 0
-    hidden = np.flatnonzero(is_trained & (given.freedom == 0))
-    given = given._replace(freedom=given.freedom * is_trained)
+    # By now `probe.is_trained` marks each parameter that some step changed differently from the first step. A
+    # layer is trained if any of its parameters is. Trained layers whose noise lies below their rounding are
+    # `hidden`; the others get no degrees of freedom, so that no test looks at them.
+    layer_is_trained = np.bincount(probe.layer, probe.is_trained) > 0
+    hidden = np.flatnonzero(layer_is_trained & (given.freedom == 0))
+    given = given._replace(freedom=given.freedom * layer_is_trained)
     layer_sizes = np.bincount(probe.layer)
     return DrawnNoise(probe.layer_names, layer_sizes, hidden, given, others)
 

@@ -250,7 +250,7 @@ def measure_cell(cell: AuditedCell) -> MeasuredCell:
 
 def make_setting(cell: AuditedCell) -> KnownMechanism:
     """Returns a cell's mechanism, to be audited as often as the cell says, by the cell's estimator alone."""
-    setting = MECHANISMS[cell.mechanism].setting(cell.seed, cell.n, cell.audits)
+    setting = MECHANISMS[cell.mechanism].make_known(cell.seed, cell.n, cell.audits)
     estimator = registry.ESTIMATORS[cell.estimator]
     return setting._replace(law=setting.law._replace(audit=estimator.audit))
 
@@ -279,7 +279,7 @@ def _measure_spread(cell: AuditedCell, estimator: Estimator, setting: KnownMecha
 @functools.cache
 def _hash_first_audit(mechanism: str, seed: int, n: int) -> str:
     """Returns a hash of the scores of a mechanism's first audit, rounded to six decimals."""
-    evidence = draw(MECHANISMS[mechanism].setting(seed, n), 0)
+    evidence = draw(MECHANISMS[mechanism].make_known(seed, n), 0)
     scores = np.round(evidence[0], 6)
     return hashlib.sha256(scores.tobytes()).hexdigest()
 

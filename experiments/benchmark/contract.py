@@ -113,9 +113,9 @@ class BenchmarkedMechanism(NamedTuple):
       name: The name, which no other mechanism has.
       law: The law that draws an audit's evidence. Its truth is the least epsilon at which the mechanism is
         (epsilon, delta)-DP for adding or removing a single canary.
-      mu: The law's parameter.
-      description: A description for readers.
-      sizes: The sizes n of the audits in a full run of the benchmark; `shape` says what n counts.
+      mu: The law's parameter. description: A description for readers. sizes: The sizes n of the audits in a
+      full run of the benchmark: numbers of runs, or of the canaries of a
+        single run (see `shape`).
       delta: The delta at which the audits bound epsilon.
     """
 
@@ -127,15 +127,15 @@ class BenchmarkedMechanism(NamedTuple):
     sizes: tuple[int, ...] = (1000,)
     delta: float = DELTA
 
-    def setting(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
-        """Returns the mechanism as it is audited.
+    def make_known(self, seed: int, n: int, audits: int = 1) -> KnownMechanism:
+        """Returns the mechanism with all that its audits need: their size, their number and their evidence.
 
-        The audits' evidence depends on the seed, the mechanism's name and n alone, so that every estimator
-        gets the same.
+        The evidence depends on the seed, the mechanism's name and n alone, so that every estimator gets the
+        same.
 
         Args:
           seed: The seed of the evidence.
-          n: The size of an audit; `shape` says what it counts.
+          n: The size of an audit: the number of its runs, or of the canaries of a single run (see `shape`).
           audits: The number of audits.
         """
         # A checksum of the name: unlike Python's hash of a text, it is the same in every process.

@@ -310,7 +310,7 @@ def _describe_mechanisms(cells: Sequence[MeasuredCell]) -> list[list[str]]:
     for name in dict.fromkeys(cell.mechanism for cell in cells):
         mechanism = MECHANISMS[name]
         # Any seed and size will do: the true epsilon depends on neither.
-        setting = mechanism.setting(0, mechanism.sizes[0])
+        setting = mechanism.make_known(0, mechanism.sizes[0])
         truth = setting.law.truth(setting).epsilon
         row = [
             name,

@@ -47,14 +47,14 @@ def draw_gaussian(design):
     """Draws an audit's evidence of a design with Gaussian scores of mu 1."""
     for mechanism in MECHANISMS.values():
         if mechanism.design == design and "Gaussian 1" in mechanism.name:
-            return draw(mechanism.setting(0, 60), 0)
+            return draw(mechanism.make_known(0, 60), 0)
     raise LookupError(design)
 
 
 def find_truth(name):
     """Returns the true epsilon of a mechanism."""
     mechanism = MECHANISMS[name]
-    setting = mechanism.setting(0, mechanism.sizes[0])
+    setting = mechanism.make_known(0, mechanism.sizes[0])
     return setting.law.truth(setting).epsilon
 
 
@@ -103,7 +103,7 @@ def test_there_are_as_many_as_a_benchmark_needs():
 
 @pytest.mark.parametrize("mechanism", mark_slow_mechanisms(), ids=name_of)
 def test_an_audits_scores_are_of_its_design_and_the_same_each_time(mechanism):
-    setting = mechanism.setting(3, 40)
+    setting = mechanism.make_known(3, 40)
     scores, presence, *_ = draw(setting, 0)
     assert scores.shape == presence.shape == (setting.runs, setting.canaries)
     assert np.array_equal(scores, draw(setting, 0)[0])
@@ -127,7 +127,7 @@ def test_truths_are_those_of_other_accountants():
 
 def test_tied_canaries_are_tied_and_tell_what_mu_says():
     """The covariance of their scores is that of inner products 1/2, given which are in."""
-    audit = draw(MECHANISMS["runs of 16: tied canaries"].setting(0, 4000), 0)
+    audit = draw(MECHANISMS["runs of 16: tied canaries"].make_known(0, 4000), 0)
     present = audit.presence.astype(float)
     centred = audit.scores - 0.5 * present - 0.5 * present.sum(1, keepdims=True)
     covariance = np.cov(centred.T)
@@ -250,10 +250,10 @@ def test_few_runs_and_unfair_coins_are_marked():
     lidp = ESTIMATORS["LiDP: order 4 as printed"].assumes
     plain = MECHANISMS["runs of 16: Gaussian 1"]
     unfair = MECHANISMS["runs of 16: nine tenths in"]
-    assert not plain.setting(0, 200).find_broken(clustered)
-    assert plain.setting(0, 50).find_broken(clustered)
-    assert plain.setting(0, 50).find_broken(lidp)
-    assert unfair.setting(0, 200).find_broken(lidp) == {FAIR}
+    assert not plain.make_known(0, 200).find_broken(clustered)
+    assert plain.make_known(0, 50).find_broken(clustered)
+    assert plain.make_known(0, 50).find_broken(lidp)
+    assert unfair.make_known(0, 200).find_broken(lidp) == {FAIR}
 
 
 def test_table_figure_page_and_files_come_from_the_same_cells(planted, tmp_path):
