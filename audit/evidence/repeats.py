@@ -18,10 +18,13 @@ their scores and however the file was sorted:
     a row      of several scores a run, a row comes again whole: n^2 / 2 times the probability of the row.
                Canaries of a run may be tied, so that each different value counts once, by its share in its
                own column. Scores of a run may move together, so that a value counts by its share among the
-               rows that agree in another value, where that is larger.
+               rows that agree in another value, where that is larger. Shares are those among different
+               rows: a row that was pasted many times would make itself probable.
 
-What is less than that is described beneath the table and changes no digit. Scores of few values that were
-sorted and then dealt out in turns look like pasted scores too.
+What is less than that is described beneath the table and changes no digit. Two kinds of files look like
+pasted scores though nothing was pasted: scores of few values that were sorted and then dealt out in turns,
+and rows of many canaries that agree as a whole or nowhere, as where a run's scores are levels plus one coarse
+number.
 """
 
 from typing import NamedTuple
@@ -323,43 +326,42 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     columns = table.scores.shape[1]
     if columns == 1:
         return None
-    # Some of many columns are enough: all of a row is less probable than a part of it.
-    scores = table.scores[:, :: -(-columns // _MOST_COLUMNS)]
-
     _, first_places, counts = np.unique(rows, return_index=True, return_counts=True)
-    least = _compute_least_evidence(len(rows))
+    # Different rows count once, however often they come: else a row that was pasted twice looks as if
+    # independent rows agreed with it. Some of many columns are enough: all of a row is less probable than a
+    # part of it.
+    scores = table.scores[first_places, :: -(-columns // _MOST_COLUMNS)]
     shares = _compute_shares(scores)
-    repeated = np.sort(first_places[counts > 1])
     # A row has the most evidence if no score depends on another: a quick sieve.
-    candidates = repeated[-np.log(shares[repeated]).sum(axis=1) >= least]
+    most_evidence = -np.log(shares).sum(axis=1)
+    least = _compute_least_evidence(len(rows))
+    candidates = np.flatnonzero((counts > 1) & (most_evidence >= least))
     if not len(candidates):
         return None
+    in_order = np.argsort(first_places[candidates])
 
     dependence = _compute_dependence(scores)
-    for row in candidates:
-        occurrences = np.flatnonzero(rows == rows[row])
-        again = int(occurrences[1])  # [0] is the row itself
-        others = np.delete(scores, [row, again], axis=0)
-        if _compute_row_evidence(scores[row], shares[row], others, dependence) < least:
+    for number in candidates[in_order]:
+        others = np.delete(scores, number, axis=0)
+        if _compute_row_evidence(scores[number], shares[number], others, dependence) < least:
             continue
+        row = int(first_places[number])
+        again = int(np.flatnonzero(rows == rows[row])[1])  # [0] is the row itself
         # The block goes on while the rows after the first equal those after its copy.
         length = 1
         while again + length < len(rows) and rows[row + length] == rows[again + length]:
             length += 1
         # The block must end before its copy begins.
-        return RepeatedBlock(int(row), again, min(length, again - int(row)))
+        return RepeatedBlock(row, again, min(length, again - row))
     return None
 
 
 def _compute_shares(scores: Array) -> Array:
-    """Returns the share (n, K) of each score (n, K) in its own column, where its row is counted once.
-
-    A row that comes twice may be a copy, so that one of the two does not count.
-    """
+    """Returns the share (n, K) of each score (n, K) in its own column."""
     shares = np.empty(scores.shape)
     for column in range(scores.shape[1]):
         _, numbers, counts = np.unique(scores[:, column], return_inverse=True, return_counts=True)
-        shares[:, column] = np.maximum(counts[numbers] - 1, 1) / (len(scores) - 1)
+        shares[:, column] = counts[numbers] / len(scores)
     return shares
 
 
@@ -376,7 +378,7 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
     Args:
       row: (K,), the scores of the row.
       shares: (K,), the share of each in its own column.
-      others: (n - 2, K), the scores of all rows but this one and its copy.
+      others: (d - 1, K), the scores of all different rows but this one.
       dependence: (K, K), how often rows that agree in one column agree in another.
     """
     # The rarest place of each different value: `np.unique` finds the first. The rarest values come first.
@@ -385,8 +387,7 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
     places = by_share[first_places]
     own_shares = shares[places]
 
-    agrees = (others[:, places] == row[places]).astype(np.float64)
-    hits = agrees.T @ agrees  # (earlier value, value)
+    hits = _count_agreements(others[:, places] == row[places])  # (earlier value, value)
     prior = np.maximum(dependence[np.ix_(places, places)], own_shares)
     given_earlier = (hits + prior) / (np.diag(hits)[:, None] + 1)
     is_earlier = np.triu(np.ones(hits.shape, bool), 1)
@@ -397,19 +398,28 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
 def _compute_dependence(scores: Array) -> Array:
     """Returns how often rows that agree in one column agree in another, (K, K): [earlier, later].
 
-    Rows are compared to some rows of the table. Rows that are equal as a whole do not count, for they may be
-    copies. It is 0 where no rows agree in the earlier column.
+    Some rows are compared to all others. It is 0 where no rows agree in the earlier column.
 
     Args:
-      scores: (n, K), the scores of all rows.
+      scores: (d, K), the scores of all different rows.
     """
     columns = scores.shape[1]
     both = np.zeros((columns, columns))
-    for row in scores[:: -(-len(scores) // _COMPARED_ROWS)]:
-        agrees = scores == row
-        part = agrees[~agrees.all(axis=1)].astype(np.float64)
-        both += part.T @ part
+    for place in range(0, len(scores), -(-len(scores) // _COMPARED_ROWS)):
+        agrees = scores == scores[place]
+        agrees[place] = False  # a row agrees with itself
+        both += _count_agreements(agrees)
     return np.asarray(both / np.maximum(np.diag(both), 1.0)[:, None])
+
+
+def _count_agreements(agrees: NDArray[np.bool_]) -> Array:
+    """Returns how many rows agree in both of two columns, (K, K).
+
+    Args:
+      agrees: (d, K), whether each row agrees with a given row in each column.
+    """
+    agreeing = agrees.astype(np.float64)
+    return np.asarray(agreeing.T @ agreeing)
 
 
 def _compute_least_evidence(rows: int) -> float:

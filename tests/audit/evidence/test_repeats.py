@@ -94,6 +94,55 @@ def test_rows_of_coarse_scores_repeat_by_nature_where_canaries_have_levels(moves
         repeats.require_no_copies(Sets(scores, rng.normal(size=(40, count))))
 
 
+COARSE = {
+    "canaries have levels": lambda rng, levels: levels + 0.02 * rng.normal(size=(300, 16)),
+    "runs move alike": lambda rng, levels: levels + 0.3 * rng.normal(size=(300, 1)),
+    "runs move almost alike": lambda rng, levels: (
+        levels + 0.3 * rng.normal(size=(300, 1)) + 0.005 * rng.normal(size=(300, 16))
+    ),
+    "two factors": lambda rng, levels: (
+        levels + rng.normal(size=(300, 2)) @ (0.05 * rng.normal(size=(2, 16)))
+    ),
+    "0 or 1": lambda rng, levels: 1.0 * (rng.random((300, 16)) < 0.05 * np.abs(levels)),
+    "0 or 1, runs alike": lambda rng, levels: (
+        1.0 * (3 * rng.normal(size=(300, 1)) + 0.3 * rng.normal(size=(300, 16)) < levels)
+    ),
+    "thirds": lambda rng, levels: np.round(levels + rng.normal(0, 0.1, size=(300, 16))),
+}
+
+
+@pytest.mark.parametrize("kind", COARSE)
+def test_independent_coarse_tables_are_accepted(kind):
+    """Each kind has rows that come three times and more in most of its tables."""
+    times = []
+    for seed in range(50):
+        rng = np.random.default_rng([9, seed])
+        scores = np.round(COARSE[kind](rng, 3 * rng.normal(size=16)), 1)
+        times.append(np.unique(scores, axis=0, return_counts=True)[1].max())
+        repeats.require_no_copies(Sets(scores, rng.normal(size=(40, 16))))
+    assert np.median(times) >= 3
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 8, 30])
+@pytest.mark.parametrize("count", [8, 30])
+@pytest.mark.parametrize("copied", [20, 120])
+def test_rows_that_were_pasted_many_times_are_refused_in_any_order(times, count, copied):
+    rng = np.random.default_rng([10, times, count, copied])
+    scores = rng.normal(size=(200, count))
+    pasted = np.concatenate([scores, np.tile(scores[:copied], (times - 1, 1))])
+    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
+        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, count))))
+
+
+@pytest.mark.parametrize("times", [3, 8])
+def test_all_rows_several_times_and_one_once_more_are_refused(times):
+    rng = np.random.default_rng(11)
+    scores = rng.normal(size=(200, 8))
+    pasted = np.concatenate([np.tile(scores, (times, 1)), scores[:1]])
+    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
+        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, 8))))
+
+
 def test_canaries_of_one_run_that_come_again_are_refused():
     rng = np.random.default_rng(4)
     scores, presence = rng.normal(size=(1, 300)), rng.random((1, 300)) < 0.5
