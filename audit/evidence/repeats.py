@@ -45,6 +45,7 @@ _MOST_COLUMNS = 100  # of a row that are compared; so many prove a copy
 _COMPARED_ROWS = (
     50  # rows to which all others are compared, to see whether the scores of a run move together
 )
+_MOST_CANDIDATES = 100  # rows that are compared to all others, to see whether they are copies
 _LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by nature
 
 
@@ -333,27 +334,45 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     scores = table.scores[first_places, :: -(-columns // _MOST_COLUMNS)]
     shares = _compute_shares(scores)
     # A row has the most evidence if no score depends on another: a quick sieve.
-    most_evidence = -np.log(shares).sum(axis=1)
+    most_evidence = np.zeros(len(scores))
+    for number in np.flatnonzero(counts > 1):
+        places = _find_rarest_places(scores[number], shares[number])
+        most_evidence[number] = -np.log(shares[number, places]).sum()
     least = _compute_least_evidence(len(rows))
-    candidates = np.flatnonzero((counts > 1) & (most_evidence >= least))
+    candidates = np.flatnonzero(most_evidence >= least)
     if not len(candidates):
         return None
+    # Each takes a pass over the table, so that only those with the most evidence are looked at.
+    by_evidence = np.lexsort((first_places[candidates], -most_evidence[candidates]))
+    candidates = candidates[by_evidence[:_MOST_CANDIDATES]]
     in_order = np.argsort(first_places[candidates])
 
     dependence = _compute_dependence(scores)
     for number in candidates[in_order]:
         others = np.delete(scores, number, axis=0)
-        if _compute_row_evidence(scores[number], shares[number], others, dependence) < least:
-            continue
-        row = int(first_places[number])
-        again = int(np.flatnonzero(rows == rows[row])[1])  # [0] is the row itself
-        # The block goes on while the rows after the first equal those after its copy.
-        length = 1
-        while again + length < len(rows) and rows[row + length] == rows[again + length]:
-            length += 1
-        # The block must end before its copy begins.
-        return RepeatedBlock(row, again, min(length, again - row))
+        if _compute_row_evidence(scores[number], shares[number], others, dependence) >= least:
+            occurrences = np.flatnonzero(rows == rows[first_places[number]])
+            return _extend_row(rows, int(occurrences[0]), int(occurrences[1]))
     return None
+
+
+def _extend_row(rows: Places, first: int, again: int) -> RepeatedBlock:
+    """Returns the block around a row that comes again: the rows before and after it that come again alike.
+
+    Args:
+      rows: (n,), a number for each row, the same for equal rows.
+      first: the row.
+      again: the row's copy, after it.
+    """
+    distance = again - first
+    low = first
+    while low > 0 and rows[low - 1] == rows[low - 1 + distance]:
+        low -= 1
+    high = first + 1
+    while high + distance < len(rows) and rows[high] == rows[high + distance]:
+        high += 1
+    # The block must end before its copy begins.
+    return RepeatedBlock(low, low + distance, min(high - low, distance))
 
 
 def _compute_shares(scores: Array) -> Array:
@@ -381,10 +400,7 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
       others: (d - 1, K), the scores of all different rows but this one.
       dependence: (K, K), how often rows that agree in one column agree in another.
     """
-    # The rarest place of each different value: `np.unique` finds the first. The rarest values come first.
-    by_share = np.argsort(shares, kind="stable")
-    first_places = np.sort(np.unique(row[by_share], return_index=True)[1])
-    places = by_share[first_places]
+    places = _find_rarest_places(row, shares)
     own_shares = shares[places]
 
     hits = _count_agreements(others[:, places] == row[places])  # (earlier value, value)
@@ -393,6 +409,18 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
     is_earlier = np.triu(np.ones(hits.shape, bool), 1)
     largest = np.max(np.where(is_earlier, given_earlier, 0.0), axis=0)
     return float(-np.log(np.maximum(largest, own_shares)).sum())
+
+
+def _find_rarest_places(row: Array, shares: Array) -> Places:
+    """Returns the place of each different value of a row where it is rarest, the rarest first.
+
+    Args:
+      row: (K,), the scores of the row.
+      shares: (K,), the share of each in its own column.
+    """
+    by_share = np.argsort(shares, kind="stable")
+    first_places = np.sort(np.unique(row[by_share], return_index=True)[1])
+    return np.asarray(by_share[first_places])
 
 
 def _compute_dependence(scores: Array) -> Array:
@@ -418,8 +446,9 @@ def _count_agreements(agrees: NDArray[np.bool_]) -> Array:
     Args:
       agrees: (d, K), whether each row agrees with a given row in each column.
     """
-    agreeing = agrees.astype(np.float64)
-    return np.asarray(agreeing.T @ agreeing)
+    # Float32 is faster, and counts whole numbers exactly up to 2^24.
+    agreeing = agrees[agrees.any(axis=1)].astype(np.float32)
+    return np.asarray(agreeing.T @ agreeing, np.float64)
 
 
 def _compute_least_evidence(rows: int) -> float:

@@ -1,5 +1,7 @@
 """Files that hold runs twice are refused, and independent ones are accepted in any order."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -141,6 +143,32 @@ def test_all_rows_several_times_and_one_once_more_are_refused(times):
     pasted = np.concatenate([np.tile(scores, (times, 1)), scores[:1]])
     with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
         repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, 8))))
+
+
+def test_many_rows_that_repeat_by_nature_take_seconds(rows=10_000):
+    """Thousands of rows look like copies until their scores turn out to move together."""
+    rng = np.random.default_rng(12)
+    scores = np.round(3 * rng.normal(size=64) + rng.normal(size=(rows, 1)), 2)
+    table = Sets(scores, rng.normal(size=(40, 64)))
+    start = time.process_time()
+    repeats.require_no_copies(table)
+    assert time.process_time() - start < 3
+
+
+def test_a_pasted_row_is_found_among_many_that_repeat_by_nature():
+    rng = np.random.default_rng(14)
+    tied = np.repeat(rng.integers(0, 1000, size=(2000, 1)) / 1000, 16, axis=1)
+    scores = np.concatenate([tied, rng.normal(size=(100, 16))])
+    with pytest.raises(InputError, match="row 2,051 comes again as 2,101: leave"):
+        repeats.require_no_copies(Sets(scores[[*range(2100), 2050]], rng.normal(size=(40, 16))))
+
+
+def test_a_pasted_block_of_more_rows_than_are_looked_at_is_named_whole():
+    rng = np.random.default_rng(13)
+    scores = np.round(rng.normal(size=(400, 16)), 1)
+    pasted = np.concatenate([scores, scores[50:350]])
+    with pytest.raises(InputError, match="rows 51 to 350 come again as 401 to 700: leave"):
+        repeats.require_no_copies(Sets(pasted, rng.normal(size=(40, 16))))
 
 
 def test_canaries_of_one_run_that_come_again_are_refused():
