@@ -18,10 +18,13 @@ their scores and however the file was sorted:
     a row      of several scores a run, a row comes again whole: n^2 / 2 times the probability of the row.
                Canaries of a run may be tied, so that each different value counts once, by its share in its
                own column. Scores of a run may move together, so that a value counts by its share among the
-               rows that agree in another value, where that is larger.
+               rows that agree in another value, where that is larger. Shares are those among different
+               rows: a row that was pasted many times would make itself probable.
 
-What is less than that is described beneath the table and changes no digit. Scores of few values that were
-sorted and then dealt out in turns look like pasted scores too.
+What is less than that is described beneath the table and changes no digit. Two kinds of files look like
+pasted scores though nothing was pasted: scores of few values that were sorted and then dealt out in turns,
+and rows of many canaries that agree as a whole or nowhere, as where a run's scores are levels plus one coarse
+number.
 """
 
 from typing import NamedTuple
@@ -42,6 +45,7 @@ _MOST_COLUMNS = 100  # of a row that are compared; so many prove a copy
 _COMPARED_ROWS = (
     50  # rows to which all others are compared, to see whether the scores of a run move together
 )
+_MOST_CANDIDATES = 100  # rows that are compared to all others, to see whether they are copies
 _LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by nature
 
 
@@ -323,43 +327,60 @@ def _find_row(table: RowTable) -> RepeatedBlock | None:
     columns = table.scores.shape[1]
     if columns == 1:
         return None
-    # Some of many columns are enough: all of a row is less probable than a part of it.
-    scores = table.scores[:, :: -(-columns // _MOST_COLUMNS)]
-
     _, first_places, counts = np.unique(rows, return_index=True, return_counts=True)
-    least = _compute_least_evidence(len(rows))
+    # Different rows count once, however often they come: else a row that was pasted twice looks as if
+    # independent rows agreed with it. Some of many columns are enough: all of a row is less probable than a
+    # part of it.
+    scores = table.scores[first_places, :: -(-columns // _MOST_COLUMNS)]
     shares = _compute_shares(scores)
-    repeated = np.sort(first_places[counts > 1])
     # A row has the most evidence if no score depends on another: a quick sieve.
-    candidates = repeated[-np.log(shares[repeated]).sum(axis=1) >= least]
+    most_evidence = np.zeros(len(scores))
+    for number in np.flatnonzero(counts > 1):
+        places = _find_rarest_places(scores[number], shares[number])
+        most_evidence[number] = -np.log(shares[number, places]).sum()
+    least = _compute_least_evidence(len(rows))
+    candidates = np.flatnonzero(most_evidence >= least)
     if not len(candidates):
         return None
+    # Each takes a pass over the table, so that only those with the most evidence are looked at.
+    by_evidence = np.lexsort((first_places[candidates], -most_evidence[candidates]))
+    candidates = candidates[by_evidence[:_MOST_CANDIDATES]]
+    in_order = np.argsort(first_places[candidates])
 
     dependence = _compute_dependence(scores)
-    for row in candidates:
-        occurrences = np.flatnonzero(rows == rows[row])
-        again = int(occurrences[1])  # [0] is the row itself
-        others = np.delete(scores, [row, again], axis=0)
-        if _compute_row_evidence(scores[row], shares[row], others, dependence) < least:
-            continue
-        # The block goes on while the rows after the first equal those after its copy.
-        length = 1
-        while again + length < len(rows) and rows[row + length] == rows[again + length]:
-            length += 1
-        # The block must end before its copy begins.
-        return RepeatedBlock(int(row), again, min(length, again - int(row)))
+    for number in candidates[in_order]:
+        others = np.delete(scores, number, axis=0)
+        if _compute_row_evidence(scores[number], shares[number], others, dependence) >= least:
+            occurrences = np.flatnonzero(rows == rows[first_places[number]])
+            return _extend_row(rows, int(occurrences[0]), int(occurrences[1]))
     return None
 
 
-def _compute_shares(scores: Array) -> Array:
-    """Returns the share (n, K) of each score (n, K) in its own column, where its row is counted once.
+def _extend_row(rows: Places, first: int, again: int) -> RepeatedBlock:
+    """Returns the block around a row that comes again: the rows before and after it that come again alike.
 
-    A row that comes twice may be a copy, so that one of the two does not count.
+    Args:
+      rows: (n,), a number for each row, the same for equal rows.
+      first: the row.
+      again: the row's copy, after it.
     """
+    distance = again - first
+    low = first
+    while low > 0 and rows[low - 1] == rows[low - 1 + distance]:
+        low -= 1
+    high = first + 1
+    while high + distance < len(rows) and rows[high] == rows[high + distance]:
+        high += 1
+    # The block must end before its copy begins.
+    return RepeatedBlock(low, low + distance, min(high - low, distance))
+
+
+def _compute_shares(scores: Array) -> Array:
+    """Returns the share (n, K) of each score (n, K) in its own column."""
     shares = np.empty(scores.shape)
     for column in range(scores.shape[1]):
         _, numbers, counts = np.unique(scores[:, column], return_inverse=True, return_counts=True)
-        shares[:, column] = np.maximum(counts[numbers] - 1, 1) / (len(scores) - 1)
+        shares[:, column] = counts[numbers] / len(scores)
     return shares
 
 
@@ -376,17 +397,13 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
     Args:
       row: (K,), the scores of the row.
       shares: (K,), the share of each in its own column.
-      others: (n - 2, K), the scores of all rows but this one and its copy.
+      others: (d - 1, K), the scores of all different rows but this one.
       dependence: (K, K), how often rows that agree in one column agree in another.
     """
-    # The rarest place of each different value: `np.unique` finds the first. The rarest values come first.
-    by_share = np.argsort(shares, kind="stable")
-    first_places = np.sort(np.unique(row[by_share], return_index=True)[1])
-    places = by_share[first_places]
+    places = _find_rarest_places(row, shares)
     own_shares = shares[places]
 
-    agrees = (others[:, places] == row[places]).astype(np.float64)
-    hits = agrees.T @ agrees  # (earlier value, value)
+    hits = _count_agreements(others[:, places] == row[places])  # (earlier value, value)
     prior = np.maximum(dependence[np.ix_(places, places)], own_shares)
     given_earlier = (hits + prior) / (np.diag(hits)[:, None] + 1)
     is_earlier = np.triu(np.ones(hits.shape, bool), 1)
@@ -394,22 +411,44 @@ def _compute_row_evidence(row: Array, shares: Array, others: Array, dependence: 
     return float(-np.log(np.maximum(largest, own_shares)).sum())
 
 
+def _find_rarest_places(row: Array, shares: Array) -> Places:
+    """Returns the place of each different value of a row where it is rarest, the rarest first.
+
+    Args:
+      row: (K,), the scores of the row.
+      shares: (K,), the share of each in its own column.
+    """
+    by_share = np.argsort(shares, kind="stable")
+    first_places = np.sort(np.unique(row[by_share], return_index=True)[1])
+    return np.asarray(by_share[first_places])
+
+
 def _compute_dependence(scores: Array) -> Array:
     """Returns how often rows that agree in one column agree in another, (K, K): [earlier, later].
 
-    Rows are compared to some rows of the table. Rows that are equal as a whole do not count, for they may be
-    copies. It is 0 where no rows agree in the earlier column.
+    Some rows are compared to all others. It is 0 where no rows agree in the earlier column.
 
     Args:
-      scores: (n, K), the scores of all rows.
+      scores: (d, K), the scores of all different rows.
     """
     columns = scores.shape[1]
     both = np.zeros((columns, columns))
-    for row in scores[:: -(-len(scores) // _COMPARED_ROWS)]:
-        agrees = scores == row
-        part = agrees[~agrees.all(axis=1)].astype(np.float64)
-        both += part.T @ part
+    for place in range(0, len(scores), -(-len(scores) // _COMPARED_ROWS)):
+        agrees = scores == scores[place]
+        agrees[place] = False  # a row agrees with itself
+        both += _count_agreements(agrees)
     return np.asarray(both / np.maximum(np.diag(both), 1.0)[:, None])
+
+
+def _count_agreements(agrees: NDArray[np.bool_]) -> Array:
+    """Returns how many rows agree in both of two columns, (K, K).
+
+    Args:
+      agrees: (d, K), whether each row agrees with a given row in each column.
+    """
+    # Float32 is faster, and counts whole numbers exactly up to 2^24.
+    agreeing = agrees[agrees.any(axis=1)].astype(np.float32)
+    return np.asarray(agreeing.T @ agreeing, np.float64)
 
 
 def _compute_least_evidence(rows: int) -> float:

@@ -1,5 +1,7 @@
 """Files that hold runs twice are refused, and independent ones are accepted in any order."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,81 @@ def test_rows_of_coarse_scores_repeat_by_nature_where_canaries_have_levels(moves
             width = 0.3 * rng.normal(size=(400, 1))
         scores = np.round(3 * rng.normal(size=count) + width, 1)
         repeats.require_no_copies(Sets(scores, rng.normal(size=(40, count))))
+
+
+COARSE = {
+    "canaries have levels": lambda rng, levels: levels + 0.02 * rng.normal(size=(300, 16)),
+    "runs move alike": lambda rng, levels: levels + 0.3 * rng.normal(size=(300, 1)),
+    "runs move almost alike": lambda rng, levels: (
+        levels + 0.3 * rng.normal(size=(300, 1)) + 0.005 * rng.normal(size=(300, 16))
+    ),
+    "two factors": lambda rng, levels: (
+        levels + rng.normal(size=(300, 2)) @ (0.05 * rng.normal(size=(2, 16)))
+    ),
+    "0 or 1": lambda rng, levels: 1.0 * (rng.random((300, 16)) < 0.05 * np.abs(levels)),
+    "0 or 1, runs alike": lambda rng, levels: (
+        1.0 * (3 * rng.normal(size=(300, 1)) + 0.3 * rng.normal(size=(300, 16)) < levels)
+    ),
+    "thirds": lambda rng, levels: np.round(levels + rng.normal(0, 0.1, size=(300, 16))),
+}
+
+
+@pytest.mark.parametrize("kind", COARSE)
+def test_independent_coarse_tables_are_accepted(kind):
+    """Each kind has rows that come three times and more in most of its tables."""
+    times = []
+    for seed in range(50):
+        rng = np.random.default_rng([9, seed])
+        scores = np.round(COARSE[kind](rng, 3 * rng.normal(size=16)), 1)
+        times.append(np.unique(scores, axis=0, return_counts=True)[1].max())
+        repeats.require_no_copies(Sets(scores, rng.normal(size=(40, 16))))
+    assert np.median(times) >= 3
+
+
+@pytest.mark.parametrize("times", [2, 3, 4, 8, 30])
+@pytest.mark.parametrize("count", [8, 30])
+@pytest.mark.parametrize("copied", [20, 120])
+def test_rows_that_were_pasted_many_times_are_refused_in_any_order(times, count, copied):
+    rng = np.random.default_rng([10, times, count, copied])
+    scores = rng.normal(size=(200, count))
+    pasted = np.concatenate([scores, np.tile(scores[:copied], (times - 1, 1))])
+    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
+        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, count))))
+
+
+@pytest.mark.parametrize("times", [3, 8])
+def test_all_rows_several_times_and_one_once_more_are_refused(times):
+    rng = np.random.default_rng(11)
+    scores = rng.normal(size=(200, 8))
+    pasted = np.concatenate([np.tile(scores, (times, 1)), scores[:1]])
+    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
+        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, 8))))
+
+
+def test_many_rows_that_repeat_by_nature_take_seconds(rows=10_000):
+    """Thousands of rows look like copies until their scores turn out to move together."""
+    rng = np.random.default_rng(12)
+    scores = np.round(3 * rng.normal(size=64) + rng.normal(size=(rows, 1)), 2)
+    table = Sets(scores, rng.normal(size=(40, 64)))
+    start = time.process_time()
+    repeats.require_no_copies(table)
+    assert time.process_time() - start < 3
+
+
+def test_a_pasted_row_is_found_among_many_that_repeat_by_nature():
+    rng = np.random.default_rng(14)
+    tied = np.repeat(rng.integers(0, 1000, size=(2000, 1)) / 1000, 16, axis=1)
+    scores = np.concatenate([tied, rng.normal(size=(100, 16))])
+    with pytest.raises(InputError, match="row 2,051 comes again as 2,101: leave"):
+        repeats.require_no_copies(Sets(scores[[*range(2100), 2050]], rng.normal(size=(40, 16))))
+
+
+def test_a_pasted_block_of_more_rows_than_are_looked_at_is_named_whole():
+    rng = np.random.default_rng(13)
+    scores = np.round(rng.normal(size=(400, 16)), 1)
+    pasted = np.concatenate([scores, scores[50:350]])
+    with pytest.raises(InputError, match="rows 51 to 350 come again as 401 to 700: leave"):
+        repeats.require_no_copies(Sets(pasted, rng.normal(size=(40, 16))))
 
 
 def test_canaries_of_one_run_that_come_again_are_refused():
