@@ -20,6 +20,7 @@ from audit.runtime.progress import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
+_COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
 _PLATEAU = 3e-3  # the relative difference up to which norms count as the same
 _FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
 _SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
@@ -79,6 +80,45 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
     return max(list_finite_norms(tried.list_all()), default=0.0) < least
 
 
+def compute_reach(tried: TriedExamples) -> float:
+    """Returns how far, in units of eta C / B, some example is measured to move the step.
+
+    Where examples replaced a row, it is the radius of the ball that holds their contributions if that is
+    more.
+    """
+    largest = max(list_finite_norms(tried.list_all()), default=0.0)
+    if tried.were_added:
+        return largest
+    return max(largest, compute_enclosing_radius(tried))
+
+
+def is_clipping_seen_at_c(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
+    """Returns whether clipping is seen to stop examples, and to stop them at C and no farther.
+
+    A movement of C alone does not show that, as it does for `is_clipping_reached`: unclipped gradients of
+    half of C move a step that is twice as large as stated by C, too.
+
+    Examples without floating-point features cannot be followed until they stop. Of these, four have to stop
+    at C, in several directions, while another moves the step by less.
+
+    Args:
+      probe: the step.
+      tried: how far examples move the step.
+      plateau: the norm at which several examples stop; 0 if there is none.
+    """
+    tolerance = max([movement.tolerance for movement in tried.movements.values()], default=0.0)
+    if tolerance > _COARSE or find_violations(tried):
+        return False
+    if not tried.were_added:
+        return is_clipping_reached(probe, tried, plateau) and stops_by_clipping(probe, tried)
+    if abs(plateau - 1) > _PLATEAU + tolerance:
+        return False
+    if _list_scaled_differences(probe, tried):
+        return stops_by_clipping(probe, tried)
+    is_any_shorter = any(tolerance < norm < 0.9 for norm in list_finite_norms(tried.movements))
+    return is_any_shorter and _stop_in_several_directions(tried, plateau)
+
+
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
@@ -96,10 +136,10 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
       plateau: the norm at which several examples stop; 0 if there is none. Then the whole movement does not
         stop, and only single layers are tested for a sudden stop.
     """
-    largest = max(list_finite_norms(tried.list_all()), default=0.0)
+    reach = compute_reach(tried)
     if not tried.were_added:
-        return max(largest, compute_enclosing_radius(tried)) >= _REACHED_BY_REPLACING
-    if largest >= _REACHED:
+        return reach >= _REACHED_BY_REPLACING
+    if reach >= _REACHED:
         return True
     if plateau > 0 and _stops_suddenly(probe, tried, None):
         return True
