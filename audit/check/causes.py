@@ -179,7 +179,8 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
 
     A clipped movement grows in proportion to the features until it stops. A movement that is bounded for
     another reason, such as features that the model squashes, slows down long before; one of features that the
-    model divides by their norm does not grow at all.
+    model divides by their norm does not grow at all. Features that the model clamps to a norm stop as
+    suddenly as clipping, and at one norm where all residuals are as large: they are taken for clipped.
 
     Args:
       probe: the step.

@@ -73,8 +73,8 @@ TOO_FAR = CheckFinding(
 ANOTHER_SIZE = CheckFinding(
     check="sensitivity",
     name="a step of another size than stated",
-    meaning="Movements and noise are both {ratio:.4g} times what eta C / B says: no privacy is lost by it. "
-    "{why}",
+    meaning="Movements and noise are both {ratio:.4g} times what eta C / B says: no privacy is lost by "
+    "it{unless}. {why}",
     fix="state the learning rate, clipping norm and batch size that the step has, or divide by the stated "
     "one; all else is checked at this size",
 )
@@ -117,6 +117,10 @@ RANDOM_GRADIENTS = (
 BY_NUMBER = (
     "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
     "`p.grad` after clipping and noise, with learning_rate=1."
+)
+UNLESS_CLAMPED = (
+    ", unless it is the model that stops examples there, by features clamped to a norm, which moves the step "
+    "as clipping does: then the noise is too small"
 )
 PERHAPS_ANOTHER_SIZE = (
     "Or the whole step is about {factor:.3g} times as large as stated, by which no privacy is lost, and the "

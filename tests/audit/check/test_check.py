@@ -555,6 +555,26 @@ def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, 
     assert "clipping is not seen to stop examples at C" in flatten(report)
 
 
+def test_a_smaller_step_is_doubted_since_clamped_features_stop_as_clipping_does():
+    """Unclipped gradients grow until features of a hundredth, and stop at C / 2; the noise is C / 2 too."""
+
+    def clamp(x):
+        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-2)
+
+    step, batch = make_logistic_step(clamp, lambda noise: 0.5 * noise, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
+    assert "features clamped to a norm" in flatten(report)
+    assert "then the noise is too small" in flatten(report)
+
+
+def test_a_larger_step_is_not_doubted():
+    step, batch = make_logistic_step()
+    stated = STATED | {"learning_rate": 0.25}
+    report = audit.check_step(step, np.zeros(8), batch, **stated, seeds=400)
+    assert "no privacy is lost by it. It fits" in flatten(report)
+    assert "clamped" not in flatten(report)
+
+
 def test_features_that_are_divided_by_their_norm_show_no_clipping():
     step, batch = make_logistic_step(divide_by_norm, bound=np.inf)
     report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
