@@ -179,8 +179,9 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
 
     A clipped movement grows in proportion to the features until it stops. A movement that is bounded for
     another reason, such as features that the model squashes, slows down long before; one of features that the
-    model divides by their norm does not grow at all. Features that the model clamps to a norm stop as
-    suddenly as clipping, and at one norm where all residuals are as large: they are taken for clipped.
+    model divides by their norm does not grow at all. A movement of features that the model clamps to a norm
+    stops as suddenly as by clipping, but at other norms for other parameters. That is tried with added
+    examples alone: those in place of a row show differences, which change with the parameters either way.
 
     Args:
       probe: the step.
@@ -200,8 +201,45 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
         # are squashed, as by tanh, take six times. The limit lies between.
         if is_growth_seen and full < 3.5 * half:
-            return True
+            return not (tried.were_added and _moves_farther_elsewhere(probe, tried, layer))
     return False
+
+
+def _moves_farther_elsewhere(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
+    """Returns whether at other parameters an added example moves the step farther, by 2%, than any here.
+
+    None does where clipping stops those tried here: it stops all at the same norm, whatever the parameters.
+    False where the step refuses other parameters.
+
+    Args:
+      probe: the step.
+      tried: the examples.
+      layer: the index of the layer whose norm is measured; None for the norm over all layers.
+    """
+    here = max(_get_norm(movement, layer) for movement in tried.movements.values())
+    try:
+        moved = probe.begin_elsewhere()
+        for take_difference in _list_scaled_differences(moved, tried):
+            difference = take_difference(trees.LARGEST_SCALE)
+            movement = moved.measure(difference, moved.base, len(moved.rows[0]) + 1)
+            if not np.isfinite(movement.norm):
+                continue
+            # Other parameters may be rounded more coarsely. A layer's norm has what rounding adds to it,
+            # which is at most what it adds to all layers.
+            added = 0.0
+            if layer is not None:
+                added = max(np.sum(movement.vector**2) - movement.norm**2, 0.0)
+            square = max(_get_norm(movement, layer) ** 2 - added, 0.0)
+            if square**0.5 - movement.tolerance > 1.02 * here:
+                return True
+    except RefusedError:
+        return False
+    return False
+
+
+def _get_norm(movement: Movement, layer: int | None) -> float:
+    """Returns the norm of a movement within a layer; over all layers for None."""
+    return movement.norm if layer is None else float(movement.layer_norms[layer])
 
 
 def _measure_difference(
@@ -212,7 +250,7 @@ def _measure_difference(
 ) -> float:
     """Returns the norm of a difference of steps at a scale of features, within a layer or over all (None)."""
     movement = probe.measure(take_difference(scale), probe.base, len(probe.rows[0]) + 1)
-    return movement.norm if layer is None else float(movement.layer_norms[layer])
+    return _get_norm(movement, layer)
 
 
 def _list_scaled_differences(

@@ -224,7 +224,9 @@ def _check_probe(
     if factor > 1 or (factor < 1 and causes.stops_by_clipping(probe, trial.tried)):
         trained_layers = len(np.unique(probe.layer[probe.is_trained]))
         why = factors.explain_step_size(factor, probe.settings, trained_layers)
-        unless = findings.UNLESS_CLAMPED if factor < 1 else ""
+        # Clamped features are told from clipped gradients only where examples are added.
+        is_doubted = factor < 1 and not trial.tried.were_added
+        unless = findings.UNLESS_CLAMPED if is_doubted else ""
         size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, unless=unless, why=why)
         probe.settings = probe.settings.rescale(factor)
         trial = _try_step(probe, examples, seeds, seconds)._replace(size=factor)

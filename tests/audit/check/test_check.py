@@ -555,14 +555,31 @@ def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, 
     assert "clipping is not seen to stop examples at C" in flatten(report)
 
 
-def test_a_smaller_step_is_doubted_since_clamped_features_stop_as_clipping_does():
-    """Unclipped gradients grow until features of a hundredth, and stop at C / 2; the noise is C / 2 too."""
+def clamp_norm(x):
+    """Returns rows of norm 1, whose gradients grow with features up to a hundredth and stop at a half."""
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-2)
 
-    def clamp(x):
-        return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-2)
 
-    step, batch = make_logistic_step(clamp, lambda noise: 0.5 * noise, bound=np.inf)
-    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
+def test_features_that_are_clamped_to_a_norm_show_no_clipping():
+    step, batch = make_logistic_step(clamp_norm, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert "the largest movement was 0.5 C, so that clipping was not seen" in report.verdict
+
+
+def test_too_little_noise_is_not_excused_by_features_that_are_clamped_to_a_norm():
+    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
+    meaning = tell_of_noise(step, np.zeros(8), batch)
+    assert "Or the whole step is about 0.5" in meaning or "about 0.49" in meaning
+
+
+def test_a_smaller_step_is_doubted_where_clamped_features_cannot_be_told():
+    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
+
+    def take_32(w, batch, seed):
+        assert len(batch[1]) == 32, "compiled for 32"
+        return step(w, batch, seed)
+
+    report = audit.check_step(take_32, np.zeros(8), batch, **STATED, seeds=400)
     assert "features clamped to a norm" in flatten(report)
     assert "then the noise is too small" in flatten(report)
 
