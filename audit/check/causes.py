@@ -20,6 +20,7 @@ from audit.runtime.progress import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
+_COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
 _PLATEAU = 3e-3  # the relative difference up to which norms count as the same
 _FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
 _SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
@@ -79,6 +80,45 @@ def stay_below_clipping(tried: TriedExamples) -> bool:
     return max(list_finite_norms(tried.list_all()), default=0.0) < least
 
 
+def compute_reach(tried: TriedExamples) -> float:
+    """Returns how far, in units of eta C / B, some example is measured to move the step.
+
+    Where examples replaced a row, it is the radius of the ball that holds their contributions if that is
+    more.
+    """
+    largest = max(list_finite_norms(tried.list_all()), default=0.0)
+    if tried.were_added:
+        return largest
+    return max(largest, compute_enclosing_radius(tried))
+
+
+def is_clipping_seen_at_c(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
+    """Returns whether clipping is seen to stop examples, and to stop them at C and no farther.
+
+    A movement of C alone does not show that, as it does for `is_clipping_reached`: unclipped gradients of
+    half of C move a step that is twice as large as stated by C, too.
+
+    Examples without floating-point features cannot be followed until they stop. Of these, four have to stop
+    at C, in several directions, while another moves the step by less.
+
+    Args:
+      probe: the step.
+      tried: how far examples move the step.
+      plateau: the norm at which several examples stop; 0 if there is none.
+    """
+    tolerance = max([movement.tolerance for movement in tried.movements.values()], default=0.0)
+    if tolerance > _COARSE or find_violations(tried):
+        return False
+    if not tried.were_added:
+        return is_clipping_reached(probe, tried, plateau) and stops_by_clipping(probe, tried)
+    if abs(plateau - 1) > _PLATEAU + tolerance:
+        return False
+    if _list_scaled_differences(probe, tried):
+        return stops_by_clipping(probe, tried)
+    is_any_shorter = any(tolerance < norm < 0.9 for norm in list_finite_norms(tried.movements))
+    return is_any_shorter and _stop_in_several_directions(tried, plateau)
+
+
 def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) -> bool:
     """Returns whether clipping, rather than the gradients' own size, stops the examples tried.
 
@@ -96,10 +136,10 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
       plateau: the norm at which several examples stop; 0 if there is none. Then the whole movement does not
         stop, and only single layers are tested for a sudden stop.
     """
-    largest = max(list_finite_norms(tried.list_all()), default=0.0)
+    reach = compute_reach(tried)
     if not tried.were_added:
-        return max(largest, compute_enclosing_radius(tried)) >= _REACHED_BY_REPLACING
-    if largest >= _REACHED:
+        return reach >= _REACHED_BY_REPLACING
+    if reach >= _REACHED:
         return True
     if plateau > 0 and _stops_suddenly(probe, tried, None):
         return True
@@ -139,7 +179,9 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
 
     A clipped movement grows in proportion to the features until it stops. A movement that is bounded for
     another reason, such as features that the model squashes, slows down long before; one of features that the
-    model divides by their norm does not grow at all.
+    model divides by their norm does not grow at all. A movement of features that the model clamps to a norm
+    stops as suddenly as by clipping, but at other norms for other parameters. That is tried with added
+    examples alone: those in place of a row show differences, which change with the parameters either way.
 
     Args:
       probe: the step.
@@ -159,8 +201,45 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         # In proportion, it takes twice the scale from half of the movement to nearly all of it; features that
         # are squashed, as by tanh, take six times. The limit lies between.
         if is_growth_seen and full < 3.5 * half:
-            return True
+            return not (tried.were_added and _moves_farther_elsewhere(probe, tried, layer))
     return False
+
+
+def _moves_farther_elsewhere(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
+    """Returns whether at other parameters an added example moves the step farther, by 2%, than any here.
+
+    None does where clipping stops those tried here: it stops all at the same norm, whatever the parameters.
+    False where the step refuses other parameters.
+
+    Args:
+      probe: the step.
+      tried: the examples.
+      layer: the index of the layer whose norm is measured; None for the norm over all layers.
+    """
+    here = max(_get_norm(movement, layer) for movement in tried.movements.values())
+    try:
+        moved = probe.begin_elsewhere()
+        for take_difference in _list_scaled_differences(moved, tried):
+            difference = take_difference(trees.LARGEST_SCALE)
+            movement = moved.measure(difference, moved.base, len(moved.rows[0]) + 1)
+            if not np.isfinite(movement.norm):
+                continue
+            # Other parameters may be rounded more coarsely. A layer's norm has what rounding adds to it,
+            # which is at most what it adds to all layers.
+            added = 0.0
+            if layer is not None:
+                added = max(np.sum(movement.vector**2) - movement.norm**2, 0.0)
+            square = max(_get_norm(movement, layer) ** 2 - added, 0.0)
+            if square**0.5 - movement.tolerance > 1.02 * here:
+                return True
+    except RefusedError:
+        return False
+    return False
+
+
+def _get_norm(movement: Movement, layer: int | None) -> float:
+    """Returns the norm of a movement within a layer; over all layers for None."""
+    return movement.norm if layer is None else float(movement.layer_norms[layer])
 
 
 def _measure_difference(
@@ -171,7 +250,7 @@ def _measure_difference(
 ) -> float:
     """Returns the norm of a difference of steps at a scale of features, within a layer or over all (None)."""
     movement = probe.measure(take_difference(scale), probe.base, len(probe.rows[0]) + 1)
-    return movement.norm if layer is None else float(movement.layer_norms[layer])
+    return _get_norm(movement, layer)
 
 
 def _list_scaled_differences(

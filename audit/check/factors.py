@@ -117,7 +117,12 @@ def find_lost_signal(
     return find_mistakes(settings, plateau, tolerance, factors)
 
 
-def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str:
+def explain_step_size(
+    factor: float,
+    settings: StepSettings,
+    layers: int,
+    tolerance: float = _NEAR_INTEGER,
+) -> str:
     """Returns a sentence on why a whole step, examples' movements and noise, is a factor too large.
 
     The sentence always names the learning rate that gives such a step. It names a batch size B if the step
@@ -128,27 +133,30 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
       factor: the step's size over what the settings make it; below 1 if the step is too small.
       settings: what the caller states.
       layers: how many layers are trained.
+      tolerance: the relative difference up to which a size fits; by default that of a plateau, which is
+        measured more precisely than the noise.
     """
     # Each of these settings, with the others as stated, gives a step of the measured size.
     batch_size = settings.batch_size / factor
     learning_rate = settings.learning_rate * factor
     clipping_norm = settings.clipping_norm * factor
+    about = "about " if tolerance > _NEAR_INTEGER else ""
     explanations = []
     whole_size = round(batch_size)
     is_possible_size = 1 <= whole_size < _LARGEST_BATCH
-    if is_possible_size and abs(batch_size / whole_size - 1) < _NEAR_INTEGER:
-        text = f"B = {batch_size:.4g} where {settings.batch_size:g} is stated"
+    if is_possible_size and abs(batch_size / whole_size - 1) < tolerance:
+        text = f"B = {about}{whole_size} where {settings.batch_size:g} is stated"
         # Opacus rounds its divisor down, which makes steps larger: by a factor below 1.5 if it is 2 or more.
         if 1 < factor < 1.5:
             text += " (Opacus divides by int(examples / len(loader)))"
         explanations.append(text)
     # With a single layer the factor would be 1, which explains nothing.
-    if layers > 1 and abs(factor / layers**0.5 - 1) < _NEAR_INTEGER:
+    if layers > 1 and abs(factor / layers**0.5 - 1) < tolerance:
         explanations.append(
-            f"C sqrt({layers}) = {clipping_norm:.4g} of {layers} layers, each clipped to C"
+            f"C sqrt({layers}) = {about}{clipping_norm:.4g} of {layers} layers, each clipped to C"
         )
     explanations.append(
-        f"a learning rate of {learning_rate:.4g} where {settings.learning_rate:g} is stated"
+        f"a learning rate of {about}{learning_rate:.4g} where {settings.learning_rate:g} is stated"
     )
 
     mistakes_of_a_step: dict[str, float] = {}
@@ -158,9 +166,10 @@ def explain_step_size(factor: float, settings: StepSettings, layers: int) -> str
         scale = 2**power
         mistakes_of_a_step[f"a loss scale of {scale:,} that is not divided out"] = float(scale)
         mistakes_of_a_step[f"a loss scale of {scale:,} divided out twice"] = 1 / scale
-    # 0.4%, twice what is allowed above: a factor on this list fits by chance less often than some whole B.
-    tolerance = 2 * _NEAR_INTEGER
-    explanations += find_mistakes(settings, factor, tolerance, mistakes_of_a_step)
+    # At least 0.4%, twice what a plateau is allowed above: a factor on this list fits by chance less often
+    # than some whole B.
+    allowed = max(tolerance, 2 * _NEAR_INTEGER)
+    explanations += find_mistakes(settings, factor, allowed, mistakes_of_a_step)
     return _list_mistakes(explanations)
 
 

@@ -73,8 +73,8 @@ TOO_FAR = CheckFinding(
 ANOTHER_SIZE = CheckFinding(
     check="sensitivity",
     name="a step of another size than stated",
-    meaning="Movements and noise are both {ratio:.4g} times what eta C / B says: no privacy is lost by it. "
-    "{why}",
+    meaning="Movements and noise are both {ratio:.4g} times what eta C / B says: no privacy is lost by "
+    "it{unless}. {why}",
     fix="state the learning rate, clipping norm and batch size that the step has, or divide by the stated "
     "one; all else is checked at this size",
 )
@@ -118,10 +118,14 @@ BY_NUMBER = (
     "It differs by number: does an optimizer such as Adam divide it? Then return the private gradient, "
     "`p.grad` after clipping and noise, with learning_rate=1."
 )
-PERHAPS_SMALLER = (
-    "Or the whole step is smaller, by which no privacy is lost: examples stop at {factor:.4g} times eta "
-    "C / B too, but clipping is not seen to stop them. A smaller clipping norm or extreme_examples would "
-    "tell. {why}"
+UNLESS_CLAMPED = (
+    ", unless it is the model that stops examples there, by features clamped to a norm, which moves the step "
+    "as clipping does: then the noise is too small"
+)
+PERHAPS_ANOTHER_SIZE = (
+    "Or the whole step is about {factor:.3g} times as large as stated, by which no privacy is lost, and the "
+    "noise multiplier is right: clipping is not seen to stop examples at C, which another clipping norm or "
+    "extreme_examples may show. {why}"
 )
 
 # Of the noise.
@@ -151,8 +155,7 @@ MORE_NOISE = CheckFinding(
     check="noise",
     name=WRONG_NOISE.name,
     meaning="It is {figure} times eta sigma C / B{where}{equivalent}: more noise than stated, by which no "
-    "privacy is lost. Where all else is right, the claim holds with room; but the step is not as stated. "
-    "{why}",
+    "privacy is lost{room}. But the step is not as stated. {why}",
     fix="{advice}" + WRONG_NOISE.fix,
 )
 REPEATED_NOISE = CheckFinding(

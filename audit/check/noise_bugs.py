@@ -1,6 +1,6 @@
 """The bugs of a step's noise, by name: which of them explain the tests that were rejected."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from audit.check.probe import StepSettings
 from audit.check.trees import Vector
 from audit.runtime.progress import counted
 
+_MOST_TOLERANCE = 0.05  # the largest relative difference up to which a factor fits the noise
+
 
 class NoiseBugs(NamedTuple):
     """The facts from which the bugs of the noise are named.
@@ -31,14 +33,18 @@ class NoiseBugs(NamedTuple):
       drawn: the noise.
       grid: the grid on which the noise lies; None if it lies on none.
       depends_on_example: whether the seed changes how far examples move the step.
-      doubt: a sentence on what else than too little noise would look the same; empty if nothing would.
+      least_size: the least size, over the stated one, of a step in which no example tried moves it by more
+        than C; infinite where the step can be of no other size.
+      is_clipping_seen: returns whether clipping is seen to stop examples at C. A function, since it takes
+        many steps to tell, and is asked of wrong noise alone.
     """
 
     settings: StepSettings
     drawn: DrawnNoise
     grid: NoiseGrid | None
     depends_on_example: bool
-    doubt: str
+    least_size: float
+    is_clipping_seen: Callable[[], bool]
 
     def name(
         self, certain: list[CheckFinding], rejected: dict[str, list[str]]
@@ -155,28 +161,59 @@ class NoiseBugs(NamedTuple):
         # Whether what was drawn is noise of one law: random gradients would add to it, and an optimizer like
         # Adam would rescale it number by number.
         is_plain = not self.depends_on_example and not varies_by_number
-        finding = findings.MORE_NOISE if is_plain and least > 1 else findings.WRONG_NOISE
+        # The noise's size alone says nothing of sigma: it does only beside examples that stop at C.
+        is_clipping_seen = self.is_clipping_seen()
+        tells_sigma = is_plain and is_clipping_seen
+        finding = findings.MORE_NOISE if tells_sigma and least > 1 else findings.WRONG_NOISE
+        room = "" if where else "; where all else is right, the claim holds with room"
         remarks = self._list_remarks(varies_by_number)
 
         if not are_equal:
             figure = f"{least:.3g} to {max(deviations):.3g}"
             why = f"It differs by layer.{remarks}"
-            return finding.fill(figure=figure, where=where, equivalent="", advice="", why=why)
+            return finding.fill(
+                figure=figure, where=where, equivalent="", room=room, advice="", why=why
+            )
 
-        # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom); but at most 5%.
-        tolerance = min(0.01 + 4 / (2 * sum(freedom)) ** 0.5, 0.05)
-        fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
+        # 1%, and four standard errors of a measured deviation, each 1 / sqrt(2 freedom).
+        error = 0.01 + 4 / (2 * sum(freedom)) ** 0.5
+        fits = factors.explain_noise(deviation, self.settings, layers, min(error, _MOST_TOLERANCE))
+        if not where and not varies_by_number and not is_clipping_seen:
+            remarks += self._describe_another_size(error, layers)
         # The noise multiplier that gives such noise. It can be stated if all layers have this noise.
         multiplier = f"about {deviation * self.settings.noise_multiplier:.3g}"
         equivalent = f", as a noise multiplier of {multiplier} gives"
-        advice = f"state the noise multiplier that the step has, {multiplier}, or "
+        advice = (
+            "if learning rate, clipping norm and batch size are as stated, state the noise multiplier that "
+            f"the step has, {multiplier}, or "
+        )
         return finding.fill(
             figure=f"{deviation:.3g}",
             where=where,
-            equivalent=equivalent if is_plain else "",
+            equivalent=equivalent if tells_sigma else "",
+            room=room,
             advice="" if where else advice,
             why=f"{fits}{remarks}".strip(),
         )
+
+    def _describe_another_size(self, error: float, layers: int) -> str:
+        """Returns a sentence, after a blank, on the size of a step whose noise is right; empty if none fits.
+
+        No size fits where an example moves the step by more than C of that size.
+
+        Args:
+          error: the relative error of the noise's measured deviation.
+          layers: the number of trained layers.
+        """
+        # Random gradients add to the noise: only an empty batch shows noise alone. NaN if it was refused.
+        batch = EMPTY if self.depends_on_example else ""
+        size = float(f"{self.drawn.compute_deviation(batch):.3g}")  # as precise as it is measured
+        is_another_size = size > 0 and abs(size - 1) > error
+        if not is_another_size or self.least_size > size * (1 + error):
+            return ""
+        tolerance = min(error, _MOST_TOLERANCE)
+        why = factors.explain_step_size(size, self.settings, layers, tolerance)
+        return f" {findings.PERHAPS_ANOTHER_SIZE.format(factor=size, why=why)}"
 
     def _list_remarks(self, varies_by_number: bool) -> str:
         """Returns sentences on what else than wrong noise may be seen, each after a blank; empty if nothing.
@@ -191,8 +228,6 @@ class NoiseBugs(NamedTuple):
             )
         if varies_by_number:
             remarks += f" {findings.BY_NUMBER}"
-        if self.doubt:
-            remarks += f" {self.doubt}"
         return remarks
 
 

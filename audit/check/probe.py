@@ -3,6 +3,7 @@
 Movements are in units of eta C / B, as far as a single example may move the parameters.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -206,6 +207,32 @@ class StepProbe:
         for name in self.layer_names:
             spacings.append(_get_spacing(leaves[name]))
         return np.array(spacings)[self.layer]
+
+    def begin_elsewhere(self) -> "StepProbe":
+        """Returns a probe of the same step that begins at other parameters, each moved by a normal number.
+
+        Raises:
+          RefusedError: the step fails there.
+        """
+        rng = np.random.default_rng(0)
+
+        def move_leaf(_: str, leaf: Any) -> Any:
+            """Returns a leaf of the parameters with a normal number added to each of its own."""
+            if "float" not in str(leaf.dtype):
+                return leaf
+            moved_leaf = trees.restore_batch(
+                [trees.to_numpy(leaf) + rng.normal(size=leaf.shape)], leaf
+            )
+            if hasattr(leaf, "detach"):  # a tensor of torch
+                return moved_leaf.requires_grad_(leaf.requires_grad)
+            return moved_leaf
+
+        moved = copy.copy(self)
+        moved._params = trees.map_tree(self._params, move_leaf)
+        moved._read_parameters(moved._params)
+        moved.base = moved._read_numbers(moved._call(moved.rows, 0))
+        moved.is_trained = self.is_trained.copy()
+        return moved
 
     def run_mean(self, rows: Columns, seeds: range) -> Vector:
         """Returns the parameters (p,) after a step on a batch, averaged over seeds.

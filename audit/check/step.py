@@ -6,6 +6,7 @@ et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -219,18 +220,17 @@ def _check_probe(
         factor = _find_common_factor(trial)
 
     size_finding = None
-    doubt = ""
-    if factor != 1:
+    # Gradients that are as small as the noise by chance, unclipped, do not excuse too little noise.
+    if factor > 1 or (factor < 1 and causes.stops_by_clipping(probe, trial.tried)):
         trained_layers = len(np.unique(probe.layer[probe.is_trained]))
         why = factors.explain_step_size(factor, probe.settings, trained_layers)
-        # Gradients that are as small as the noise by chance, unclipped, do not excuse too little noise.
-        if factor > 1 or causes.stops_by_clipping(probe, trial.tried):
-            size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, why=why)
-            probe.settings = probe.settings.rescale(factor)
-            trial = _try_step(probe, examples, seeds, seconds)._replace(size=factor)
-        else:
-            doubt = findings.PERHAPS_SMALLER.format(factor=factor, why=why)
-    return _judge(probe, trial, replay, size_finding, doubt, seconds)
+        # Clamped features are told from clipped gradients only where examples are added.
+        is_doubted = factor < 1 and not trial.tried.were_added
+        unless = findings.UNLESS_CLAMPED if is_doubted else ""
+        size_finding = findings.ANOTHER_SIZE.fill(ratio=factor, unless=unless, why=why)
+        probe.settings = probe.settings.rescale(factor)
+        trial = _try_step(probe, examples, seeds, seconds)._replace(size=factor)
+    return _judge(probe, trial, replay, size_finding, seconds)
 
 
 def _report_nothing_tried(replay: CheckOutcome, reason: str) -> CheckReport:
@@ -334,7 +334,6 @@ def _judge(
     trial: StepTrial,
     replay: CheckOutcome,
     size_finding: CheckFinding | None,
-    doubt: str,
     seconds: float,
 ) -> CheckReport:
     """Returns the report on a step: the outcomes of all checks, from what was measured.
@@ -345,7 +344,6 @@ def _judge(
       replay: the outcome of the replay.
       size_finding: the finding that movements and noise are both of another size than stated; None if they
         are not. Where it is given, the settings of `probe` are already rescaled to the measured size.
-      doubt: a sentence on what else than too little noise would look the same; empty if nothing would.
       seconds: how long a call of the step takes.
     """
     # The checks of what examples do.
@@ -391,8 +389,35 @@ def _judge(
     }
     if drawn is None:
         return make_report("step", outcomes, NEEDED, **pictures)
-    bugs = NoiseBugs(probe.settings, drawn, grid, trial.depends_on_seed, doubt)
+    bugs = NoiseBugs(
+        settings=probe.settings,
+        drawn=drawn,
+        grid=grid,
+        depends_on_example=trial.depends_on_seed,
+        least_size=_find_least_size(trial, replay),
+        is_clipping_seen=partial(_is_clipping_seen_at_c, probe, trial, replay),
+    )
     return make_report("step", outcomes, NEEDED, bugs.name, **pictures)
+
+
+def _is_clipping_seen_at_c(probe: StepProbe, trial: StepTrial, replay: CheckOutcome) -> bool:
+    """Returns whether clipping is seen to stop examples at C; False where movements mean nothing."""
+    if replay.findings:  # two calls with the same seed differ
+        return False
+    return causes.is_clipping_seen_at_c(probe, trial.tried, trial.plateau)
+
+
+def _find_least_size(trial: StepTrial, replay: CheckOutcome) -> float:
+    """Returns the least size, over the stated one, of a step that no example tried moves by more than C.
+
+    It is 0 where movements mean nothing, and infinite where the report names the size of the step already.
+    """
+    if trial.size != 1:
+        return np.inf
+    if replay.findings:  # two calls with the same seed differ
+        return 0.0
+    tolerances = [movement.tolerance for movement in trial.tried.movements.values()]
+    return causes.compute_reach(trial.tried) - max(tolerances, default=0.0)
 
 
 def _is_noise_right_without_data(drawn: DrawnNoise) -> bool:

@@ -413,7 +413,9 @@ def test_more_noise_than_stated_is_said_to_lose_no_privacy_and_what_to_state():
     assert re.search(
         r"as a noise multiplier of about (0\.9[6-9]\d|1|1\.0[0-4]?) gives", finding.meaning
     )
-    assert re.match(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
+    assert re.search(r"state the noise multiplier that the step has, about (0\.9|1)", finding.fix)
+    assert finding.fix.startswith("if learning rate, clipping norm and batch size are as stated")
+    assert "Or the whole step" not in finding.meaning
 
 
 def test_too_little_noise_is_said_as_a_noise_multiplier():
@@ -430,6 +432,7 @@ def test_more_noise_in_a_single_layer_has_no_noise_multiplier_to_state():
     report = audit.check_step(**plant_bug("numpy", noise, noise_of_b))
     (finding,) = [finding for finding in report.findings if finding.check == "noise"]
     assert " in b, " in finding.meaning and "by which no privacy is lost" in finding.meaning
+    assert "room" not in finding.meaning  # other layers have no more noise
     assert finding.fix.startswith("add noise")
 
 
@@ -448,6 +451,83 @@ def test_a_step_whose_gradients_stay_below_the_norm_is_incomplete_and_says_how_f
     assert "the largest movement was 0.35 C" in report.verdict
     with pytest.raises(FindingsError, match="INCOMPLETE"):
         report.raise_for_findings()
+
+
+def tell_of_noise(step, params, batch, **changed):
+    """Returns the only finding, which is of the noise; it must blame neither sigma nor offer to state one."""
+    (finding,) = audit.check_step(step, params, batch, **STATED | changed, seeds=400).findings
+    assert finding.check == "noise" and finding.fix.startswith("add noise")
+    assert "as a noise multiplier" not in finding.meaning
+    return finding.meaning
+
+
+def read_sizes(meaning):
+    """Returns the batch size and the learning rate that a finding of wrong noise names as another way."""
+    sizes = r"Or the whole step is .* B = about (\d+) where .* rate of about ([\d.]+) where"
+    return [float(size) for size in re.search(sizes, meaning).groups()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sizes"),
+    [
+        ({"learning_rate": 0.25}, (16, 0.5)),
+        ({"batch_size": 64}, (32, 1)),
+        ({"learning_rate": 1.0}, (64, 0.5)),
+        ({"batch_size": 16}, (32, 0.25)),
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_wrong_noise_without_clipping_may_be_of_a_step_of_another_size(changed, sizes, scale):
+    """Unclipped gradients of C / 2 move a step that is twice as large as stated by C, too."""
+    step, batch = make_logistic_step(lambda x: scale / 1.86 * divide_by_norm(x), bound=np.inf)
+    meaning = tell_of_noise(step, np.zeros(8), batch, **changed)
+    assert read_sizes(meaning) == pytest.approx(sizes, rel=0.06)
+
+
+def make_token_step(bound):
+    """Returns a step of logistic regression on shares of tokens, its parameters and its batch."""
+    rng = np.random.default_rng(4)
+
+    def step(w, batch, seed):
+        tokens, y = batch
+        shares = np.mean(tokens[:, :, None] == np.arange(20), axis=1)
+        gradients = (1 / (1 + np.exp(-shares @ w)) - y)[:, None] * shares
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        noise = bound * np.random.default_rng(seed).normal(size=20)
+        return w - 0.5 * ((gradients / np.maximum(1, norms / bound)).sum(axis=0) + noise) / 32
+
+    return step, rng.normal(size=20), (rng.integers(0, 20, (32, 6)), rng.integers(0, 2, 32))
+
+
+def test_too_little_noise_beside_unclipped_tokens_may_be_of_a_smaller_step():
+    """No example moves the step by as much as the noise, so that no two sizes agree by chance."""
+    step, params, batch = make_token_step(bound=1.0)
+    meaning = tell_of_noise(step, params, batch, learning_rate=1.0)
+    assert read_sizes(meaning) == pytest.approx((64, 0.5), rel=0.06)
+
+
+@pytest.mark.parametrize(("bound", "is_seen"), [(0.2, True), (0.05, False)])
+def test_tokens_show_clipping_where_some_stop_at_the_norm_and_others_before(bound, is_seen):
+    """At a norm of 0.05 all tokens tried are clipped, so that they may be as long by themselves."""
+    step, params, batch = make_token_step(bound)
+    stated = STATED | {"clipping_norm": bound, "noise_multiplier": 0.5}
+    (finding,) = audit.check_step(step, params, batch, **stated, seeds=400).findings
+    assert ("more noise than stated" in finding.meaning) == is_seen
+    assert ("Or the whole step is about " in finding.meaning) != is_seen
+
+
+def test_too_little_noise_is_no_smaller_step_where_examples_move_it_farther():
+    step, params, batch = make_token_step(bound=0.05)
+    stated = {"clipping_norm": 0.05, "noise_multiplier": 2.0}
+    assert "Or the whole step" not in tell_of_noise(step, params, batch, **stated)
+
+
+def test_noise_that_is_larger_than_a_violated_norm_states_no_noise_multiplier():
+    step, batch = make_logistic_step(cast=lambda noise: 3 * noise, bound=1.5)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=400)
+    (finding,) = [finding for finding in report.findings if finding.check == "noise"]
+    assert "as a noise multiplier" not in finding.meaning and "room" not in finding.meaning
+    assert finding.fix.startswith("add noise")
 
 
 def divide_by_norm(x):
@@ -472,7 +552,44 @@ def test_too_little_noise_is_not_excused_by_gradients_that_are_as_small(squash, 
 
     report = audit.check_step(take, np.zeros(8), batch, **STATED, seeds=2000)
     assert "noise of 0.9" in report.verdict and "another size" not in report.verdict, report
-    assert "clipping is not seen to stop them" in flatten(report)
+    assert "clipping is not seen to stop examples at C" in flatten(report)
+
+
+def clamp_norm(x):
+    """Returns rows of norm 1, whose gradients grow with features up to a hundredth and stop at a half."""
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-2)
+
+
+def test_features_that_are_clamped_to_a_norm_show_no_clipping():
+    step, batch = make_logistic_step(clamp_norm, bound=np.inf)
+    report = audit.check_step(step, np.zeros(8), batch, **STATED, seeds=64)
+    assert "the largest movement was 0.5 C, so that clipping was not seen" in report.verdict
+
+
+def test_too_little_noise_is_not_excused_by_features_that_are_clamped_to_a_norm():
+    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
+    meaning = tell_of_noise(step, np.zeros(8), batch)
+    assert "Or the whole step is about 0.5" in meaning or "about 0.49" in meaning
+
+
+def test_a_smaller_step_is_doubted_where_clamped_features_cannot_be_told():
+    step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
+
+    def take_32(w, batch, seed):
+        assert len(batch[1]) == 32, "compiled for 32"
+        return step(w, batch, seed)
+
+    report = audit.check_step(take_32, np.zeros(8), batch, **STATED, seeds=400)
+    assert "features clamped to a norm" in flatten(report)
+    assert "then the noise is too small" in flatten(report)
+
+
+def test_a_larger_step_is_not_doubted():
+    step, batch = make_logistic_step()
+    stated = STATED | {"learning_rate": 0.25}
+    report = audit.check_step(step, np.zeros(8), batch, **stated, seeds=400)
+    assert "no privacy is lost by it. It fits" in flatten(report)
+    assert "clamped" not in flatten(report)
 
 
 def test_features_that_are_divided_by_their_norm_show_no_clipping():
