@@ -81,9 +81,9 @@ ANOTHER_SIZE = CheckFinding(
 LOST_SIGNAL = CheckFinding(
     check="sensitivity",
     name="{name}",
-    meaning="Extreme examples stop at {plateau:.4g} times eta C / B, where the noise is made for 1: no "
+    meaning="Extreme examples stop at {plateau:.4g} times eta C / B, where the stated noise is for 1: no "
     "privacy is lost by it, but the gradient drowns. {why}",
-    fix="divide the clipped sum by the stated B once, and whatever divides it, divide the noise by it too",
+    fix="divide the clipped sum by the stated B once, and by nothing else",
 )
 ACTUAL_SIZE = CheckFinding(
     check="{check}",
