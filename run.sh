@@ -146,4 +146,5 @@ if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_toke
   export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
 fi
 if [[ ${1-} == compile || (${1-} == test && -d $tpu) ]]; then export PYTHONPATH=$here:$tpu; fi
+export AUDIT_RUN_SH=$0 # as it was typed, for pages that say how they were made
 exec "$venv/bin/python" -P -m experiments "$@"

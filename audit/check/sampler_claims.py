@@ -449,12 +449,12 @@ def _advise_order(training: _Training, last_model: float | None, bound: _Bound) 
 
     # The last model alone: as it is, after noise-only steps, or not low enough even so.
     if last_model <= poisson:
-        return f"{advice}, or release the last model alone, if steps are Lipschitz as stated."
+        return f"{advice}, or release the last model alone, on the condition below."
     tail = _find_tail(training, poisson, bound)
     if tail is None:
         return f"{advice}; the last model alone may claim {at_most_two(last_model)}."
     steps = f"{tail} noise-only step{'s' if tail > 1 else ''}"
-    return f"{advice}, or release the last model alone after {steps}, if steps are Lipschitz as stated."
+    return f"{advice}, or release the last model alone after {steps}, on the condition below."
 
 
 def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None:

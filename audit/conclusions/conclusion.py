@@ -117,6 +117,11 @@ class UpperBound(NamedTuple):
     hidden: bool = False
 
     @property
+    def is_measured(self) -> bool:
+        """Returns whether it is a hidden-state bound that rests on measured Lipschitz constants."""
+        return self.hidden and self.assumes.word == MEASURED
+
+    @property
     def name(self) -> str:
         """Returns the bound's name in sentences and figures.
 
@@ -126,14 +131,14 @@ class UpperBound(NamedTuple):
             return "claim"
         if not self.hidden:
             return "upper bound"
-        if self.assumes.word == MEASURED:
+        if self.is_measured:
             return "measured hidden-state bound"
         return "hidden-state bound"
 
     @property
     def label(self) -> str:
         """Returns the bound's name in tables."""
-        if self.hidden and self.assumes.word == MEASURED:
+        if self.is_measured:
             return MEASURED_LABEL
         return self.name
 

@@ -118,7 +118,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
         chance = _warn_of_chance(conclusion.confidence)
         explanation = (
             f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. There is a bug (in clipping, "
-            f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the upper bound is for "
+            f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the {broken.name} is for "
             f"another training; {chance}{_describe_composition(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated", _state_violation(free, broken), explanation)
@@ -238,6 +238,8 @@ def _make_headline(conclusion: Conclusion) -> str:
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
+        if tightest.is_measured:
+            last_model += " if steps stretch as measured"
         # A hidden-state bound never comes without composition's: it is not None here.
         composition = at_most(upper_bound or 0.0)
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
@@ -433,6 +435,11 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     most = at_most(tightest.epsilon)
     # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
+    if tightest.is_measured:
+        return (
+            f" The last model leaks at most {most} if steps stretch distances as measured, which is not proven; "
+            f"composition guarantees at most {composition}."
+        )
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
 
@@ -440,6 +447,8 @@ def _name_upper_bound(upper: UpperBound) -> str:
     """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
     if upper.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
         return f"the {at_most(upper.epsilon)} that is claimed"
+    if upper.is_measured:
+        return f"the {at_most(upper.epsilon)} of the {upper.name}"
     source = "the hidden-state bound" if upper.hidden else "accounting"
     return f"the {at_most(upper.epsilon)} that {source} guarantees"
 
@@ -475,7 +484,7 @@ def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBou
         proven = "nothing"
     return (
         f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(upper)}. Either the curve is not "
-        f"Gaussian, or there is a bug, {_blame_steps(upper)}or the upper bound is for another training; "
+        f"Gaussian, or there is a bug, {_blame_steps(upper)}or the {upper.name} is for another training; "
         f"{_warn_of_chance(gaussian.confidence)} Without any assumption on the curve these runs prove "
         f"{proven}, which contradicts nothing."
     )

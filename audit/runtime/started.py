@@ -1,5 +1,6 @@
 """What the user started: messages name its commands, or functions where a script imports the library."""
 
+import os
 import re
 import shlex
 import sys
@@ -9,6 +10,8 @@ from typing import NamedTuple
 RUN_SH = "./run.sh"
 INSTALLED = "hidden-state-audit"
 MODULE = "python -m audit"
+# The environment variable in which RUN_SH says by which path it was started, such as ../run.sh.
+TYPED_RUN_SH = "AUDIT_RUN_SH"
 _PROGRAMS_OF_MODULES = {"experiments": RUN_SH, "audit": MODULE}
 
 
@@ -63,7 +66,10 @@ def typed_command(name: str) -> str:
     call = _read_call()
     if not call.program:
         return shlex.join([*MODULE.split(), name, *sys.argv[1:]])
-    return f"{call.program} {shlex.join(call.words)}"
+    typed = call.program
+    if typed == RUN_SH:
+        typed = shlex.quote(os.environ.get(TYPED_RUN_SH, RUN_SH))
+    return f"{typed} {shlex.join(call.words)}"
 
 
 def command(name: str) -> str:

@@ -107,6 +107,12 @@ def test_a_command_is_said_as_it_was_typed(monkeypatch, argv, typed):
     assert started.typed_command("check") == typed
 
 
+def test_a_command_has_the_path_by_which_run_sh_was_started(monkeypatch):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "experiments", "bound"])
+    monkeypatch.setenv(started.TYPED_RUN_SH, "../my clone/run.sh")
+    assert started.typed_command("bound") == "'../my clone/run.sh' bound"
+
+
 @pytest.mark.parametrize(
     "words",
     mostly_slow(
