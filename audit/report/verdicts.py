@@ -436,10 +436,9 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
     # A hidden-state bound never comes without composition's: it is not None here.
     composition = at_most(conclusion.upper_bound or 0.0)
     if tightest.is_measured:
-        return (
-            f" The last model leaks at most {most} if steps stretch distances as measured, which is not proven; "
-            f"composition guarantees at most {composition}."
-        )
+        condition = "if steps stretch distances as measured, which is not proven"
+        guarantee = f"composition guarantees at most {composition}"
+        return f" The last model leaks at most {most} {condition}; {guarantee}."
     return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
 
 
