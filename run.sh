@@ -147,4 +147,5 @@ if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_toke
 fi
 if [[ ${1-} == compile || (${1-} == test && -d $tpu) ]]; then export PYTHONPATH=$here:$tpu; fi
 export AUDIT_RUN_SH=$0 # as it was typed, for pages that say how they were made
+if [[ $0 != */* ]]; then AUDIT_RUN_SH=./$0; fi # bash run.sh
 exec "$venv/bin/python" -P -m experiments "$@"

@@ -5,7 +5,7 @@ Movements are in units of eta C / B, as far as a single example may move a step:
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import combinations
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from audit.runtime.progress import counted
 
 _REACHED = 0.985  # of C: an added example that moves the step as far counts as stopped by clipping
 _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row, or their ball's radius
+_MOST_PAIRS = 28  # of examples that replace a row, whose features are scaled together
 _COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
 _PLATEAU = 3e-3  # the relative difference up to which norms count as the same
 _FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
@@ -282,7 +283,9 @@ def _list_scaled_differences(
 
     if tried.were_added:
         return [partial(add, columns) for columns in unscaled]
-    return [partial(exchange, first, second) for first, second in combinations(unscaled, 2)]
+    # Each pair takes dozens of steps: of many examples a few are enough.
+    pairs = islice(combinations(unscaled, 2), _MOST_PAIRS)
+    return [partial(exchange, first, second) for first, second in pairs]
 
 
 def _find_scale(measure: Callable[[float], float], level: float) -> float:
@@ -444,7 +447,10 @@ def find_cause(
     }
     mistakes = factors.find_mistakes(probe.settings, plateau, 5e-3, special)  # fitting to 0.5%
     if mistakes:
-        return BugCause(mistakes[0], f"All extreme examples move it by {plateau:.4g}.")
+        stops = f"All extreme examples move it by {plateau:.4g}"
+        return BugCause(
+            mistakes[0], f"{stops}, as with {plateau:.4g} times the stated clipping norm."
+        )
 
     # Without clipping, movements are as large as gradients, which grow with features. The largest is then far
     # above C, here taken to be 3 C; a wrong factor or norm may give a little more than C.

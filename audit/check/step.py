@@ -410,9 +410,11 @@ def _is_clipping_seen_at_c(probe: StepProbe, trial: StepTrial, replay: CheckOutc
 def _find_least_size(trial: StepTrial, replay: CheckOutcome) -> float:
     """Returns the least size, over the stated one, of a step that no example tried moves by more than C.
 
-    It is 0 where movements mean nothing, and infinite where the report names the size of the step already.
+    It is 0 where movements mean nothing, and infinite where the report names the size of the step already, or
+    where a movement is not finite.
     """
-    if trial.size != 1:
+    norms = [movement.norm for movement in trial.tried.list_all().values()]
+    if trial.size != 1 or not np.all(np.isfinite(norms)):
         return np.inf
     if replay.findings:  # two calls with the same seed differ
         return 0.0

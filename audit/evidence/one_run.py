@@ -1,5 +1,6 @@
 """What is seen of a single run: its canaries' coins, their cosines, or both."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -73,21 +74,28 @@ class OneRun(NamedTuple):
 
     @property
     def deviations(self) -> float:
-        """Returns by how many standard errors scores are higher with the canary than where nothing leaks.
+        """Returns by how many normal deviates scores are higher with the canary than where nothing leaks.
 
-        Means are compared. With canaries that are out, both means and their errors are estimated. Without
-        any, the mean where nothing leaks is 0 and its standard deviation 1 / sqrt(d), d being the dimension.
-        NaN or infinite where no score differs from others of its world.
+        Means are compared. With canaries that are out, both means and their errors are estimated, and the
+        ratio follows Student's law, with one degree of freedom less than the smaller world has canaries; it
+        is turned into the normal deviate of the same probability. Without any, the mean where nothing leaks
+        is 0 and its standard deviation 1 / sqrt(d), d being the dimension. NaN or infinite where no score
+        differs from others of its world.
         """
         scores_in, scores_out = self.pooled()
         if self.cosines is not None:
             scores_in, scores_out, dimension = self.cosines
             if not len(scores_out):
                 return float(scores_in.mean() * np.sqrt(dimension * len(scores_in)))
-        error_in = scores_in.std() / np.sqrt(len(scores_in))
-        error_out = scores_out.std() / np.sqrt(len(scores_out))
+        freedom = min(len(scores_in), len(scores_out)) - 1
+        if freedom < 1:
+            return math.nan
+        error_in = scores_in.std(ddof=1) / np.sqrt(len(scores_in))
+        error_out = scores_out.std(ddof=1) / np.sqrt(len(scores_out))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float((scores_in.mean() - scores_out.mean()) / np.hypot(error_in, error_out))
+            ratio = (scores_in.mean() - scores_out.mean()) / np.hypot(error_in, error_out)
+        # Of absolute values, since a probability near 1 would lose its digits.
+        return float(-np.sign(ratio) * special.ndtri(special.stdtr(freedom, -abs(ratio))))
 
     def __str__(self) -> str:
         """Returns how many canaries the run has, in words.

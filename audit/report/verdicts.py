@@ -258,10 +258,11 @@ def is_reversed(conclusion: Conclusion) -> bool:
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
     equal, so that the standard error for independent scores is multiplied by sqrt(K). Of a single run, whose
-    canaries have coins or directions of their own, means are compared.
+    canaries have coins or directions of their own, means are compared, unless a bound is above 0.
     """
     if conclusion.is_one_run:
-        return conclusion.one_run.deviations < -_CLEARLY
+        has_proof = any(bound.epsilon > 0 for bound in conclusion.bounds)
+        return conclusion.one_run.deviations < -_CLEARLY and not has_proof
     canaries_in, canaries_out = conclusion.evidence.canaries  # of a run
     most_canaries = max(canaries_in, canaries_out)
     area = curves.auc(conclusion.scores_in, conclusion.scores_out)

@@ -113,9 +113,10 @@ class BenchmarkedMechanism(NamedTuple):
       name: The name, which no other mechanism has.
       law: The law that draws an audit's evidence. Its truth is the least epsilon at which the mechanism is
         (epsilon, delta)-DP for adding or removing a single canary.
-      mu: The law's parameter. description: A description for readers. sizes: The sizes n of the audits in a
-      full run of the benchmark: numbers of runs, or of the canaries of a
-        single run (see `shape`).
+      mu: The law's parameter.
+      description: A description for readers.
+      sizes: The sizes n of the audits in a full run of the benchmark: numbers of runs, or of the canaries of
+        a single run (see `shape`).
       delta: The delta at which the audits bound epsilon.
     """
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from audit import one_run
 from audit.errors import InputError
+from audit.evidence.one_run import Cosines, OneRun
 from audit.laws import cosine_law
 
 CANARY = [-0.434509513025839, 0.684083223363011, -0.294662939327961, -0.506364867254756]
@@ -61,3 +62,14 @@ def test_it_needs_numpy_alone():
     argv = [sys.executable, "-c", "import sys, audit.one_run; print(*sys.modules)"]
     loaded = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in loaded and not {"jax", "scipy", "absl", "matplotlib"} & set(loaded)
+
+
+def test_few_scores_do_not_look_reversed_by_chance():
+    """In a world of ten, four standard errors are no deviation of one in 30,000: Student's law says so."""
+    rng = np.random.default_rng(5)
+    reversed_runs = 0
+    for _ in range(20_000):
+        scores_in, scores_out = rng.normal(size=(2, 10))
+        run = OneRun(None, Cosines(scores_in / 100, scores_out / 100, 10_000))
+        reversed_runs += run.deviations < -4
+    assert reversed_runs <= 4  # 0.6 are expected; of normal deviates it would be 15

@@ -572,6 +572,18 @@ def test_too_little_noise_is_not_excused_by_features_that_are_clamped_to_a_norm(
     assert "Or the whole step is about 0.5" in meaning or "about 0.49" in meaning
 
 
+def test_frozen_numbers_that_must_be_positive_stay_as_they_are_at_other_parameters():
+    plain, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
+
+    def step(params, batch, seed):
+        scale = np.sqrt(params["variance"])  # NaN if a variance is below 0
+        return {"w": plain(params["w"] * scale, batch, seed), "variance": params["variance"]}
+
+    params = {"w": np.zeros(8), "variance": np.ones(8)}
+    report = audit.check_step(step, params, batch, **STATED, seeds=400)
+    assert "another size" not in report.verdict and "noise of 0." in report.verdict, report
+
+
 def test_a_smaller_step_is_doubted_where_clamped_features_cannot_be_told():
     step, batch = make_logistic_step(clamp_norm, lambda noise: 0.5 * noise, bound=np.inf)
 
