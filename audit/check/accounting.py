@@ -428,8 +428,8 @@ def _check_shuffled(
     least = min(
         least, accounting.epsilon_upper_bound(sigma, epochs, delta)
     )  # they cross by rounding
-    # Epochs without their last, smaller batch are shorter, so that the same steps are more epochs.
-    # By rounding 1 / rate may lie just below a whole number.
+    # Epochs without their last, smaller batch are shorter, so that the same steps are more epochs. By
+    # rounding, 1 / rate may lie just below a whole number.
     least_batches = max(math.floor(1 / sampling_rate + 1e-6), 1)
     most_epochs = math.ceil(steps / least_batches)
     most = accounting.epsilon_upper_bound(sigma, most_epochs, delta)

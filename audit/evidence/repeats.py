@@ -42,9 +42,7 @@ _LEAST_SHOWN = 10  # repeated rows that are worth a line
 _SHARE_SHOWN = 0.05  # share of repeated rows that is worth a line
 _MOST_SHIFTS = 20  # the most frequent distances between a window and its copy: these are tried
 _MOST_COLUMNS = 100  # of a row that are compared; so many prove a copy
-_COMPARED_ROWS = (
-    50  # rows to which all others are compared, to see whether the scores of a run move together
-)
+_COMPARED_ROWS = 50  # all others are compared to these, to see whether a run's scores move together
 _MOST_CANDIDATES = 100  # rows that are compared to all others, to see whether they are copies
 _LEAST_DIFFERENT = 0.25  # share of different rows; with fewer, rows repeat by nature
 

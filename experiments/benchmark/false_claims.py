@@ -54,10 +54,8 @@ def exceeds_level(wrong: int, audits: int, confidence: float, tests: int) -> boo
       confidence: The confidence of each; the allowed share of wrong ones is the level, 1 - confidence.
       tests: The number of such tests, which are at 1% together (Bonferroni).
     """
-    error = TEST_LEVEL / tests
-    limits = intervals.clopper_pearson(
-        wrong, audits, 1 - 2 * error
-    )  # an error of this size at either end
+    error = TEST_LEVEL / tests  # at either end of the interval
+    limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
     allowed = 1 - confidence + 1e-12  # rounding must not decide where both are equal
     return bool(limits.lower > allowed)
 

@@ -76,9 +76,8 @@ def summarise_estimators(
     """
     order = list(ESTIMATORS)
     claim_by_estimator = {claim.estimator: claim for claim in claims}
-    tests = sum(
-        cell.is_held_to_level for cell in cells
-    )  # of which all stars are wrong in 1% at most
+    # The stars of all these cells together are wrong with a probability of 1% at most.
+    tests = sum(cell.is_held_to_level for cell in cells)
 
     def rank(cell: MeasuredCell) -> tuple[int, int]:
         """Returns the key by which cells are sorted: the places of design and estimator."""
