@@ -3,9 +3,12 @@
 A model is any Flax module, or any loss over a tree of parameters.
 """
 
+import dataclasses
+import functools
 import hashlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.base import Adversary, shapes
+from audit.adversaries.base import Adversary, Observer, shapes
 from audit.adversaries.row import describe_view
 from audit.claims.measured import MEASURED
 from audit.conclusions import lipschitz, measuring, rehearsals, results
@@ -29,6 +32,7 @@ from audit.errors import InputError, require
 from audit.evidence import arrays
 from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
+from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.methods.level import Level
 from audit.report import audit_page, audit_panels, subjects
 from audit.runtime import progress
@@ -92,6 +96,25 @@ class StepsRequest(NamedTuple):
         return isinstance(self.constants, str) and self.constants == MEASURED
 
 
+@dataclasses.dataclass(frozen=True)
+class _Computed:
+    """Functions by a hash of what they compute: equal to all others that compute the same.
+
+    Attributes:
+      computes: the hash.
+      functions: a model, or functions of an adversary.
+    """
+
+    computes: str
+    functions: Any = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(MOST_PROGRAMS)
+def _share(computed: _Computed) -> Any:
+    """Returns the functions that came first of all that compute the same, so that they share programs."""
+    return computed.functions
+
+
 class _Audit(NamedTuple):
     """A model, its caller's own adversary, if any, and the folder of the stores."""
 
@@ -119,6 +142,7 @@ def wrap_module(
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
     fingerprint = _fingerprint(model, dataset)
+    model = _share(_Computed(fingerprint, model))
     return OwnModel(model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True)
 
 
@@ -141,6 +165,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     model = _model_of_loss(loss, params, dataset)
     name = getattr(loss, "__name__", "loss")
     fingerprint = _fingerprint(model, dataset)
+    model = _share(_Computed(fingerprint, model))
     return OwnModel(model, dataset, name, fingerprint, STRATEGIES[-1:], draws=False)
 
 
@@ -174,10 +199,12 @@ def audited(
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
     """
     # The requested setting, checked. A caller's own adversary fixes the number of canaries.
-    own_adversary = adversary if isinstance(adversary, Adversary) else None
-    fields = {**fields, "adversary": _adversary_field(adversary, own.model)}
-    if own_adversary is not None:
-        fields["canaries"] = own_adversary.canaries
+    own_adversary = None
+    fields = {**fields, "adversary": adversary}
+    if isinstance(adversary, Adversary):
+        own_field = _describe_adversary(adversary, own.model)
+        own_adversary = _share_functions(own_field.computes, adversary)
+        fields = {**fields, "adversary": own_field, "canaries": adversary.canaries}
     requested = _make_setting(own, fields)
     validate(requested, runs, own.strategies)
     require_accounted(requested, level.delta)
@@ -340,8 +367,8 @@ def _find_steps(
 
 
 def _make_trainee(own: OwnModel) -> Trainee:
-    """Returns a caller's model with its fingerprint and its number of classes, from which a game is built."""
-    return Trainee(own.model, own.computes, _count_classes(own.dataset.labels))
+    """Returns a caller's model with its number of classes, from which a game is built."""
+    return Trainee(own.model, _count_classes(own.dataset.labels))
 
 
 def _find_stored(
@@ -384,14 +411,12 @@ def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tup
     return setting, store
 
 
-def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdversary:
-    """Returns an adversary as a setting's field keeps it.
+def _describe_adversary(adversary: Adversary, model: Model) -> OwnAdversary:
+    """Returns a caller's own adversary as a setting's field keeps it.
 
-    An adversary of the library is kept by its name. A caller's own is kept by the name of its `init` and a
-    hash of what its functions compute. Raises InputError where these fail on the model's shapes.
+    It is kept by the name of its `init` and a hash of what its functions compute. Raises InputError where
+    these fail on the model's shapes.
     """
-    if not isinstance(adversary, Adversary):
-        return adversary
     # Of a function defined inside another, the name of the outermost function.
     label = getattr(adversary.init, "__qualname__", "own").split(".<locals>")[0]
     # The number of canaries is checked as the setting's field of that name is.
@@ -406,9 +431,13 @@ def _adversary_field(adversary: str | Adversary, model: Model) -> str | OwnAdver
 def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     """Returns SHA-256, in hex, of the programs that an adversary's functions become on a model's shapes.
 
+    It names the adversary's results in the store, and finds its compiled programs.
+
     Its fields that are no functions are hashed too, where they are not at their defaults. JAX traces the
     functions with shapes in place of arrays; nothing is computed.
     """
+    # JAX would remember what it traced of a function, which may have changed since.
+    adversary = _make_anew(adversary)
     # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, what
     # its observer remembers of the models that it has seen, and the state of a run.
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
@@ -430,6 +459,32 @@ def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
     return _digest(traced, _list_facts(adversary))
 
 
+def _share_functions(computes: str, adversary: Adversary) -> Adversary:
+    """Returns an adversary whose functions, but for init, are those of the first that computes the same.
+
+    They equal those of no other adversary, even if it has the same functions and these read something that
+    has changed. The adversary's `init` may hold data, and is not kept.
+    """
+    anew = _make_anew(adversary)
+    functions = (anew.craft, anew.score, anew.draw, anew.observer)
+    craft, score, draw, observer = _share(_Computed(computes, functions))
+    return adversary._replace(craft=craft, score=score, draw=draw, observer=observer)
+
+
+def _make_anew(adversary: Adversary) -> Adversary:
+    """Returns an adversary that computes the same, by functions that equal no others."""
+    observer = adversary.observer
+    if observer is not None:
+        observer = Observer(partial(observer.begin), partial(observer.observe))
+    return adversary._replace(
+        init=partial(adversary.init),
+        craft=partial(adversary.craft),
+        score=partial(adversary.score),
+        observer=observer,
+        draw=None if adversary.draw is None else partial(adversary.draw),
+    )
+
+
 def _list_facts(adversary: Adversary) -> list[str]:
     """Returns what an adversary's fields say beside its functions, as "name=value", without defaults."""
     facts = []
@@ -441,7 +496,10 @@ def _list_facts(adversary: Adversary) -> list[str]:
 
 
 def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute."""
+    """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute.
+
+    It names the model's results in the store, and finds its compiled programs.
+    """
     theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
     # The key is of the type that games use, whatever JAX's default is.
     init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
@@ -452,7 +510,8 @@ def _fingerprint(model: Model, dataset: Dataset) -> str:
 def _digest(traced: list[Any], facts: Sequence[str] = ()) -> str:
     """Returns SHA-256, in hex, of the programs of functions that jax.jit traced, and of facts about them.
 
-    They are lowered for the CPU on every machine, so that the hash is the same on all.
+    Hashes name results in the store: another text of a program, and so another hash, orphans what is stored.
+    Functions are lowered for the CPU on every machine, so that the hash is the same on all.
     """
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
     return hashlib.sha256("\n".join([*texts, *facts]).encode()).hexdigest()

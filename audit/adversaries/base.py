@@ -61,7 +61,12 @@ class Observer(NamedTuple):
 class Adversary(NamedTuple):
     """An adversary: what it decides before training, its canaries, and its scores of the final model.
 
-    All functions but init are compiled: what differs from one audit to the next belongs in the state.
+    All functions but init are compiled. Audits whose functions are equal (`==`) share compiled programs. A
+    function that is made anew for each audit, such as a lambda, equals no other and is compiled for each. To
+    share programs, give functions of a module, and put what differs from one audit to the next into the
+    state. If a value must be compiled in, make it a field of a frozen dataclass with `__call__`: two of them
+    are equal if all their fields are. What a function refers to stays in memory with its programs, so leave
+    the data to init.
 
     Attributes:
       init: (key, theta_0, clipping_norm) -> the state, made before training.
@@ -79,7 +84,6 @@ class Adversary(NamedTuple):
         of a canary's uniform direction, drawn by every run or shared by all, and a vector that does not
         depend on the direction if its canary is out.
       draws: M, if a score is the number of a run's M fresh draws that score below the canary; else 0.
-      variant: a word that tells its functions from those that the same maker gives for other settings.
     """
 
     init: Init
@@ -93,7 +97,6 @@ class Adversary(NamedTuple):
     all_in: bool = False
     law_is_known: bool = False
     draws: int = 0
-    variant: str = ""
 
     def draw_for_run(self, state: Tree, keys: tuple[Array, ...]) -> Tree:
         """Returns the state that craft and score get in a run.

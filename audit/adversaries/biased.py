@@ -30,6 +30,13 @@ class BiasedDimension(NamedTuple):
     dimension: Array
     gradient: Array
 
+    def craft(self, step: Array, theta: Array) -> Array:
+        return self.gradient
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the score as an array (1,), of the single canary."""
+        return (theta_0[self.dimension] - theta_t[self.dimension])[None]
+
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
     """Returns GC-R (hidden-state paper, Algorithm 2), whose canaries are gradients along random coordinates.
@@ -191,14 +198,7 @@ def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
         gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
         return BiasedDimension(dimension, gradient[None])
 
-    def craft(state: BiasedDimension, step: Array, theta: Array) -> Array:
-        return state.gradient
-
-    def score(state: BiasedDimension, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the score as an array (1,), of the single canary."""
-        return (theta_0[state.dimension] - theta_t[state.dimension])[None]
-
-    return Adversary(init, craft, score)
+    return Adversary(init, BiasedDimension.craft, BiasedDimension.score)
 
 
 class BiasedDimensions(NamedTuple):
@@ -213,6 +213,12 @@ class BiasedDimensions(NamedTuple):
     dimensions: Array
     values: Array
     expected: Array
+
+    def craft(self, step: Array, theta: Array) -> Coordinates:
+        return Coordinates(self.dimensions, self.values)
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return self.expected - theta_t[self.dimensions]
 
 
 def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
@@ -244,13 +250,7 @@ def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect
         unknown = jnp.zeros(canaries, theta_0.dtype)
         state = BiasedDimensions(dimensions, values, expected=unknown)
         # `craft` does not read what is expected, so that this state is enough to train with.
-        expected_theta = expect(craft, state, theta_0)
+        expected_theta = expect(BiasedDimensions.craft, state, theta_0)
         return state._replace(expected=expected_theta[dimensions])
 
-    def craft(state: BiasedDimensions, step: Array, theta: Array) -> Coordinates:
-        return Coordinates(state.dimensions, state.values)
-
-    def score(state: BiasedDimensions, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return state.expected - theta_t[state.dimensions]
-
-    return Adversary(init, craft, score, canaries=canaries)
+    return Adversary(init, BiasedDimensions.craft, BiasedDimensions.score, canaries=canaries)

@@ -183,7 +183,6 @@ GC_S = AdversaryRow(
     "GC-S: simulates training, picks the coordinate of the model that moves least, or leaks most by "
     "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
     "moved along that coordinate.",
-    "biased",
     _make_gc_s,
     biased=True,
 )
@@ -194,7 +193,6 @@ GC_R = AdversaryRow(
     "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
     "score is how far the final model moved along that coordinate; where every run draws its own, the rank "
     "of that among all other coordinates.",
-    "biased",
     _make_gc_r,
     biased=True,
 )
@@ -204,7 +202,6 @@ GC_FIXED = AdversaryRow(
     "along the coordinate --dimension",
     "Fixed coordinate: inserts a gradient of norm C along a given coordinate of the model. Its "
     "score is how far the final model moved along it.",
-    "biased",
     _make_gc_fixed,
     biased=True,
 )

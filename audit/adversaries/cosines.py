@@ -108,7 +108,6 @@ COTS = AdversaryRow(
     "along a random direction",
     "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
     "cosine of that direction and the model's displacement, or its weights where that is chosen.",
-    "sphere",
     _make_cots,
 )
 ONE_SHOT = AdversaryRow(
@@ -117,6 +116,5 @@ ONE_SHOT = AdversaryRow(
     "the one-shot paper's random directions",
     "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
     "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
-    "one_shot",
     _make_one_shot,
 )

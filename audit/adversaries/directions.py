@@ -26,6 +26,21 @@ class RandomDirection(NamedTuple):
     gradient: Array
     origin: Array
 
+    def craft(self, step: Array, theta: Array) -> Array:
+        return self.gradient
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (1,) of the canary's direction and origin - theta_T.
+
+        The cosine is 0 if the final model theta_T is the origin.
+        """
+        direction = self.gradient[0]  # the only canary, C * u
+        displacement = self.origin - theta_t
+        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
+        # _TINY divides in place of 0.
+        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
+        return cosine[None]
+
 
 def initial_model(theta_0: Array) -> Array:
     """Returns theta_0 (p,) as the origin: the displacement from it is what training changed."""
@@ -52,22 +67,7 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
         # [None] gives the gradient the axis of canaries: (1, p).
         return RandomDirection(gradient[None], origin(theta_0))
 
-    def craft(state: RandomDirection, step: Array, theta: Array) -> Array:
-        return state.gradient
-
-    def score(state: RandomDirection, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (1,) of the canary's direction and origin - theta_T.
-
-        The cosine is 0 if the final model theta_T is the origin.
-        """
-        direction = state.gradient[0]  # the only canary, C * u
-        displacement = state.origin - theta_t
-        lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
-        # _TINY divides in place of 0.
-        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
-        return cosine[None]
-
-    return Adversary(init, craft, score)
+    return Adversary(init, RandomDirection.craft, RandomDirection.score)
 
 
 class RandomDirections(NamedTuple):
@@ -82,6 +82,10 @@ class RandomDirections(NamedTuple):
     keys: Array
     norm: Array
     origin: Array
+
+    def draw(self, key: Array) -> "RandomDirections":
+        """Returns the state in a run with directions of its own, drawn from the run's key."""
+        return self._replace(keys=jax.random.split(key, len(self.keys)))
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
@@ -137,6 +141,13 @@ class OneShot(NamedTuple):
     units: Array
     momentum: Array
 
+    def begin(self, theta_0: Array) -> "Seen":
+        """Returns what is remembered before the first step: no move, and -1, the least possible cosine."""
+        return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(self.keys), -1.0))
+
+    def score(self, seen: "Seen", theta_t: Array, theta_0: Array) -> Array:
+        return seen.largest
+
 
 class Seen(NamedTuple):
     """What was seen: the last iterate (p,), the move to it (p,), each canary's largest cosine so far (K,)."""
@@ -168,16 +179,13 @@ def final_cosines(
         # The norm is infinite: the mechanism clips each canary to its own C, which may change by round.
         return RandomDirections(keys, jnp.float32(jnp.inf), origin(theta_0))
 
-    def draw(state: RandomDirections, key: Array) -> RandomDirections:
-        return state._replace(keys=jax.random.split(key, canaries))
-
     return Adversary(
         init,
         _craft_unclipped,
         _score_many,
         canaries=canaries,
         crafts_constant=True,
-        draw=draw if fresh else None,
+        draw=RandomDirections.draw if fresh else None,
         law_is_known=fresh,
     )
 
@@ -207,16 +215,13 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         )
         return OneShot(keys, units, jnp.float32(momentum))
 
-    def begin(state: OneShot, theta_0: Array) -> Seen:
-        """Returns what is remembered before the first step: no move, and -1, the least possible cosine."""
-        return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(canaries, -1.0))
-
-    def score(state: OneShot, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
-        return seen.largest
-
-    observer = Observer(begin, _observe)
     return Adversary(
-        init, _craft_unclipped, score, canaries=canaries, observer=observer, crafts_constant=True
+        init,
+        _craft_unclipped,
+        OneShot.score,
+        canaries=canaries,
+        observer=Observer(OneShot.begin, _observe),
+        crafts_constant=True,
     )
 
 

@@ -8,6 +8,7 @@ alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 
 canary, along the last direction; lifted to many canaries, it draws directions.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -32,6 +33,21 @@ class ScoredExamples(NamedTuple):
     expected: Array
 
 
+@dataclasses.dataclass(frozen=True)
+class _ScoreByLosses:
+    """The score of several examples: by how much their losses are below what is expected."""
+
+    loss: Loss
+
+    def __call__(self, state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return state.expected - self.losses(theta_t, state.examples)
+
+    def losses(self, theta: Array, examples: Examples) -> Array:
+        """Returns the loss of each example, (K,)."""
+        values: Array = jax.vmap(self.loss, (None, 0))(theta, (examples.features, examples.labels))
+        return values
+
+
 def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
     """Returns the adversary of K examples, each scored by its loss.
 
@@ -47,10 +63,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
         model is expected, and scores are minus the final losses.
     """
 
-    def losses(theta: Array, examples: Examples) -> Array:
-        """Returns the loss of each example, (K,)."""
-        values: Array = jax.vmap(loss, (None, 0))(theta, (examples.features, examples.labels))
-        return values
+    score = _ScoreByLosses(loss)
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
         """Makes the examples, and computes their losses on the expected final model.
@@ -63,10 +76,7 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
         if expect is plain:
             return blank
         expected_theta = expect(_craft, blank, theta_0)
-        return blank._replace(expected=losses(expected_theta, blank.examples))
-
-    def score(state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return state.expected - losses(theta_t, state.examples)
+        return blank._replace(expected=score.losses(expected_theta, blank.examples))
 
     return Adversary(begin, _craft, score, canaries=canaries, reads_theta=True)
 
@@ -135,15 +145,28 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
         shift = jax.random.randint(jax.random.fold_in(key, 1), (), 1, classes)
         return features[index], (labels[index] + shift) % classes
 
-    def craft(state: Example, step: Array, theta: Array) -> Array:
-        """Returns the example's gradient (1, p) at theta, which the mechanism clips."""
-        gradient: Array = jax.grad(loss)(theta, state)
+    return Adversary(init, _CraftGradient(loss), _ScoreByLoss(loss), reads_theta=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CraftGradient:
+    """The gradient (1, p) of a single example at theta, which the mechanism clips."""
+
+    loss: Loss
+
+    def __call__(self, state: Example, step: Array, theta: Array) -> Array:
+        gradient: Array = jax.grad(self.loss)(theta, state)
         return gradient[None]
 
-    def score(state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        return -loss(theta_t, state)[None]
 
-    return Adversary(init, craft, score, reads_theta=True)
+@dataclasses.dataclass(frozen=True)
+class _ScoreByLoss:
+    """The score of a single example: minus its loss on the final model."""
+
+    loss: Loss
+
+    def __call__(self, state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        return -self.loss(theta_t, state)[None]
 
 
 class Principal(NamedTuple):

@@ -77,6 +77,5 @@ SPHERE = AdversaryRow(
     "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
     "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
     "training run without noise and canaries ends, off the other directions where canaries are many.",
-    "fresh_directions",
     _make_sphere,
 )

@@ -159,7 +159,6 @@ LOSS = AdversaryRow(
     "an example with a wrong label",
     "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
     "model's loss on that example.",
-    "flipped_label",
     _make_loss,
 )
 POISONED = AdversaryRow(
@@ -168,7 +167,6 @@ POISONED = AdversaryRow(
     "examples along directions in which the data hardly vary",
     "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
     "vary, all of one label. A score is minus the final model's loss on such an example.",
-    "poisoned",
     _make_poisoned,
 )
 CLIP_BKD = AdversaryRow(
@@ -178,6 +176,5 @@ CLIP_BKD = AdversaryRow(
     "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
     "the label that a model trained without it finds least likely. Its score is minus the final model's "
     "loss on that example.",
-    "poisoned",
     _make_clip_bkd,
 )

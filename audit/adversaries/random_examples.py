@@ -47,20 +47,14 @@ def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adve
     """
     from audit.adversaries import ranked
 
-    scores = {LOSS: ranked.loss_drops, GRADIENT: ranked.gradient_products}
+    scores = {LOSS: ranked.LossDrops, GRADIENT: ranked.GradientProducts}
     features, labels = knowledge.data[:2]
-    generator = ranked.random_examples(features, labels, knowledge.classes)
-    adversary = ranked.fresh_examples(
-        generator.draw,
+    return ranked.fresh_examples(
+        ranked.random_examples(features, labels, knowledge.classes),
         scores[fields.examples_score](knowledge.model.loss),
         knowledge.rehearsal(),
         knowledge.canaries,
         fields.fresh,
-    )
-    # Adversaries with the same variant share compiled programs. So the variant states what their functions
-    # are made from: the score, the number of fresh examples, and the law of these in words.
-    return adversary._replace(
-        variant=f"{fields.examples_score} among {fields.fresh} of {generator.words}"
     )
 
 
@@ -71,6 +65,5 @@ EXAMPLES = AdversaryRow(
     "Random examples: every run draws examples of random features and labels of its own, and inserts their "
     "gradients. After the run it draws many more from the same generator. A score is an example's rank among "
     "these: by how far training lowered its loss, or by the model's movement along its gradients.",
-    "random_examples",
     _make_random_examples,
 )

@@ -8,6 +8,7 @@ without canaries, no coins and no access to gradients.
 A score here is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 less the score.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -33,18 +34,6 @@ class Generator(Protocol):
     def __call__(self, key: Array, number: int, /) -> Examples: ...
 
 
-class RandomGenerator(NamedTuple):
-    """A generator of random examples, with words that identify it.
-
-    Attributes:
-      draw: (key, number) -> so many random examples.
-      words: a description that is equal for generators that draw the same.
-    """
-
-    draw: Generator
-    words: str
-
-
 class ScoreExamples(Protocol):
     """(examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,): higher means in."""
 
@@ -65,6 +54,9 @@ class Draws(NamedTuple):
     fresh: Array
     ties: Array
     reference: Array
+
+    def craft(self, step: Array, theta: Array) -> Examples:
+        return self.examples
 
 
 def fresh_examples(
@@ -87,32 +79,67 @@ def fresh_examples(
       fresh: M, the number of fresh examples.
     """
 
+    draw = _DrawExamples(generate, canaries)
+
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Draws:
-        return _draw(key, refer(theta_0))
+        return draw.from_key(key, refer(theta_0))
 
-    def draw(state: Draws, key: Array) -> Draws:
-        return _draw(key, state.reference)
+    return Adversary(
+        init,
+        Draws.craft,
+        _RankExamples(generate, score_examples, canaries, fresh),
+        canaries,
+        reads_theta=True,
+        draw=draw,
+        all_in=True,
+        draws=fresh,
+    )
 
-    def _draw(key: Array, reference: Array) -> Draws:
-        """Draws a run's canaries, and the keys of its fresh examples and its ties, from the run's key."""
+
+@dataclasses.dataclass(frozen=True)
+class _DrawExamples:
+    """Draws a run's canaries, and the keys of its fresh examples and its ties, from the run's key."""
+
+    generate: Generator
+    canaries: int
+
+    def __call__(self, state: Draws, key: Array) -> Draws:
+        return self.from_key(key, state.reference)
+
+    def from_key(self, key: Array, reference: Array) -> Draws:
+        """Returns a run's draws, for the model (p,) with which its final model is compared."""
         canary_key, fresh_key, tie_key = jax.random.split(key, 3)
-        return Draws(generate(canary_key, canaries), fresh_key, tie_key, reference)
+        return Draws(self.generate(canary_key, self.canaries), fresh_key, tie_key, reference)
 
-    def craft(state: Draws, step: Array, theta: Array) -> Examples:
-        return state.examples
 
-    def score(state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns for each canary how many of M fresh examples score below it, (K,).
+@dataclasses.dataclass(frozen=True)
+class _RankExamples:
+    """Counts for each of K canaries how many of M fresh examples score below it.
 
-        M is `fresh` of the enclosing function. Canaries lie at random places among the fresh examples, and
-        all are scored alike, block by block.
+    Attributes:
+      generate: the generator of the fresh examples.
+      score_examples: the score of any examples.
+      canaries: K.
+      fresh: M.
+    """
+
+    generate: Generator
+    score_examples: ScoreExamples
+    canaries: int
+    fresh: int
+
+    def __call__(self, state: Draws, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the counts (K,).
+
+        Canaries lie at random places among the fresh examples, and all are scored alike, block by block.
         """
-        places = _draw_places(state.fresh, canaries, canaries + fresh)
-        block = min(_BLOCK, canaries + fresh)
+        total = self.canaries + self.fresh
+        places = _draw_places(state.fresh, self.canaries, total)
+        block = min(_BLOCK, total)
 
         def score_block(start: Array) -> Array:
             """Returns the scores of the block of examples that begins with place `start`."""
-            drawn = generate(jax.random.fold_in(state.fresh, start), block)
+            drawn = self.generate(jax.random.fold_in(state.fresh, start), block)
             # A canary of another block gets a place past the block's end, which `set` drops.
             is_here = (start <= places) & (places < start + block)
             rows = jnp.where(is_here, places - start, block)
@@ -121,16 +148,12 @@ def fresh_examples(
                 return drawn_part.at[rows].set(canary_part, mode="drop")
 
             examples: Examples = jax.tree.map(insert, drawn, state.examples)
-            return score_examples(examples, theta_t, state.reference)
+            return self.score_examples(examples, theta_t, state.reference)
 
-        starts = jnp.arange(0, canaries + fresh, block)
+        starts = jnp.arange(0, total, block)
         scores = jax.lax.map(score_block, starts).ravel()
         # The last block goes on beyond the last place.
-        return _count_below(scores[: canaries + fresh], places, state.ties)
-
-    return Adversary(
-        init, craft, score, canaries, reads_theta=True, draw=draw, all_in=True, draws=fresh
-    )
+        return _count_below(scores[:total], places, state.ties)
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
@@ -185,35 +208,39 @@ def break_ties(key: Array, below: Array, tied: Array) -> Array:
     return (below + ties_below).astype(jnp.float32)
 
 
-def loss_drops(loss: Loss) -> ScoreExamples:
-    """Returns the black-box score: by how much an example's loss fell from the reference model to the final.
+@dataclasses.dataclass(frozen=True)
+class LossDrops:
+    """The black-box score: by how much an example's loss fell from the reference model to the final.
 
     It needs the losses on both models, but no gradients.
     """
 
-    def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
-        losses = jax.vmap(loss, (None, 0))
+    loss: Loss
+
+    def __call__(self, examples: Examples, theta_t: Array, reference: Array) -> Array:
+        losses = jax.vmap(self.loss, (None, 0))
         labelled = (examples.features, examples.labels)
         drops: Array = losses(reference, labelled) - losses(theta_t, labelled)
         return drops
 
-    return score
 
-
-def gradient_products(loss: Loss) -> ScoreExamples:
-    """Returns the white-box score: how far training moved the model down an example's gradient.
+@dataclasses.dataclass(frozen=True)
+class GradientProducts:
+    """The white-box score: how far training moved the model down an example's gradient.
 
     It is the sum of two dot products of reference - theta_T with the example's gradient, scaled to length 1:
     for the gradient at the reference model, and for that at the final model theta_T.
     """
 
-    def score(examples: Examples, theta_t: Array, reference: Array) -> Array:
+    loss: Loss
+
+    def __call__(self, examples: Examples, theta_t: Array, reference: Array) -> Array:
         """Returns the scores (n,) of examples (n, ...): the sum of <g / |g|, movement> over both models."""
         movement = reference - theta_t
 
         def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
             """Returns the movement's component along the example's gradient at theta; 0 for gradient 0."""
-            gradient: Array = jax.grad(loss)(theta, labelled)
+            gradient: Array = jax.grad(self.loss)(theta, labelled)
             return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
 
         def score_example(labelled: tuple[Array, Array]) -> Array:
@@ -222,10 +249,8 @@ def gradient_products(loss: Loss) -> ScoreExamples:
         products: Array = jax.vmap(score_example)((examples.features, examples.labels))
         return products
 
-    return score
 
-
-def random_examples(features: Array, labels: Array, classes: int) -> RandomGenerator:
+def random_examples(features: Array, labels: Array, classes: int) -> Generator:
     """Returns the generator of random examples of the shape and scale of data.
 
     Every entry of the features is drawn independently. Its law is normal, with the mean and the standard
@@ -236,22 +261,12 @@ def random_examples(features: Array, labels: Array, classes: int) -> RandomGener
       features: (N, ...) the data's features.
       labels: (N, ...) the data's labels.
       classes: the number of classes; 0 if labels are not classes.
-
-    Returns:
-      The generator, with the two laws in words, which are equal for generators that draw the same.
     """
     feature_law = _measure(features)
     label_law = _measure(labels)
     if classes:
         label_law = label_law._replace(largest=classes - 1)
-
-    def generate(key: Array, number: int) -> Examples:
-        feature_key, label_key = jax.random.split(key)
-        return Examples(
-            _draw_alike(feature_key, number, feature_law), _draw_alike(label_key, number, label_law)
-        )
-
-    return RandomGenerator(generate, f"{feature_law}, {label_law}")
+    return _Generate(feature_law, label_law)
 
 
 class _Law(NamedTuple):
@@ -270,6 +285,21 @@ class _Law(NamedTuple):
     mean: float = 0.0
     deviation: float = 0.0
     largest: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generate:
+    """Generates random examples by the laws of their features and labels."""
+
+    features: _Law
+    labels: _Law
+
+    def __call__(self, key: Array, number: int) -> Examples:
+        feature_key, label_key = jax.random.split(key)
+        return Examples(
+            _draw_alike(feature_key, number, self.features),
+            _draw_alike(label_key, number, self.labels),
+        )
 
 
 def _measure(values: Array) -> _Law:
@@ -311,6 +341,25 @@ class OwnCoordinates(NamedTuple):
     ties: Array
     expected: Array
 
+    def draw(self, key: Array) -> "OwnCoordinates":
+        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
+        coordinate_key, tie_key = jax.random.split(key)
+        shape = self.dimensions.shape  # (K,)
+        dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
+        return self._replace(dimensions=dimensions, ties=tie_key)
+
+    def craft(self, step: Array, theta: Array) -> Coordinates:
+        return Coordinates(self.dimensions, self.values)
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
+
+        A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
+        random.
+        """
+        movement = self.expected - theta_t
+        return _count_below(movement, self.dimensions, self.ties)
+
 
 def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
     """Returns the GC-R in which every run draws K distinct coordinates, each ranked among the p - K others.
@@ -329,35 +378,15 @@ def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adv
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         placeholders = jnp.arange(canaries)  # `draw` reads only their number
         undrawn = OwnCoordinates(placeholders, values, key, rehearse(theta_0))
-        return draw(undrawn, key)
-
-    def draw(state: OwnCoordinates, key: Array) -> OwnCoordinates:
-        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
-        coordinate_key, tie_key = jax.random.split(key)
-        number = len(state.dimensions)  # K
-        dimensions = jax.random.choice(coordinate_key, parameters, (number,), replace=False)
-        return state._replace(dimensions=dimensions, ties=tie_key)
-
-    def craft(state: OwnCoordinates, step: Array, theta: Array) -> Coordinates:
-        return Coordinates(state.dimensions, state.values)
-
-    def score(state: OwnCoordinates, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
-
-        A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
-        random.
-        """
-        movement = state.expected - theta_t
-        return _count_below(movement, state.dimensions, state.ties)
+        return undrawn.draw(key)
 
     return Adversary(
         init,
-        craft,
-        score,
+        OwnCoordinates.craft,
+        OwnCoordinates.score,
         canaries,
         crafts_constant=True,
-        draw=draw,
+        draw=OwnCoordinates.draw,
         all_in=True,
         draws=parameters - canaries,  # the other coordinates, among which a canary's is ranked
-        variant="afresh",  # no compiled program is shared with the GC-R whose coordinates all runs share
     )

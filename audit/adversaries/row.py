@@ -91,8 +91,6 @@ class AdversaryRow(NamedTuple):
       label: its name on figures.
       canary: what it inserts, for --help.
       description: a sentence or two for a report.
-      functions: equal for adversaries whose craft and score are the same functions, which then share
-        compiled programs.
       make: (its fields, what it knows) -> the adversary.
       biased: whether it inserts a gradient along a single coordinate; the law of its scores is then known if
         genuine gradients do not interfere.
@@ -102,6 +100,5 @@ class AdversaryRow(NamedTuple):
     label: str
     canary: str
     description: str
-    functions: str
     make: "Callable[[Any, Knowledge], Adversary]"
     biased: bool = False

@@ -63,30 +63,32 @@ def fresh_directions(
         keys = _split_keys(key, canaries, theta_0.size)
         return Sphere(keys, clipping_norm, rehearse(theta_0))
 
-    def draw(state: Sphere, key: Array) -> Sphere:
-        """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
-        keys = _split_keys(key, len(state.keys), state.expected.size)
-        return state._replace(keys=keys)
-
-    def score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
-        u = state.expected - theta_t
-        cosines = _leave_one_out_cosines if leave_one_out else _plain_cosines
-        return cosines(state.keys, u)
-
-    # Adversaries of an equal variant share compiled programs, but the two scores are different functions.
-    variant = "leave-one-out" if leave_one_out else ""
     return Adversary(
         init,
         _craft,
-        score,
+        _score_leaving_one_out if leave_one_out else _score,
         canaries,
         crafts_constant=True,
-        draw=draw,
+        draw=_draw,
         all_in=all_in,
         law_is_known=True,
-        variant=variant,
     )
+
+
+def _draw(state: Sphere, key: Array) -> Sphere:
+    """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
+    keys = _split_keys(key, len(state.keys), state.expected.size)
+    return state._replace(keys=keys)
+
+
+def _score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
+    return _plain_cosines(state.keys, state.expected - theta_t)
+
+
+def _score_leaving_one_out(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+    """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
+    return _leave_one_out_cosines(state.keys, state.expected - theta_t)
 
 
 def _craft(state: Sphere, step: Array, theta: Array) -> Directions:

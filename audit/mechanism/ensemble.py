@@ -8,15 +8,15 @@ local devices and never talk to each other; what they share is copied to each de
 import functools
 import math
 import resource
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
+from jax.tree_util import PyTreeDef
 
 from audit.mechanism import base
 from audit.mechanism.memory import Hardware, StepMemory, local_hardware
@@ -38,30 +38,9 @@ _BY_RUN = PartitionSpec("runs")
 _EVERYWHERE = PartitionSpec()
 
 
-class Programs(Generic[T]):
-    """A cache of compiled programs, by key: equal keys must mean the same program."""
-
-    def __init__(self, most: int = 64) -> None:
-        """Makes an empty cache, which holds the `most` programs that were used last."""
-        self._most = most
-        self._programs: OrderedDict[Hashable, T] = OrderedDict()  # the one used last comes last
-
-    def get_or_make(self, key: Hashable | None, make: Callable[[], T]) -> T:
-        """Returns the program that make() makes: once for all equal keys, or each time if the key is None.
-
-        The cache does not keep `make`, which may refer to a game's data.
-        """
-        if key is None:
-            return make()
-        if key not in self._programs:
-            self._programs[key] = make()
-        self._programs.move_to_end(key)
-        if len(self._programs) > self._most:
-            self._programs.popitem(last=False)
-        return self._programs[key]
-
-
-_COMPILED: Programs[Compiled] = Programs()  # segments' programs, by name and shapes of arguments
+# How many compiled programs of a kind stay in memory. A function that makes programs is cached by its
+# arguments: they are all that is compiled in, and `==` decides whether a program is used again.
+MOST_PROGRAMS = 64
 
 
 class Placement(NamedTuple):
@@ -207,12 +186,13 @@ class RunKeys(NamedTuple):
     own: tuple[Array, ...] = ()
 
 
+@functools.lru_cache(MOST_PROGRAMS)
 def compile_segment(
     mechanism: base.Mechanism, insertion: Insertion, placement: Placement
 ) -> jax.stages.Wrapped:
     """Returns the program that trains a chunk of R runs through a segment, compiled when it is first called.
 
-    It is called as
+    Equal arguments give the same program. It is called as
 
         program(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
 
@@ -253,16 +233,12 @@ def compile_segment(
     return placement.over_runs(segment_of_run, axes, donated=(1,))
 
 
-def compiled_for(
-    arguments: base.Tree, program: Callable[[], jax.stages.Wrapped], key: Hashable | None
-) -> Compiled:
-    """Returns a program compiled for arguments of these shapes, dtypes and places on devices.
+def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
+    """Returns a program compiled for arguments of these shapes, dtypes and places on devices, once for all.
 
     Args:
       arguments: a sequence of arguments, pytrees of arrays; only shapes, dtypes and places are read.
-      program: a function that makes the program to compile.
-      key: the program's identity: for equal keys and equal shapes it is compiled once. None: compiled each
-        time.
+      program: the program to compile.
     """
 
     def describe(leaf: Array) -> jax.ShapeDtypeStruct:
@@ -271,15 +247,15 @@ def compiled_for(
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
     leaves, structure = jax.tree.flatten(arguments)
-    shapes = tuple(describe(leaf) for leaf in leaves)
+    return _compile(program, structure, tuple(describe(leaf) for leaf in leaves))
 
-    def compile_program() -> Compiled:
-        described = jax.tree.unflatten(structure, shapes)
-        return program().lower(*described).compile()
 
-    if key is None:
-        return compile_program()
-    return _COMPILED.get_or_make((key, structure, shapes), compile_program)
+@functools.lru_cache(MOST_PROGRAMS)
+def _compile(
+    program: jax.stages.Wrapped, structure: PyTreeDef, shapes: tuple[jax.ShapeDtypeStruct, ...]
+) -> Compiled:
+    """Returns a program compiled for arguments of this structure, whose leaves have these shapes."""
+    return program.lower(*jax.tree.unflatten(structure, shapes)).compile()
 
 
 def segments(schedule: base.Schedule, longest: int = SEGMENT_STEPS) -> list[base.Schedule]:

@@ -19,8 +19,8 @@ length end to end along lines through theta, so that no jump between their ends 
 """
 
 import math
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import jax
@@ -32,7 +32,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.ensemble import Programs
+from audit.mechanism.ensemble import MOST_PROGRAMS
 
 _KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
 _TOLERANCE = 0.02  # relative, of the eigenvalue m
@@ -173,14 +173,10 @@ class _Functions(NamedTuple):
     slopes: _Walk
 
 
-_COMPILED: Programs[_Functions] = Programs()
-
-
 def make_step_map(
     clipped_sum: ClippedSum,
     hyper: Hyperparameters,
     rounds: int = ROUNDS,
-    program: Hashable = None,
 ) -> StepMap:
     """Returns the functions of a step of plain SGD with a clipping strategy and these hyperparameters.
 
@@ -188,15 +184,12 @@ def make_step_map(
       clipped_sum: The clipping strategy.
       hyper: The hyperparameters.
       rounds: The number of steps that a search for the largest secant climbs from each start.
-      program: The strategy's identity: strategies with the same `program` must be the same function, and
-        share compiled programs. None: shared with no other.
     """
     rate = float(hyper.learning_rate)
     decay = float(hyper.weight_decay or 0.0)
     norm = float(hyper.clipping_norm)
     scale = _Scale(jnp.float32(rate), jnp.float32(decay), jnp.float32(norm))
-    key = None if program is None else (program, rounds)
-    functions = _COMPILED.get_or_make(key, lambda: _make_functions(clipped_sum, rounds))
+    functions = _make_functions(clipped_sum, rounds)
     return StepMap(
         descend=partial(functions.descend, scale),
         linearise=partial(functions.linearise, scale),
@@ -209,8 +202,11 @@ def make_step_map(
     )
 
 
+@lru_cache(MOST_PROGRAMS)
 def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
     """Returns the functions of step maps with a clipping strategy, compiled when they are first used.
+
+    Equal arguments give the same functions.
 
     A step map is phi(theta) = theta - eta d(theta). H is the Jacobian of d at theta, and J = I - eta H that
     of phi.

@@ -1,8 +1,10 @@
 """How canaries that are in join the steps of a run: functions under the contract `audit.mechanism.base.Join`.
 
 Each draws from the run's key and the step alone, so that the draws depend on neither chunks nor segments.
+Equal numbers of batches give the same function, which is compiled once.
 """
 
+import functools
 import zlib
 
 import jax
@@ -34,6 +36,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     return joins.astype(jnp.float32)
 
 
+@functools.lru_cache
 def draw_by_dice(batches: int) -> Join:
     """Returns the function that draws, by balls-in-bins sampling, which canaries join a step.
 
@@ -60,6 +63,7 @@ def draw_by_dice(batches: int) -> Join:
     return join
 
 
+@functools.lru_cache
 def draw_by_shuffling(batches: int) -> Join:
     """Returns the function that draws, by shuffling, which canaries join a step.
 

@@ -63,7 +63,6 @@ _OWN = AdversaryRow(
     "",
     "An adversary of the caller's own, which is not described here: what it inserts is clipped like anything "
     "else, and its score sees what its own functions see.",
-    "own",
     _refuse_own,
 )
 

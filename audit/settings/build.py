@@ -1,11 +1,10 @@
 """Builds the game of a setting on its data."""
 
-import dataclasses
 import platform
 import zlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
+from functools import lru_cache, partial
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -22,10 +21,10 @@ from audit.mechanism import base, cohorts, dpsgd, joining, precision, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
-from audit.mechanism.ensemble import Programs
+from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.mechanism.memory import Hardware
 from audit.settings import setting as settings
-from audit.settings.adversaries import OwnAdversary, adversary_row
+from audit.settings.adversaries import adversary_row
 from audit.settings.sampler import POISSON, SHUFFLED, Sampling
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
@@ -36,10 +35,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Compiled functions, by the key of what is compiled into them (`_Program`).
-_SIMULATE: Programs[Wrapped] = Programs()
-_EXPECT: Programs[Wrapped] = Programs()
-_RESPOND: Programs[Wrapped] = Programs()
+# Compiled programs are found by the functions that are compiled in (`Game`). So what makes such a function is
+# cached: equal arguments give the same function.
 
 
 def _momentum(learning_rate: Array) -> optax.GradientTransformation:
@@ -120,58 +117,30 @@ class Trainee(NamedTuple):
 
     Attributes:
       model: the model.
-      name: a key that is equal for models that compute the same function, so that they share programs.
       classes: the number of classes of its labels; 0 where labels are no classes.
     """
 
     model: Model
-    name: Hashable
     classes: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    """The key of a compiled function. It names all that the function computes: equal keys, equal functions.
-
-    Attributes:
-      model: the trainee's name.
-      clipping: the name of the mechanism's clipping strategy.
-      optimizer: the name of the mechanism's optimizer.
-      precision: the name of the precision of the mechanism's products.
-      adversary: the name of the adversary's functions, or the hash of what a caller's own functions compute.
-      canaries: the number of canaries a run, which some adversaries' functions hold.
-      sampler: the sampler's name, and the number of steps of its epoch.
-      observes: whether the adversary observes the models between the first and the last.
-      variant: the name of the functions that the adversary's maker chose, where settings decide that.
-    """
-
-    model: Hashable
-    clipping: str
-    optimizer: str
-    precision: str
-    adversary: str
-    canaries: int
-    sampler: Hashable
-    observes: bool = False
-    variant: str = ""
 
 
 class _Training(NamedTuple):
     """Everything that describes a training run of DP-SGD, without its adversary.
 
     Attributes:
-      program: the key under which functions for it are compiled, usually a `_Program`.
       mechanism: DP-SGD's functions.
       hyper: learning rate, clipping norm, noise multiplier, weight decay.
       data: (features, labels), each with an example a row.
       schedule: the mini-batches (T, B), and the mask of the steps that insert canaries.
     """
 
-    program: Hashable
     mechanism: base.Mechanism
     hyper: Hyperparameters
     data: base.Data
     schedule: Schedule
+
+
+_make_rounded = lru_cache(MOST_PROGRAMS)(precision.with_operands)
 
 
 def in_precision(function: F, precision_name: str) -> F:
@@ -184,14 +153,14 @@ def in_precision(function: F, precision_name: str) -> F:
     if precision_name == "float32":
         return function
     operands = {"tf32": precision.TF32, "bf16": precision.BF16}[precision_name]
-    return precision.with_operands(function, operands)  # type: ignore
+    return _make_rounded(function, operands)  # type: ignore
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
     """Returns one of the repository's models, by its name, for a data set whose features have this shape."""
     row = task(model)
     shape = dataset.features.shape[1:]
-    return Trainee(model=row.make(shape), name=(model, shape), classes=row.classes)
+    return Trainee(model=row.make(shape), classes=row.classes)
 
 
 def validate(setting: Setting, runs: int) -> None:
@@ -233,12 +202,6 @@ def build_for(
         adversary = adversary_row(setting.adversary.name).make(setting.adversary, knowledge)
     _require_canaries(setting, adversary)
 
-    # The key under which the game's functions are compiled. Two parts of it depend on the adversary itself.
-    program = dataclasses.replace(
-        _name_program(setting, trained),
-        observes=adversary.observer is not None,
-        variant=adversary.variant,
-    )
     # A training step computes the canaries too, and in the same precision.
     craft = in_precision(adversary.craft, setting.mechanism.precision)
     return game.Game(
@@ -250,7 +213,6 @@ def build_for(
         schedule=training.schedule,
         seed=setting.seed,
         unknown_initialisation=setting.unknown_initialisation,
-        program=program,
         join=_make_join(setting.sampling),
         sampling_rate=setting.sampling_rate,
     )
@@ -266,33 +228,10 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
         weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
     return _Training(
-        program=_name_program(setting, trained),
-        mechanism=dpsgd.mechanism(choices(setting, trained.model)),
+        mechanism=_make_mechanism(choices(setting, trained.model)),
         hyper=hyper,
         data=(jnp.asarray(dataset.features), jnp.asarray(dataset.labels)),
         schedule=Schedule(batches_of(setting, len(dataset.labels)), _make_insertion_mask(setting)),
-    )
-
-
-def _name_program(setting: Setting, trained: Trainee) -> _Program:
-    """Returns the key under which functions for a setting's training run and adversary are compiled.
-
-    Settings share a key if they differ only in values that are arguments of the compiled function, such as
-    noise or learning rate.
-    """
-    fields = setting.mechanism
-    if isinstance(setting.adversary, OwnAdversary):
-        adversary_key = setting.adversary.computes  # a hash of what its functions compute
-    else:
-        adversary_key = adversary_row(setting.adversary.name).functions  # its functions' name
-    return _Program(
-        model=trained.name,
-        clipping=fields.clipping,
-        optimizer=fields.optimizer,
-        precision=fields.precision,
-        adversary=adversary_key,
-        canaries=setting.canaries,
-        sampler=(setting.sampling.name, setting.sampling.batches),
     )
 
 
@@ -315,8 +254,8 @@ def _make_join(sampler: Sampling) -> base.Join | None:
 def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> Knowledge:
     """Returns what an adversary knows of a training run, with functions by which it can rehearse the run.
 
-    Compiled functions are cached by the key `training.program`, which several settings may share. What
-    differs between such settings is passed to the compiled function as an argument.
+    Settings with the same mechanism share compiled functions. What differs between such settings is passed to
+    the compiled function as an argument.
     """
     mechanism = training.mechanism
 
@@ -325,10 +264,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
 
         Returns the final model (p,), and the sum over all steps of the squared updates (p,).
         """
-        # From the cache, if a setting with the same key was there before.
-        compiled = _SIMULATE.get_or_make(
-            training.program, lambda: jax.jit(partial(base.simulate, mechanism))
-        )
+        compiled = _make_simulation(mechanism)
         batches = training.schedule.batches
         trajectory: Trajectory = compiled(_trace(hyper), theta_0, training.data, batches, key)
         return trajectory
@@ -343,10 +279,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
           state: the adversary's state.
           theta_0: (p,) the initial model.
         """
-        # From the cache, if a setting with the same key was there before.
-        compiled = _EXPECT.get_or_make(
-            training.program, lambda: jax.jit(_make_rehearsal(mechanism, craft))
-        )
+        compiled = _make_rehearsal(mechanism, craft)
         hyper = _trace(training.hyper)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
@@ -432,9 +365,7 @@ def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
       score, and the mu of the best linear score.
     """
     theta_0 = played.init(game.root(played.seed, "theta"))
-    training = _Training(
-        played.program, played.mechanism, played.hyper, played.data, played.schedule
-    )
+    training = _Training(played.mechanism, played.hyper, played.data, played.schedule)
     return _forecast_by_coordinate(training, theta_0)
 
 
@@ -456,9 +387,21 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
       Two arrays (p,): the mu of the score that projects on the coordinate, and the mu of the best linear
       score.
     """
-    # A local name, so that the cached program does not keep the whole training run, with its data, alive.
-    mechanism = training.mechanism
+    mask = training.schedule.mask  # (T,), or (T, K) if each of K canaries has steps of its own
+    if mask.ndim > 1:
+        mask = jnp.mean(mask, axis=1)
+    schedule = training.schedule._replace(mask=mask)
+    forecast = _make_forecast(training.mechanism)
+    hyper = _trace(training.hyper)
+    mu: tuple[Array, Array] = forecast(hyper, theta_0, training.data, schedule)
+    return mu
 
+
+@lru_cache(MOST_PROGRAMS)
+def _make_forecast(mechanism: base.Mechanism) -> Wrapped:
+    """Returns the compiled function that forecasts what a canary along each coordinate leaks."""
+
+    @jax.jit
     def forecast(
         hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
     ) -> tuple[Array, Array]:
@@ -472,14 +415,7 @@ def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array,
         forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
         return forecasts.projected(canaries), forecasts.optimal
 
-    mask = training.schedule.mask  # (T,), or (T, K) if each of K canaries has steps of its own
-    if mask.ndim > 1:
-        mask = jnp.mean(mask, axis=1)
-    schedule = training.schedule._replace(mask=mask)
-    compiled = _RESPOND.get_or_make(training.program, lambda: jax.jit(forecast))
-    hyper = _trace(training.hyper)
-    mu: tuple[Array, Array] = compiled(hyper, theta_0, training.data, schedule)
-    return mu
+    return forecast
 
 
 def _make_insertion_mask(setting: Setting) -> Array:
@@ -506,13 +442,32 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
       model: the model.
       hardware: the devices that it is trained on; by default this process's.
     """
-    strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
-    clipped_sum = in_precision(strategy, setting.mechanism.precision)
-    return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
+    clipped_sum = _make_clipped_sum(CLIPPING[setting.mechanism.clipping], model, hardware)
+    return dpsgd.DPSGD(
+        in_precision(clipped_sum, setting.mechanism.precision),
+        OPTIMIZERS[setting.mechanism.optimizer],
+    )
 
 
-def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..., Array]:
-    """Returns a function that trains without noise, as an adversary forecasts a run; the caller compiles it.
+@lru_cache(MOST_PROGRAMS)
+def _make_clipped_sum(strategy: Strategy, model: Model, hardware: Hardware | None) -> ClippedSum:
+    return strategy(model, hardware)
+
+
+@lru_cache(MOST_PROGRAMS)
+def _make_mechanism(chosen: dpsgd.DPSGD) -> base.Mechanism:
+    return dpsgd.mechanism(chosen)
+
+
+@lru_cache(MOST_PROGRAMS)
+def _make_simulation(mechanism: base.Mechanism) -> Wrapped:
+    """Returns the compiled function that trains without canaries; see `base.simulate`."""
+    return jax.jit(partial(base.simulate, mechanism))
+
+
+@lru_cache(MOST_PROGRAMS)
+def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Wrapped:
+    """Returns the compiled function that trains without noise, as an adversary forecasts a run.
 
     Each canary is inserted times the probability with which it is present; see `base.rehearse`.
 
@@ -521,6 +476,7 @@ def _make_rehearsal(mechanism: base.Mechanism, craft: base.Craft) -> Callable[..
       craft: the adversary's function that makes the canaries from its state.
     """
 
+    @jax.jit
     def rehearse(
         hyper: Hyperparameters,
         state: base.Tree,

@@ -15,8 +15,9 @@ so a run's draws depend on the seed and its index alone: not on its chunk, the n
 where a resumed run began.
 """
 
+import functools
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -27,23 +28,22 @@ from jax import Array
 from jax.stages import Compiled, Traced, Wrapped
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary, Shapes, shapes
+from audit.adversaries.base import Adversary, Observer, shapes
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Join, Mechanism, Schedule, State, Tree
-from audit.mechanism.ensemble import Insertion, Placement, Programs, RunKeys
+from audit.mechanism.ensemble import Insertion, Placement, RunKeys
 from audit.mechanism.memory import Hardware, StepMemory
 from audit.runtime.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Scores
 
-_MAPPED: Programs[Wrapped] = Programs()
-_MEMORY: Programs[StepMemory] = Programs()
-_SHAPES: Programs[Shapes] = Programs()
-
 
 class Game(NamedTuple):
     """A training configuration and its adversary; arrays on the device, everything else static.
+
+    Games share compiled programs if the functions that are compiled in are equal, and all other arrays and
+    numbers are arguments of these programs.
 
     Attributes:
       mechanism: the mechanism that trains.
@@ -55,8 +55,6 @@ class Game(NamedTuple):
       seed: the seed of all randomness.
       unknown_initialisation: whether every run draws its own theta_0, and the adversary assumes yet another
         draw.
-      program: games of an equal `program` must have the same functions (mechanism's, init, adversary's craft,
-        score and observer) and then share compiled programs; None: shared with no other.
       join: the draw, unseen by the adversary, of the canaries that join a step; None: all that are in join.
       sampling_rate: the presence that `join` gets for a canary that is in.
       segment_steps: the most steps of a segment, after each of which progress and checkpoints come.
@@ -70,7 +68,6 @@ class Game(NamedTuple):
     schedule: Schedule
     seed: int
     unknown_initialisation: bool = False
-    program: Hashable = None
     join: Join | None = None
     sampling_rate: float = 1.0
     segment_steps: int = ensemble.SEGMENT_STEPS
@@ -193,16 +190,21 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
       hardware: the devices; by default this process's.
     """
     batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
-
-    def compute_memory() -> StepMemory:
-        """Returns an estimate of the memory that a single run's step takes."""
-        theta_0 = game.init(jax.random.key(0))  # only its shape matters: any key will do
-        return game.mechanism.memory(theta_0, game.data, batch_size)
-
-    # Games that share programs share the estimate, too; with the key None it is computed each time.
-    key = None if game.program is None else (game.program, batch_size)
-    step_memory = _MEMORY.get_or_make(key, compute_memory)
+    example = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in game.data)
+    step_memory = _estimate_memory(game.mechanism, game.init, example, batch_size)
     return ensemble.chunk_size(runs, step_memory, hardware)
+
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _estimate_memory(
+    mechanism: Mechanism,
+    init: Callable[[Array], Array],
+    data: tuple[jax.ShapeDtypeStruct, ...],
+    batch_size: int,
+) -> StepMemory:
+    """Returns an estimate of the memory that a single run's step takes on data of these shapes and types."""
+    theta_0 = init(jax.random.key(0))  # only its shape matters: any key will do
+    return mechanism.memory(theta_0, data, batch_size)
 
 
 def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
@@ -219,7 +221,7 @@ def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
     # Shapes and dtypes alone: no model is initialised.
     attack = jax.eval_shape(lambda: _prepare_attack(game))
     keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
-    begin = jax.vmap(_first_state(game), (0, None, None, None))  # only the keys differ by run
+    begin = jax.vmap(_make_begin(game), (0, None, None, None))  # only the keys differ by run
     states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
     present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
     own_keys = jax.eval_shape(lambda: game.own_keys(runs))
@@ -320,14 +322,11 @@ class _ChunkPlayer:
         shared = (hyper, _prepare_attack(game), game.data, segments)
         self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
 
-        # For each argument: 0 if it has a leading axis of runs, None if all runs share it.
-        self._begin = self._map_over_runs("begin", _first_state(game), (0, None, None, None))
-        # These functions stay in memory. They do not call the adversary's `init`, which may hold the data.
+        self._begin = _map_begin(_make_begin(game), self._placement)
+        # Programs do not depend on the adversary's `init`, which may hold the data.
         adversary = game.adversary._replace(init=_refuse_init)
-        score = _make_score(adversary)
-        craft = _make_craft(adversary)
-        self._score = self._map_over_runs("score", score, (None, 0, 0, None, 0))
-        self._craft = self._map_over_runs("craft", craft, (None, 0, 0, 0))
+        self._score = _map_score(adversary, self._placement)
+        self._craft = _map_craft(adversary, self._placement)
         self._compiled = self._compile_segments()
 
     def play(
@@ -389,27 +388,6 @@ class _ChunkPlayer:
         """Returns a checkpoint's name: the chunk's first run, the padded width, the number of segments."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
 
-    def _map_over_runs(
-        self, name: str, function: Callable[..., Tree], axes: tuple[int | None, ...]
-    ) -> Wrapped:
-        """Maps a function of a single run over a chunk's runs, compiled once for games that share programs.
-
-        Args:
-          name: a name that tells the functions of a game from each other.
-          function: a function of a single run. It stays in memory with all that it refers to, so that it must
-            not refer to the game or its data.
-          axes: for each argument, 0 if it has a leading axis of runs, None if all runs share it.
-        """
-        game = self._game
-        placement = self._placement
-        # Games of an equal `program` have the same functions, and `name` says which of them this is; a name
-        # always comes with the same axes. `begin` alone also depends on whether runs draw their own theta_0.
-        # With the key None nothing is shared.
-        key = None
-        if game.program is not None:
-            key = (name, game.program, game.unknown_initialisation, placement)
-        return _MAPPED.get_or_make(key, lambda: placement.over_runs(function, axes))
-
     def _compile_segments(self) -> dict[int, Compiled]:
         """Returns the compiled program of a segment, for each length in steps that a segment has."""
         game = self._game
@@ -422,14 +400,10 @@ class _ChunkPlayer:
         for segment in self._segments:
             arguments_by_length[len(segment.mask)] = self._arguments(states, segment, drawn)
 
-        # Games of an equal `program` share what is compiled; with the key None nothing is shared.
-        key = None if game.program is None else (game.program, self._placement)
-        make_program = partial(
-            ensemble.compile_segment, game.mechanism, game.insertion(), self._placement
-        )
+        program = ensemble.compile_segment(game.mechanism, game.insertion(), self._placement)
         compiled = {}
         for length, arguments in arguments_by_length.items():
-            compiled[length] = ensemble.compiled_for(arguments, make_program, key)
+            compiled[length] = ensemble.compiled_for(arguments, program)
         return compiled
 
     def _first_states(self, runs: NDArray[np.int64]) -> State:
@@ -512,57 +486,76 @@ def _prepare_attack(game: Game) -> _Attack:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-
-    # `shapes` is called for its checks of the adversary's functions. They are made once for all games of an
-    # equal `program` and equal sizes, and each time with the key None.
-    key = None
-    if game.program is not None:
-        key = (game.program, theta_0.size, game.adversary.canaries)
-    _SHAPES.get_or_make(key, lambda: shapes(game.adversary, state, theta_0.size))
+    shapes(
+        game.adversary, state, theta_0.size
+    )  # called for its checks of the adversary's functions
     return _Attack(state, assumed, theta_0)
 
 
-def _first_state(game: Game) -> Callable[[Array, Array, Tree, Array], State]:
-    """Returns the function that makes a run's state before the first step; it does not refer to the game.
+class _Begin(NamedTuple):
+    """The function that makes a run's state before the first step, by what is compiled into it.
 
-    It is (run key, theta_0 (p,), adversary's state, the theta_0 that it assumes) -> the state. The run key is
-    read only if each run draws its own theta_0.
+    Attributes:
+      start: theta_0 (p,) -> the mechanism's first state.
+      init: run key -> theta_0 (p,), if each run draws its own; None if all runs share theta_0.
+      observer: how the adversary sees every iterate, if it does.
     """
-    draws_own = game.unknown_initialisation
-    init = game.init
-    start = game.mechanism.start
-    observer = game.adversary.observer
 
-    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+    start: Callable[[Array], State]
+    init: Callable[[Array], Array] | None
+    observer: Observer | None
+
+    def __call__(self, key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
         """Returns a run's state before the first step, with what the observer remembers at the start.
 
-        The run's `key` is read only if each run draws its own theta_0.
+        Args:
+          key: the run's key, which is read only if each run draws its own theta_0.
+          theta_0: (p,) the runs' common theta_0, if they have one.
+          state: the adversary's state.
+          assumed_theta_0: (p,) the theta_0 that the adversary assumes.
         """
-        first = start(init(key) if draws_own else theta_0)
-        if observer is None:
+        first = self.start(theta_0 if self.init is None else self.init(key))
+        if self.observer is None:
             return first
-        return first._replace(seen=observer.begin(state, assumed_theta_0))
-
-    return begin
+        return first._replace(seen=self.observer.begin(state, assumed_theta_0))
 
 
-def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
-    """Stands in for an adversary's `init` where nothing calls it."""
-    raise AssertionError("this adversary has no init")
+def _make_begin(game: Game) -> _Begin:
+    """Returns the function that makes a run's state before the first step."""
+    init = game.init if game.unknown_initialisation else None
+    return _Begin(game.mechanism.start, init, game.adversary.observer)
 
 
-def _make_craft(adversary: Adversary) -> Callable[[Tree, Array, Array, RunKey], Tree]:
-    """Returns the function that crafts the canaries which a step may insert into a single run.
+# What these functions return stays in memory, with all that their arguments refer to. So they do not get the
+# game with its data. Of the arguments of a program that they map over runs, those with axis 0 have a leading
+# axis of runs, and all runs share those with axis None.
 
-    It is (adversary's state, theta (p,) before the step, the step's number from 0, run key) -> canaries. The
-    run key is (key,) if each run draws its own canaries; else ().
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _map_begin(begin: _Begin, placement: Placement) -> Wrapped:
+    """Returns the program that makes the states of a chunk's runs before the first step."""
+    return placement.over_runs(begin, (0, None, None, None))
+
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _map_craft(adversary: Adversary, placement: Placement) -> Wrapped:
+    """Returns the program that crafts the canaries which a step may insert into the runs of a chunk.
+
+    Its arguments are the adversary's state, theta before the step, the step's number from 0, and the runs'
+    keys: (keys,) if each run draws its own canaries; else ().
     """
 
     def craft(state: Tree, theta: Array, step: Array, own_key: RunKey) -> Tree:
         """Returns the canaries that a step may insert into a single run."""
         return adversary.craft(adversary.draw_for_run(state, own_key), step, theta)
 
-    return craft
+    return placement.over_runs(craft, (None, 0, 0, 0))
+
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _map_score(adversary: Adversary, placement: Placement) -> Wrapped:
+    """Returns the program that scores the canaries of a chunk's runs, (R, K); see `_make_score`."""
+    return placement.over_runs(_make_score(adversary), (None, 0, 0, None, 0))
 
 
 def _make_score(adversary: Adversary) -> Callable[[Tree, Tree, Array, Array, RunKey], Array]:
@@ -580,6 +573,11 @@ def _make_score(adversary: Adversary) -> Callable[[Tree, Tree, Array, Array, Run
         return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, assumed_theta_0)
 
     return score
+
+
+def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
+    """Stands in for an adversary's `init` where nothing calls it."""
+    raise AssertionError("this adversary has no init")
 
 
 def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:

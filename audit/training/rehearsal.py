@@ -136,7 +136,7 @@ class _Recorder:
           progress: Called with 1.0 after each measured step.
         """
         self._game = game
-        self._step = expansion.make_step_map(clipped_sum, game.hyper, program=game.program)
+        self._step = expansion.make_step_map(clipped_sum, game.hyper)
         self._insert = _make_inserter(game, clipped_sum)
         self._lengths = _choose_lengths(game, distances)
         self._reach = effort.reach
@@ -447,7 +447,7 @@ def search_secants(
       For each stored model x the worse of two secants, from x to x + u and to x - u, for the most stretched u
       of the search. The worse is stretched further beyond what derivatives explain.
     """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds, game.program)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds)
     lengths = _choose_lengths(game, distances)
     constants = rehearsal.constants
     secants = []

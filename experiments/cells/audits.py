@@ -127,9 +127,10 @@ def _program_shape(cell: Cell) -> Hashable:
     if cell.audited is None:
         return cell.identity
     setting = cell.audited.setting
+    row = adversary_row(setting.adversary.name)
     return (
         setting.model,
-        adversary_row(setting.adversary.name).functions,
+        row.biased or row.fields.name,  # those along a coordinate have the same functions
         setting.mechanism.batch_size,
         setting.schedule.steps,
         cell.runs,

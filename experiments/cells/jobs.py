@@ -6,6 +6,7 @@ scores are those of a single node, to the bit. Where a worker or a node dies, Ra
 that is killed has stored every chunk that came back, and the next driver trains the rest.
 """
 
+import dataclasses
 import functools
 import math
 import tempfile
@@ -20,7 +21,6 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax
 
 from audit.errors import InputError, require
-from audit.mechanism.ensemble import Programs
 from audit.runtime.machine import prepare_jax
 from audit.runtime.progress import Progress
 from audit.storage import files, shares
@@ -38,7 +38,6 @@ _POLL_SECONDS = 1.0  # between two attempts to claim what another driver holds
 _STAGE = 64  # runs that a cluster trains between two looks at what they prove
 _TASK_SECONDS = 2.0  # of training in a task: many times what it takes to send a task and its result
 _prepare_jax = functools.cache(prepare_jax)  # which does so once a process
-_TRAINERS: Programs[ChunkTrainer] = Programs(most=1)  # the last one; its data stay on the devices
 
 
 class Preparation(NamedTuple):
@@ -119,13 +118,7 @@ def train(
       InputError: A run diverged.
     """
     _prepare_jax(devices)
-
-    def make_trainer() -> ChunkTrainer:
-        """Makes the trainer of the game, for chunks of the piece's size."""
-        return ChunkTrainer(recipe.make(data), piece.size)
-
-    # A worker does many tasks of the same game: the last trainer, and so what it compiled, is used again.
-    trainer = _TRAINERS.get_or_make((recipe.key, piece.size), make_trainer)
+    trainer = _make_trainer(_Training(recipe.key, piece.size, recipe, data))
     all_scores: list[Scores] = []
     fastest = math.inf  # in seconds; the first chunk's time may include compilation
     for chunk in shares.cut([(piece.start, piece.stop)], piece.size):
@@ -136,6 +129,23 @@ def train(
         all_scores.append(scores)
         fastest = min(fastest, time.perf_counter() - begin)
     return all_scores, fastest
+
+
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """The training of a game in chunks of a size: equal to another by the recipe's key and the size."""
+
+    key: str
+    size: int
+    recipe: GameRecipe = dataclasses.field(compare=False)
+    data: Dataset = dataclasses.field(compare=False)
+
+
+# A worker does many tasks of the same game: the last trainer, with its data on the devices and its programs,
+# is used again.
+@functools.lru_cache(1)
+def _make_trainer(training: _Training) -> ChunkTrainer:
+    return ChunkTrainer(training.recipe.make(training.data), training.size)
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:

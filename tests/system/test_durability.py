@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.mechanism import ensemble
-from audit.mechanism.ensemble import Programs
 from audit.settings import build, stored
 from audit.settings.make import changed, setting_of
 from audit.storage import files, shares
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from audit.training import game, training
+from tests import programs
 from tests.forks import python
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
@@ -185,7 +184,7 @@ OTHERS = ("gc_s", "loss", "cots")
 @pytest.mark.parametrize(
     "adversary", ["gc_r", *(pytest.param(a, marks=pytest.mark.slow) for a in OTHERS)]
 )
-def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary, monkeypatch):
+def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversary):
     setting = changed(SETTING, adversary=adversary)
     first = train(setting, runs=4)
     train(changed(setting, seed=9), runs=4)
@@ -194,18 +193,17 @@ def test_cells_of_the_same_shapes_are_compiled_once(train, compilations, adversa
         other = train(changed(setting, **change), runs=4)
         assert not np.array_equal(other.scores.scores, first.scores.scores)
     assert compilations == []
-    monkeypatch.setattr(ensemble, "_COMPILED", Programs())
+    programs.forget()
     train(changed(setting, seed=10), runs=4)
     assert compilations
 
 
 @pytest.mark.slow
-def test_a_cell_that_reuses_a_program_gets_its_own_scores(train, monkeypatch):
+def test_a_cell_that_reuses_a_program_gets_its_own_scores(train):
     settings = [changed(SETTING, **change) for change in CHANGES]
     warm = [train(setting, runs=4).scores.scores for setting in (SETTING, *settings)][1:]
     for number, setting in enumerate(settings):
-        for room, name in ((ensemble, "_COMPILED"), (game, "_MAPPED"), (game, "_MEMORY")):
-            monkeypatch.setattr(room, name, Programs())
+        programs.forget()
         np.testing.assert_array_equal(
             train(setting, f"cold{number}", runs=4).scores.scores, warm[number]
         )

@@ -39,7 +39,6 @@ def examine(dataset):
         sigma = table.hyper.noise_multiplier
         planted = table._replace(
             hyper=table.hyper._replace(noise_multiplier=noise * sigma),
-            program=None,  # bugs are compiled in
         )
         power = DpSgd(*setting.composition).power
         scores, presence = [], []

@@ -43,12 +43,12 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
     def count_ones(examples, theta_t, reference):
         return examples.features.sum(axis=1).astype(jnp.float32)
 
-    adversary = ranked.fresh_examples(generator.draw, count_ones, directions.initial_model, 200, M)
+    adversary = ranked.fresh_examples(generator, count_ones, directions.initial_model, 200, M)
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
     state = adversary.draw_for_run(state, (jax.random.key(1),))
     scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))
     blocks = [
-        np.asarray(generator.draw(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
+        np.asarray(generator(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
         for start in (0, 512)
     ]
     places = np.asarray(ranked._draw_places(state.fresh, 200, 200 + M))
@@ -70,7 +70,7 @@ def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
 
     canaries, runs = 3, 400
     adversary = ranked.fresh_examples(
-        generator.draw, number_places, directions.initial_model, canaries, M
+        generator, number_places, directions.initial_model, canaries, M
     )
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
 
@@ -108,7 +108,7 @@ def test_many_ties_accuse_no_correct_training():
         learning_rate=0.1,
         seed=1,
     )
-    table = build.build_for(setting, dataset, build.Trainee(model, "4-16-2", 2))
+    table = build.build_for(setting, dataset, build.Trainee(model, 2))
     concluded = conclude_setting(play(table, 30), setting)
     assert concluded.epsilon <= concluded.upper_bound < 0.3
     assert not concluded.claim_test.refuted
@@ -203,7 +203,7 @@ def test_more_coordinates_than_float32_counts_are_refused():
 @pytest.mark.parametrize("largest", [2**31 - 1, 255, 0])
 def test_whole_numbers_up_to_the_largest_are_drawn(largest):
     generator = ranked.random_examples(jnp.full((2, 4000), largest), jnp.arange(2), 2)
-    features = np.asarray(generator.draw(jax.random.key(0), 1).features)
+    features = np.asarray(generator(jax.random.key(0), 1).features)
     assert features.dtype == np.int32 and features.min() >= 0
     assert largest * 0.99 <= features.max() <= largest
 
@@ -247,6 +247,6 @@ def test_a_black_box_of_mnists_size_is_proven_to_leak_with_nothing_assumed():
         noise_multiplier=2.0,
         learning_rate=0.1,
     )
-    table = build.build_for(setting, dataset, build.Trainee(model, "784-32-10", 10))
+    table = build.build_for(setting, dataset, build.Trainee(model, 10))
     concluded = conclude_setting(play(table, 6), setting)
     assert 4 <= concluded.epsilon < concluded.upper_bound < 24

@@ -283,7 +283,7 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
         "learning_rate": 1e-3,
     }
     _, table = _played(dataset, model, **fields)
-    assert bool(table.adversary.variant) == leave_one_out
+    assert table.adversary.score == _adversary(leave_one_out=leave_one_out).score
     scores, dimension = play(table, [(0, runs)], runs).scores, table.init(jax.random.key(0)).size
     expected = _theory(dimension, canaries, 5 / 4.0, leave_one_out)
     error = 1 / np.sqrt(scores.size)

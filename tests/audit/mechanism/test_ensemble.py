@@ -12,7 +12,7 @@ from hypothesis import strategies
 
 from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.ensemble import Programs, RunKeys
+from audit.mechanism.ensemble import RunKeys
 from audit.mechanism.memory import StepMemory, local_hardware, step_memory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
@@ -139,34 +139,6 @@ def test_bytes_of_a_run_grow_with_the_batch(data, model, choices, mechanism):
         assert sizes == sorted(set(sizes)) and 1.8 < sizes[3] / sizes[2] < 2.05
     assert sizes[3] >= 200 * theta.nbytes  # per_example holds every gradient
     assert mechanism.memory(theta, data, 200).written < sizes[3]
-
-
-def test_equal_keys_share_a_program_and_others_do_not():
-    made = []
-    programs = Programs()
-
-    def make():
-        made.append(len(made))
-        return made[-1]
-
-    assert programs.get_or_make(("fcnn", 1), make) == programs.get_or_make(("fcnn", 1), make) == 0
-    assert (
-        programs.get_or_make(("fcnn", 2), make) == 1
-        and programs.get_or_make(("fcnn", 1), make) == 0
-    )
-
-
-def test_without_a_key_nothing_is_shared():
-    programs = Programs()
-    assert programs.get_or_make(None, object) is not programs.get_or_make(None, object)
-
-
-def test_old_programs_make_room():
-    programs = Programs(most=2)
-    first = programs.get_or_make(1, object)
-    assert programs.get_or_make(1, object) is first
-    programs.get_or_make(2, object), programs.get_or_make(3, object)
-    assert programs.get_or_make(1, object) is not first
 
 
 X = jax.ShapeDtypeStruct((100,), jnp.float32)

@@ -1,5 +1,6 @@
 """Scores whose law is known: the game's shift, spread and shape, and what a run's draws depend on."""
 
+import dataclasses
 import functools
 
 import jax
@@ -222,35 +223,37 @@ def test_an_observer_sees_every_released_iterate(empty_game, play):
         np.testing.assert_allclose(scores.scores, expected, rtol=1e-4)
 
 
-def test_games_of_one_program_share_what_is_compiled(empty_game, play):
+def test_games_of_equal_functions_share_what_is_compiled(empty_game, play):
     traced = []
 
-    def counting(state, step, theta):
-        traced.append(step)
-        return jnp.ones((1, 4))
+    @dataclasses.dataclass(frozen=True)
+    class Craft:
+        size: float
 
-    def scores(program, seed):
-        adversary = empty_game().adversary._replace(craft=counting)
-        return play(
-            empty_game(3, seed=seed, adversary=adversary, program=program), [(0, 4)], 4
-        ).scores
+        def __call__(self, state, step, theta):
+            traced.append(step)
+            return jnp.full((1, 4), self.size)
 
-    first = scores("a test's", 0)
-    once = len(traced) - 1  # the check of its shapes, which is kept for a function
-    assert once and np.abs(scores("a test's", 1) - first).max() > 1e-6 and len(traced) == 1 + once
-    np.testing.assert_array_equal(scores("another", 0), first)
-    assert len(traced) == 1 + 2 * once
-    scores(None, 0), scores(None, 0)
-    assert len(traced) == 1 + 4 * once
+    def scores(craft, seed):
+        adversary = empty_game().adversary._replace(craft=craft)
+        return play(empty_game(3, seed=seed, adversary=adversary), [(0, 4)], 4).scores
+
+    first = scores(Craft(1.0), 0)
+    once = len(traced)
+    assert once and np.abs(scores(Craft(1.0), 1) - first).max() > 1e-6 and len(traced) == once
+    assert not np.array_equal(scores(Craft(0.1), 0), first) and len(traced) == 2 * once
+    for _ in range(2):  # functions that are made anew equal no others
+        np.testing.assert_array_equal(scores(lambda *given: Craft(1.0)(*given), 0), first)
+    assert len(traced) == 4 * once
 
 
 @pytest.mark.slow
 def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
     compiled_for, texts = ensemble.compiled_for, []
 
-    def note(arguments, program, key):
-        texts.append(str(program().trace(*arguments).jaxpr))
-        return compiled_for(arguments, program, key)
+    def note(arguments, program):
+        texts.append(str(program.trace(*arguments).jaxpr))
+        return compiled_for(arguments, program)
 
     monkeypatch.setattr(ensemble, "compiled_for", note)
     list(game.play(housing, [(0, 4)], 4))

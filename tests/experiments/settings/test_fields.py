@@ -52,7 +52,7 @@ class Twist(AdversaryFields):
 
 @pytest.fixture
 def twisted(monkeypatch):
-    row = AdversaryRow(Twist, "twist", "a twist", "Twists.", "twist", lambda *_: None)
+    row = AdversaryRow(Twist, "twist", "a twist", "Twists.", lambda *_: None)
     monkeypatch.setitem(ADVERSARIES, "twist", row)
     fields.cache_clear()
     yield
