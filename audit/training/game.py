@@ -19,13 +19,14 @@ import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.stages import Compiled, Traced, Wrapped
+from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, Observer, shapes
@@ -486,9 +487,10 @@ def _prepare_attack(game: Game) -> _Attack:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    shapes(
-        game.adversary, state, theta_0.size
-    )  # called for its checks of the adversary's functions
+    leaves, structure = jax.tree.flatten(state)
+    types = tuple(map(jax.typeof, leaves))
+    functions = game.adversary._replace(init=_refuse_init)
+    _require_contract(functions, structure, types, theta_0.size)
     return _Attack(state, assumed, theta_0)
 
 
@@ -518,6 +520,24 @@ class _Begin(NamedTuple):
         if self.observer is None:
             return first
         return first._replace(seen=self.observer.begin(state, assumed_theta_0))
+
+
+@functools.lru_cache(ensemble.MOST_PROGRAMS)
+def _require_contract(
+    adversary: Adversary,
+    structure: PyTreeDef,
+    types: tuple[Any, ...],
+    parameters: int,
+) -> None:
+    """Raises InputError if an adversary's functions break its contract; equal functions are traced once.
+
+    Args:
+      adversary: the adversary.
+      structure: the structure of its state.
+      types: the shapes and types of the state's leaves, as by `jax.typeof`.
+      parameters: p.
+    """
+    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
 
 
 def _make_begin(game: Game) -> _Begin:

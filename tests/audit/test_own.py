@@ -28,6 +28,7 @@ from audit.settings.make import changed, setting_of
 from audit.training import training
 from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
+from tests import programs
 
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
@@ -252,6 +253,30 @@ def test_an_adversary_of_ones_own_is_scored_kept_listed_and_drawn_like_ours(data
     argv = [sys.executable, "-m", "audit", "list", f"--out={tmp_path}"]
     listed = subprocess.run(argv, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert listed.returncode == 0 and "own" in listed.stdout, listed.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reads", ["score", "craft"])
+def test_an_adversary_that_reads_what_changes_is_audited_anew(dataset, tmp_path, reads):
+    """Its functions are the same objects, and compute something else."""
+    factors = {"score": 1.0, "craft": 1.0}
+    ones = own_adversary.constant_direction()
+    adversary = ones._replace(
+        score=lambda *given: factors["score"] * ones.score(*given),
+        craft=lambda *given: factors["craft"] * ones.craft(*given),
+    )
+
+    def audit(folder):
+        settings = {**SMALL, "adversary": adversary, "out": tmp_path / folder}
+        conclusion = audit_model(Net(), CROSS_ENTROPY, **rows(dataset), **settings).conclusion
+        return np.concatenate([conclusion.scores_in, conclusion.scores_out])
+
+    first = audit("shared")
+    factors[reads] = 0.5
+    second = audit("shared")
+    assert np.abs(second - first).max() > 1e-4
+    programs.forget()
+    np.testing.assert_array_equal(audit("alone"), second)
 
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,22 +1,29 @@
 """One contract for every adversary."""
 
+import dataclasses
 import functools
 import itertools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from audit.adversaries import biased, directions, examples
-from audit.adversaries.base import shapes
+from audit.adversaries.base import Adversary, Observer, shapes
+from audit.adversaries.row import AdversaryFields, AdversaryRow
 from audit.errors import InputError
-from audit.mechanism import base, dpsgd
+from audit.mechanism import base, dpsgd, ensemble
 from audit.mechanism.clipping.base import clip, per_example
-from audit.settings import build
+from audit.settings import build, make, stored
 from audit.settings.adversaries import ADVERSARIES
+from audit.settings.fields import described
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
+from audit.training import training
+from tests import programs
 from tests.cases import mostly_slow
 
 NORM = 2.0
@@ -212,3 +219,121 @@ def test_every_adversary_of_the_registry_inserts_at_most_c_and_scores_each_canar
             assert 0 < np.linalg.norm(inserted) <= NORM * (1 + 1e-5)
         scores = adversary.score(run, seen, theta + 0.1, theta)
         assert scores.shape == (adversary.canaries,) and np.isfinite(scores).all()
+
+
+# The functions of an adversary that may read its field.
+READERS = ("score", "craft", "draw", "init", "observe")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stranger(AdversaryFields):
+    """The fields of an adversary that a stranger adds: a factor, and the function that reads it."""
+
+    name: ClassVar[str] = "stranger"
+    factor: float = described("stranger: the factor.", default=1.0)
+    reader: str = described("stranger: what reads it.", default="score", choices=READERS)
+
+    def factor_of(self, function):
+        return self.factor if self.reader == function else 1.0
+
+
+def _make_closures(fields, knowledge):
+    """The stranger's adversary by functions within a function."""
+
+    def init(key, theta_0, clipping_norm):
+        return jnp.full_like(theta_0, fields.factor_of("init"))
+
+    def draw(state, key):
+        return fields.factor_of("draw") * state
+
+    def craft(state, step, theta):
+        return fields.factor_of("craft") * state[None] / 100
+
+    def observe(state, seen, step, released):
+        return fields.factor_of("observe") * (step + 1.0)
+
+    def score(state, seen, theta_t, theta_0):
+        return fields.factor_of("score") * (seen + jnp.vdot(state, theta_0 - theta_t))[None]
+
+    observer = Observer(lambda state, theta_0: 0.0, observe)
+    return Adversary(init, craft, score, observer=observer, draw=draw)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Function:
+    """A function of the stranger's adversary: equal to another if its fields and its name are."""
+
+    fields: Stranger
+    name: str
+
+    def __call__(self, *arguments):
+        adversary = _make_closures(self.fields, None)
+        functions = {**adversary._asdict(), **adversary.observer._asdict()}
+        return functions[self.name](*arguments)
+
+
+def _make_values(fields, knowledge):
+    """The same adversary by functions that are equal if the fields are."""
+    names = ("init", "craft", "score", "draw", "begin", "observe")
+    init, craft, score, draw, *observer = (_Function(fields, name) for name in names)
+    return Adversary(init, craft, score, observer=Observer(*observer), draw=draw)
+
+
+@pytest.fixture
+def audited(data, tmp_path):
+    """audited(**fields) -> the setting and its scores, of a small audit in one store."""
+    dataset = Dataset(*(np.asarray(part) for part in data), "made up", "0")
+
+    def audit(name="audited", **changes):
+        chosen = {"batch_size": 10, "steps": 3, "clipping_norm": NORM, **changes}
+        setting = setting_of("fcnn", **chosen)
+        store = stored.open_store(tmp_path / name, setting, dataset)
+        return training.train(build.build(setting, dataset), store, runs=4).scores.scores
+
+    return audit
+
+
+@pytest.fixture(params=[_make_closures, _make_values])
+def stranger(request, monkeypatch):
+    row = AdversaryRow(Stranger, "stranger", "a stranger", "Strange.", request.param)
+    monkeypatch.setitem(ADVERSARIES, "stranger", row)
+    make.fields.cache_clear()
+    yield
+    make.fields.cache_clear()
+
+
+@pytest.mark.parametrize("reader", mostly_slow(READERS))
+def test_two_values_of_a_field_never_share_scores(stranger, audited, reader):
+    one, two = (audited(adversary="stranger", reader=reader, factor=f) for f in (1.0, 0.5))
+    assert np.abs(one - two).max() > 1e-3
+    programs.forget()
+    alone = audited("alone", adversary="stranger", reader=reader, factor=0.5)
+    np.testing.assert_array_equal(two, alone)
+
+
+@pytest.mark.slow
+def test_functions_that_are_equal_by_value_are_compiled_once(audited, monkeypatch):
+    """And what differs from one cell to the next is an argument."""
+    row = AdversaryRow(Stranger, "stranger", "a stranger", "Strange.", _make_values)
+    monkeypatch.setitem(ADVERSARIES, "stranger", row)
+    make.fields.cache_clear()
+    programs.forget()
+    for change in ({}, {"seed": 1}, {"periodicity": 3}, {"noise_multiplier": 2.0}):
+        audited(adversary="stranger", **change)
+    assert ensemble._compile.cache_info().currsize == 1
+    audited(adversary="stranger", factor=0.5)
+    assert ensemble._compile.cache_info().currsize == 2
+    make.fields.cache_clear()
+
+
+@pytest.mark.slow
+def test_two_optimizers_of_one_name_never_share_scores(audited, monkeypatch):
+    """What is compiled in decides, not its name."""
+    chosen = {"adversary": "gc_r", "optimizer": "momentum"}
+    usual = audited("usual", **chosen)
+    optimizer = functools.partial(optax.sgd, momentum=0.5)
+    monkeypatch.setitem(build.OPTIMIZERS, "momentum", optimizer)
+    other = audited("other", **chosen)
+    assert np.abs(usual - other).max() > 1e-4
+    programs.forget()
+    np.testing.assert_array_equal(audited("alone", **chosen), other)
