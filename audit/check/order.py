@@ -7,7 +7,7 @@ Examples that a pass leaves out count as a last batch. Bounds over many examples
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -22,14 +22,18 @@ Array = NDArray[np.float64]
 
 _MOST_PASSES = 64
 _LEAST_PASSES = 8
-_MOST_PLACES = 4_000_000  # of examples in passes, beyond the fewest passes that show an example in one batch
+_MOST_PLACES = (
+    4_000_000  # of examples in passes, beyond the fewest passes that show an example in one batch
+)
 _MOST_BATCHES = 20_000  # in all passes, beyond the fewest
 _RARE = 1e-6  # the p-value that the fewest passes give a single example that is always in one batch
 _MOST_BLOCKS = 10  # into which the data and a pass are cut to be compared
 _LEAST_EXPECTED = 20  # examples of a pair of such blocks
 _AT_ONCE = 10_000  # examples whose blocks are counted at once
 _OBSERVED = 800  # examples, at most, all of whose pairs are looked at
-_LEAST_TOGETHER = 1000  # expected pairs that come together twice, from which on their sum is chi-square
+_LEAST_TOGETHER = (
+    1000  # expected pairs that come together twice, from which on their sum is chi-square
+)
 _TILTS = np.geomspace(1e-3, 8, 40)  # at which Chernoff bounds are computed
 
 
@@ -59,6 +63,10 @@ class OrderTest(NamedTuple):
         """The p-value of a uniform order, of all tests together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values()))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields by name, and the p-value of all tests together."""
+        return self._asdict() | {"p_value": self.p_value}
+
 
 class _Passes(NamedTuple):
     """The batch of each example in each pass.
@@ -82,7 +90,7 @@ class _Sight(NamedTuple):
     sentence: str
 
 
-def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
+def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
     """Tests whether examples come in a uniform order, drawn anew in every pass.
 
     Args:
@@ -90,6 +98,7 @@ def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
         row make a pass.
       examples: the number of examples of the data set.
       batches: the number of batches of a pass, at least 2; what a loader yields beyond them is not read.
+      sizes_vary: whether every example should draw its batch by itself, so that sizes vary (balls in bins).
 
     Raises:
       InputError: `draw` fails, or gives something else than indices of the data set.
@@ -105,6 +114,8 @@ def examine_order(draw: Draw, examples: int, batches: int) -> OrderTest:
         ],
         "together": [_test_same_batches(drawn), *_test_pairs(drawn)],
     }
+    if sizes_vary:
+        sights["order"].append(_test_sizes(drawn))
     p_values = {}
     seen = {}
     for row, tests in sights.items():
@@ -203,11 +214,15 @@ def _test_mean_place(drawn: _Passes, scores: Array) -> _Sight:
 def _test_blocks(drawn: _Passes) -> list[_Sight]:
     """Compares blocks of the data with blocks of a pass, over all passes; and each two of these orders."""
     passes, examples = drawn.steps.shape
-    blocks = min(_MOST_BLOCKS, math.isqrt(examples // _LEAST_EXPECTED), drawn.shares.shape[1] - 1)
-    if blocks < 2:
-        return []
     middles = np.cumsum(drawn.shares, axis=1) - drawn.shares / 2
-    blocks_of_steps = np.minimum((blocks * middles).astype(np.int64), blocks - 1)
+    for blocks in range(_MOST_BLOCKS, 1, -1):
+        blocks_of_steps = np.minimum((blocks * middles).astype(np.int64), blocks - 1)
+        shares = np.zeros((passes, blocks))
+        np.add.at(shares, (np.arange(passes)[:, None], blocks_of_steps), drawn.shares)
+        if examples * shares.min() ** 2 >= _LEAST_EXPECTED:
+            break
+    else:  # too few examples
+        return []
     orders = [np.arange(examples) * blocks // examples]
     orders += [blocks_of_steps[i][drawn.steps[i]] for i in range(passes)]
 
@@ -250,13 +265,11 @@ def _compare_tables(tables: Array, expected: Array, examples: int) -> Array:
     is_used = expected > 0
     squares = (tables - expected) ** 2 / np.where(is_used, expected, 1.0)
     statistics = squares.sum(axis=(-2, -1)) * (examples - 1) / examples
-    rows = is_used.any(axis=-1).sum(axis=-1)
-    columns = is_used.any(axis=-2).sum(axis=-1)
-    freedoms = (rows - 1) * (columns - 1)
-    tails = np.minimum(
-        special.chdtrc(freedoms, statistics), special.chdtr(freedoms, statistics)
-    )
-    return np.where(freedoms > 0, np.minimum(2 * tails, 1.0), 1.0)
+    freedom = (tables.shape[-1] - 1) ** 2
+    tails = special.chdtrc(freedom, statistics)
+    if freedom >= _LEAST_FREEDOM:  # counts of fewer blocks are too often as expected exactly
+        tails = 2 * np.minimum(tails, special.chdtr(freedom, statistics))
+    return np.minimum(tails, 1.0)
 
 
 def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
@@ -277,13 +290,26 @@ def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
     return _Sight(min(1.0, p_value), sentence)
 
 
+def _test_sizes(drawn: _Passes) -> _Sight:
+    """Tests whether sizes vary as they do where every example draws its batch by itself."""
+    passes, examples = drawn.steps.shape
+    sizes = drawn.shares[:, :-1] * examples
+    expected = examples / sizes.shape[1]
+    law = scipy.stats.chi2(passes * (sizes.shape[1] - 1))
+    statistic = float(np.sum((sizes - expected) ** 2)) / expected
+    p_value = 2 * min(law.sf(statistic), law.cdf(statistic))
+    return _Sight(min(1.0, float(p_value)), "Sizes vary more or less than those of balls in bins.")
+
+
 def _test_same_batches(drawn: _Passes) -> _Sight:
     """Tests whether any two examples of the data are together in every pass."""
     passes, examples = drawn.steps.shape
     weights = np.random.default_rng(0).integers(1, 2**62, passes)
     signatures = np.zeros(examples, np.int64)
     for i in range(passes):
-        signatures += weights[i] * drawn.steps[i]  # modulo 2^64: equal sums of other steps are next to impossible
+        signatures += (
+            weights[i] * drawn.steps[i]
+        )  # modulo 2^64: equal sums of other steps are next to impossible
     order = np.argsort(signatures, kind="stable")
     equal = np.flatnonzero(np.diff(signatures[order]) == 0)
     if not equal.size:

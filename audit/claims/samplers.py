@@ -348,6 +348,23 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
 
 
+def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
+    """Returns the bound on the last model's epsilon where each epoch has the example in any one of its steps.
+
+    It is the bound for the worst order, which the adversary may know. Nothing is simulated, so that its error
+    is 0. With Lipschitz constants of at most 1 the example is worst in the last step of every epoch.
+
+    Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+    """
+    weights = weigh_steps(schedule.lipschitz)
+    strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
+    worst = _compute_worst_mus(schedule, weights, strata)
+    mu = float(worst.max()) / schedule.noise_multiplier
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(worst), mu)
+
+
 def bound_one_of_each_epoch(
     schedule: ShuffledSteps,
     delta: float,
