@@ -54,7 +54,6 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
     test | lint) add_extra test ;;
     throughput | proof) add_extra bench ;;
     benchmark) add_extra peers ;;
-    claim) add_extra claim ;;
     compile) add_extra tpu ;;
     docs) add_extra docs ;;
     ray) add_extra ray ;;

@@ -20,8 +20,8 @@ from audit.check.accounting import (
 )
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw
-from audit.check.order import OrderTest, examine_order
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
+from audit.check.order import OrderTest, examine_order
 from audit.check.report import (
     LEVEL,
     CheckOutcome,
@@ -351,6 +351,8 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     batches = len(sample.sizes)
     drawn = f"{counted(batches, 'batch', 'batches')} in {counted(len(passes), 'pass', 'passes')}"
     text = f"{drawn}; none holds an example twice"
+    if not all(batch_pass.is_whole for batch_pass in passes):
+        text = f"{text}; a pass is read up to {_MOST_BATCHES:,} batches"
     return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
 
 

@@ -22,18 +22,16 @@ Array = NDArray[np.float64]
 
 _MOST_PASSES = 64
 _LEAST_PASSES = 8
-_MOST_PLACES = (
-    4_000_000  # of examples in passes, beyond the fewest passes that show an example in one batch
-)
-_MOST_BATCHES = 20_000  # in all passes, beyond the fewest
+_MOST_PLACES = 4_000_000  # of examples in all passes, unless the fewest passes have more
+_MOST_BATCHES = 20_000  # in all passes, unless the fewest have more
 _RARE = 1e-6  # the p-value that the fewest passes give a single example that is always in one batch
 _MOST_BLOCKS = 10  # into which the data and a pass are cut to be compared
-_LEAST_EXPECTED = 20  # examples of a pair of such blocks
+_LEAST_EXPECTED = 10  # examples of a pair of such blocks
+_LEAST_FREEDOM = 16  # of chi-square, from which on its lower tail is looked at
+_MOST_RATE = 0.6  # at which two examples come together, up to which this is looked at
 _AT_ONCE = 10_000  # examples whose blocks are counted at once
 _OBSERVED = 800  # examples, at most, all of whose pairs are looked at
-_LEAST_TOGETHER = (
-    1000  # expected pairs that come together twice, from which on their sum is chi-square
-)
+_LEAST_TOGETHER = 1000  # expected pairs that come together twice, from which on their sum is tested
 _TILTS = np.geomspace(1e-3, 8, 40)  # at which Chernoff bounds are computed
 
 
@@ -261,9 +259,11 @@ def _count_in_blocks(orders: NDArray[np.int64], blocks: int) -> Array:
 
 
 def _compare_tables(tables: Array, expected: Array, examples: int) -> Array:
-    """Returns the two-sided p-values of tables (..., a, b) of counts with fixed margins, by chi-square."""
-    is_used = expected > 0
-    squares = (tables - expected) ** 2 / np.where(is_used, expected, 1.0)
+    """Returns the p-values (...) of tables (..., blocks, blocks) with fixed margins, by chi-square.
+
+    They are two-sided but for tables of few blocks, since too even an order is not random either.
+    """
+    squares = (tables - expected) ** 2 / expected
     statistics = squares.sum(axis=(-2, -1)) * (examples - 1) / examples
     freedom = (tables.shape[-1] - 1) ** 2
     tails = special.chdtrc(freedom, statistics)
@@ -278,7 +278,7 @@ def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
     power = np.zeros(examples // 2 + 1)
     for i in range(passes):
         power += np.abs(np.fft.rfft(scores[i][drawn.steps[i]])) ** 2
-    # Of each distance, the sum over passes and examples of products of scores. Its mean is that of fixed sums.
+    # By distance, the sum over passes and examples of products of two scores, which is negative on average.
     products = np.fft.irfft(power, examples)[1 : examples // 2 + 1]
     deviations = np.full(len(products), math.sqrt(passes * examples))
     if examples % 2 == 0:
@@ -344,7 +344,7 @@ def _test_pairs(drawn: _Passes) -> list[_Sight]:
     # Over pairs of examples and pairs of passes, the sum of products of (together or not, less its mean).
     rate = float(rates.mean())
     pairs_of_passes = math.comb(passes, 2)
-    if pairs * pairs_of_passes * rate**2 >= _LEAST_TOGETHER:
+    if rate < _MOST_RATE and pairs * pairs_of_passes * rate**2 >= _LEAST_TOGETHER:
         squares = (together - passes * rate) ** 2
         of_single_passes = together * (1 - 2 * rate) + passes * rate**2
         products = float(np.sum(squares - of_single_passes)) / 2

@@ -52,6 +52,7 @@ flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: a
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
 cli.define_json()
 
+_SMALLEST_SHOWN = 1e-99  # p-value
 _ROUNDING = 1e-6  # relative, that the inverse of a stated sampling rate may be from a whole number
 
 
@@ -243,16 +244,20 @@ def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
       order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
     passes = f"{order['passes']} passes"
-    tested = f"tested over {passes}, p = {order['p_value']:.2g}"
-    if order["p_value"] > LEVEL:
+    p_value = order["p_value"]
+    shown = f"p = {p_value:.2g}" if p_value > _SMALLEST_SHOWN else f"p < {_SMALLEST_SHOWN:g}"
+    tested = f"tested over {passes}, {shown}"
+    if p_value > LEVEL:
         return _Loader(kind, batches, f"uniform order ({tested})")
     if order["repeats"]:
-        return _Loader("cyclic", batches, f"the same in all of {passes}, which may be known")
+        return _Loader(
+            "cyclic", batches, f"the same in all of {passes}; the bounds take it as known"
+        )
     seen = " ".join(order["seen"].values())
     return _Loader(
         "any_order",
         batches,
-        f"not uniform ({tested}), so that bounds hold for any order, which may be known. {seen}",
+        f"not uniform ({tested}); the bounds take it as known. {seen.removesuffix('.')}",
     )
 
 
