@@ -44,6 +44,7 @@ class OrderTest(NamedTuple):
       is_once: whether no pass holds an example twice.
       is_whole: whether every pass ended by itself, after at most as many batches as a pass should have.
       repeats: whether all passes are the same.
+      is_even: whether no batch holds more than its equal share of the examples.
       p_values: by row of the report of batches, "order" and "together", the p-value of a uniform order.
       seen: by row, the sentence that describes what the row's most telling test saw.
     """
@@ -53,6 +54,7 @@ class OrderTest(NamedTuple):
     is_once: bool
     is_whole: bool
     repeats: bool
+    is_even: bool
     p_values: Mapping[str, float]
     seen: Mapping[str, str]
 
@@ -126,6 +128,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_once=drawn.is_once,
         is_whole=drawn.is_whole,
         repeats=bool(np.all(drawn.steps == drawn.steps[0])),
+        is_even=bool(drawn.shares[:, :-1].max() * batches <= 1 + 1e-9),
         p_values=p_values,
         seen=seen,
     )
