@@ -54,7 +54,6 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
     test | lint) add_extra test ;;
     throughput | proof) add_extra bench ;;
     benchmark) add_extra peers ;;
-    claim) add_extra claim ;;
     compile) add_extra tpu ;;
     docs) add_extra docs ;;
     ray) add_extra ray ;;
@@ -78,6 +77,8 @@ made_from() {
 }
 
 is_ready() { [[ -s $stamp && $(<"$stamp") == "$(made_from)" ]]; }
+
+lacks_extras_only() { [[ -s $stamp && $(tail -n +2 "$stamp") == "$(made_from | tail -n +2)" ]]; }
 
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
@@ -139,6 +140,9 @@ if ! is_ready; then
   name=${1-audit}
   if [[ $name == -* ]]; then name=audit; fi
   "${python:-$venv/bin/python}" -P -m experiments help "$name" >/dev/null || exit # not set up for a typing error
+  if lacks_extras_only && [[ ! $name =~ ^(python|ray|test|lint|docs)$ ]]; then # whose flags can be read already
+    AUDIT_ONLY_FLAGS=1 "$venv/bin/python" -P -m experiments "$@" || exit
+  fi
   mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"
   set_up "${@:-audit}"
 fi

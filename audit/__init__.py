@@ -15,8 +15,7 @@
     audit.check_batches(draw, examples, sampling_rate)                      are its batches?
     audit.Indices(examples)                                                 in place of the loader's data
     audit.check_accounting(epsilon, delta, ...)                             is its epsilon?
-    audit.refute_sampler(draw, examples, audit.DpSgd(1.0, 3000, 0.01))      do its batches refute its claim?
-    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed instead?
+    audit.sampler_claims("shuffled", noise_multiplier=1, batches=98, ...)    what may be claimed for them?
     audit.table(results)                                                    rows for a DataFrame
 
 Audits and bounds return a `Result`, checks a `CheckReport`; what cannot be audited raises `InputError`, in
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from audit.check.accounting import check_accounting
     from audit.check.batches import check_batches
     from audit.check.loaders import Indices
-    from audit.check.refutation import refute_sampler
     from audit.check.sampler_claims import TruncatedPoisson, sampler_claims
     from audit.check.step import check_step
     from audit.check.torch_step import TorchStep
@@ -60,7 +58,6 @@ _ROOMS = {
     "check_accounting": "audit.check.accounting",
     "check_batches": "audit.check.batches",
     "check_step": "audit.check.step",
-    "refute_sampler": "audit.check.refutation",
     "sampler_claims": "audit.check.sampler_claims",
 }
 __all__ = [
@@ -85,7 +82,6 @@ __all__ = [
     "directions",
     "hidden_state_epsilon",
     "ranks",
-    "refute_sampler",
     "sampler_claims",
     "table",
 ]

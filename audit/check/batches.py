@@ -21,6 +21,7 @@ from audit.check.accounting import (
 from audit.check.findings import CheckFinding
 from audit.check.loaders import Draw
 from audit.check.noise import compute_fit_p_value, compute_two_sided_p_value
+from audit.check.order import OrderTest, examine_order
 from audit.check.report import (
     LEVEL,
     CheckOutcome,
@@ -177,7 +178,15 @@ def check_batches(
         leak = _compute_leaks(noise_multiplier, rate, epochs, delta)
 
     passes, repeating = _draw_passes(draw_pass, examples)
-    report = _check_sample(BatchSample(passes, repeating, examples, rate, assumed), leak)
+    sample = BatchSample(passes, repeating, examples, rate, assumed)
+    kind = _recognise_kind(sample)
+    order = None
+    if kind in _ONCE_A_PASS:
+        batches = _count_batches_of_pass(sample)
+        order = examine_order(draw_pass, examples, batches, kind == BALLS_IN_BINS)
+        if not order.is_once:  # an example that was not observed before comes twice in a pass
+            kind = ""
+    report = _check_sample(sample, kind, order, leak)
     stated = {"examples": examples, "sampling_rate": rate, "assumed": assumed}
     return report.add_provenance(draw, stated)
 
@@ -213,16 +222,27 @@ class _Leaks(NamedTuple):
     shuffled: float
 
 
-def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
+def _count_batches_of_pass(sample: BatchSample) -> int:
+    """Returns the number of batches of a pass: as drawn, or else the expected one; at least 2."""
+    are_whole = all(drawn.is_whole for drawn in sample.passes)
+    if len(sample.passes) > 1 and are_whole:
+        return max(2, *(len(drawn.sizes) for drawn in sample.passes))
+    return max(2, count_batches(sample.sampling_rate))
+
+
+def _check_sample(
+    sample: BatchSample, kind: str, order: OrderTest | None, leak: _Leaks | None
+) -> CheckReport:
     """Runs every check of batches; returns the report.
 
     Args:
       sample: the batches.
+      kind: the kind of batches that they are recognised as; empty if none.
+      order: the tests of a uniform order, of batches that take every example once a pass; else None.
       leak: epsilon for Poisson and for shuffled batches, for the report's last row; None for no such row.
     """
     sizes = sample.sizes
     p_values = _test_poisson(sample)
-    kind = _recognise_kind(sample)
     # Batches count as Poisson if they are clearly of no other kind, and no test rejects Poisson sampling.
     if not kind and not find_rejected_tests(p_values):
         kind = POISSON
@@ -239,6 +259,8 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
         p_values |= _judge_sizes(sample)
     if takes_once:
         p_values["every example"] = float(is_untold or kind == sample.assumed)
+    if order is not None:
+        p_values |= order.p_values
 
     # By row, what the report shows even if the row passes; a row that shows nothing says "as expected".
     measured = dict.fromkeys(_ODDITIES, "")
@@ -246,6 +268,9 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     measured["spread of sizes"] = f"deviation {sizes.std():.3g}"
     measured["largest batch"] = f"{sizes.min()} to {counted(sizes.max(), 'example')}"
     measured["together"] = f"of all pairs of {counted(sample.members.shape[1], 'example')}"
+    if order is not None:
+        measured["order"] = f"tested over {order.passes} passes"
+        measured["together"] = measured["order"]
     outcomes = {"indices": _check_indices(sample, kind)}
     for row, p_value in p_values.items():
         text = "" if measured[row] else "as expected"
@@ -265,9 +290,13 @@ def _check_sample(sample: BatchSample, leak: _Leaks | None) -> CheckReport:
     if leak is not None:
         outcomes["leak"] = _check_leak(leak, kind, sample.assumed)
 
+    if order is not None:
+        figures = {"order": order.to_dict()}
+        outcomes["order"] = outcomes["order"]._replace(figures=figures)
+
     # The rows that must be tried for the report to pass.
     needed = ("indices", "batch size", "spread of sizes", "every example")
-    name_findings = partial(_name_findings, sample, kind)
+    name_findings = partial(_name_findings, sample, kind, order)
     pictures = {"sizes": sizes, "expected": sample.expected_size}
     return make_report("batches", outcomes, needed, name_findings, **pictures)
 
@@ -322,6 +351,8 @@ def _check_indices(sample: BatchSample, kind: str) -> CheckOutcome:
     batches = len(sample.sizes)
     drawn = f"{counted(batches, 'batch', 'batches')} in {counted(len(passes), 'pass', 'passes')}"
     text = f"{drawn}; none holds an example twice"
+    if not all(batch_pass.is_whole for batch_pass in passes):
+        text = f"{text}; a pass is read up to {_MOST_BATCHES:,} batches"
     return CheckOutcome(text, findings=bugs, figures={"kind": kind, "batches": batches})
 
 
@@ -340,6 +371,7 @@ def _log_probability_of_repeats(sample: BatchSample) -> float:
 def _name_findings(
     sample: BatchSample,
     kind: str,
+    order: OrderTest | None,
     certain: list[CheckFinding],
     rejected: dict[str, list[str]],
 ) -> list[CheckFinding]:
@@ -348,6 +380,7 @@ def _name_findings(
     Args:
       sample: the batches.
       kind: the kind of batches that they are recognised as; empty if none.
+      order: the tests of a uniform order; None where batches have none.
       certain: the findings that need no test.
       rejected: by row of the report, the names of its rejected tests.
     """
@@ -356,6 +389,14 @@ def _name_findings(
     if "batch size" in odd_rows:
         result.append(_name_other_rate(sample))
         odd_rows.remove("batch size")
+
+    # An order that is not uniform. Batches that never change are named by another finding.
+    if order is not None:
+        for row in order.p_values:
+            if row in odd_rows:
+                odd_rows.remove(row)
+                if not _repeats_its_batches(sample):
+                    result.append(findings.NOT_UNIFORM.fill(check=row, seen=order.seen[row]))
 
     # Batches of another kind are a bug even where no row sees it, and explain every other row. Kinds other
     # than Poisson are recognised only with certainty; batches count as Poisson if no row contradicts that.
@@ -875,11 +916,9 @@ def _split_into_passes(sample: BatchSample) -> list[NDArray[np.bool_]]:
 
 
 def _repeats_its_batches(sample: BatchSample) -> bool:
-    """Returns whether the first two passes have the same batches; False for fewer than two passes."""
-    if len(sample.passes) < 2:
-        return False
-    first, second, *_ = sample.passes
-    return _are_same_batches(first.members, second.members)
+    """Returns whether all passes have the same batches; False for fewer than two passes."""
+    first, *others = [drawn.members for drawn in sample.passes]
+    return bool(others) and all(_are_same_batches(first, other) for other in others)
 
 
 def _are_same_batches(first: NDArray[np.bool_], second: NDArray[np.bool_]) -> bool:

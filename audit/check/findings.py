@@ -263,6 +263,13 @@ UNCHANGING = CheckFinding(
     meaning="The accountant assumes {assumed} batches, these are the same in every pass. {dropped}",
     fix="{remedy}account for cyclic batches: claim (audit.sampler_claims) says what may be claimed for them",
 )
+NOT_UNIFORM = CheckFinding(
+    check="{check}",
+    name="an order that is not uniform",
+    meaning="{seen} Whoever guesses the step of an example learns more than from a uniform order.",
+    fix="draw a uniform permutation of all examples anew in every pass (no buffer, shards or groups by "
+    "length), or account for any order: claim (audit.sampler_claims) bounds it as any_order",
+)
 ODD_BATCHES = CheckFinding(
     check="{check}",
     name="{name}",

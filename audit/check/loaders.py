@@ -1,6 +1,5 @@
 """Batches of any loader, read as indices of the data set."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -10,6 +9,9 @@ from numpy.typing import NDArray
 from audit.check.report import describe_error
 from audit.errors import InputError, require
 from audit.values import number, shown
+
+MOST_BATCHES = 100_000  # of a pass that is read to its end
+MOST_INDICES = 1_000_000  # of a batch that is given index by index
 
 Draw = Callable[[int], Any]
 _ADVICE = "build the loader on audit.Indices(n) in place of the data, so that it yields indices of examples"
@@ -121,7 +123,7 @@ def read_examples(examples: Any) -> int:
     return count
 
 
-def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> DrawnPass:
+def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     """Returns the batches of a single pass, at most `most` of them.
 
     Args:
@@ -149,7 +151,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: float = math.inf) -> D
     return drawn
 
 
-def _read_batches(given: Any, most: float) -> DrawnPass:
+def _read_batches(given: Any, most: int) -> DrawnPass:
     """Returns the batches that the caller's function gave, as arrays of indices.
 
     Args:
@@ -162,16 +164,22 @@ def _read_batches(given: Any, most: float) -> DrawnPass:
     Raises:
       InputError: they are no batches of whole numbers.
     """
-    require(isinstance(given, Iterable), f"`draw` gave {shown(given)}: return batches of indices")
+    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
+        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
         given = given[:, 0]
     batches: list[NDArray[Any]] = []
     is_whole = True
     for batch in given:
         # Items without axes are no batches but the indices of a single batch, which is not cut.
-        if len(batches) >= most and batches[0].ndim:
+        is_single = bool(batches) and batches[0].ndim == 0
+        if len(batches) >= most and not is_single:
             is_whole = False
             break
+        require(
+            len(batches) < MOST_INDICES,
+            f"`draw` gave a batch of more than {MOST_INDICES:,} indices: let every batch end",
+        )
         batches.append(_to_array(batch))
     if batches and all(batch.ndim == 0 for batch in batches):  # the indices of a single batch
         batches = [np.array(batches)]

@@ -101,16 +101,24 @@ class SamplerClaims:
       rows: the claims, that of the caller's sampler first.
       delta: the delta of all epsilons.
       tail: the number of noise-only steps at the end.
+      order: the condition on the order of examples, in words; empty where batches have no order.
     """
 
     rows: tuple[SamplerClaim, ...]
     delta: float
     tail: int
+    order: str
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the claims as nested dicts and lists, ready for json.dumps."""
         rows = [row.to_dict() for row in self.rows]
-        return {"delta": self.delta, "tail": self.tail, "neighbours": ZERO_OUT, "rows": rows}
+        return {
+            "delta": self.delta,
+            "tail": self.tail,
+            "neighbours": ZERO_OUT,
+            "order": self.order,
+            "rows": rows,
+        }
 
     def to_json(self) -> str:
         """Returns `to_dict` as JSON text, in which null stands for infinity."""
@@ -142,6 +150,9 @@ class SamplerClaims:
             lines.extend(textwrap.wrap(text, _COLUMNS, subsequent_indent="  "))
         note = f"last model alone: {self.rows[0].last_model.assumes}. Neighbours: {ZERO_OUT}."
         lines.extend(textwrap.wrap(note, _COLUMNS, subsequent_indent="  "))
+        if self.order:
+            order = f"order: {self.order}."
+            lines.extend(textwrap.wrap(order, _COLUMNS, subsequent_indent="  "))
         return "\n".join(lines)
 
 
@@ -210,11 +221,15 @@ class _Sampler(NamedTuple):
       bound: returns an upper bound on the epsilon of the last model alone.
       advise: returns a sentence of advice, from the training and the upper bound on the last model's epsilon,
         which is None for samplers that are there to compare with.
+      unseen: what nobody may see if the last model's bound is to hold, in words.
+      order: the condition on the order of examples, in words.
     """
 
     bracket: Callable[[_Training], EveryModel]
     bound: _Bound
     advise: Callable[[_Training, float | None], str]
+    unseen: str = "an earlier model or the batches"
+    order: str = ""
 
 
 def sampler_claims(
@@ -232,8 +247,9 @@ def sampler_claims(
     Nothing is trained. A second row has the claim of Poisson sampling, to compare with.
 
     Args:
-      sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "cyclic", "truncated_poisson" or,
-        with known numbers, `TruncatedPoisson(examples, largest_batch)`.
+      sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once an
+        epoch, in an order that is not uniform or may be known), "cyclic", "truncated_poisson" or, with known
+        numbers, `TruncatedPoisson(examples, largest_batch)`.
       noise_multiplier: sigma, the noise's standard deviation over the clipping norm.
       batches: the number of batches of an epoch; a step takes an example with probability 1 / batches.
       epochs: the number of epochs of training.
@@ -257,8 +273,8 @@ def sampler_claims(
     is_sampler = isinstance(name, str) and name in _SAMPLERS
     require(is_sampler, f"`sampler={shown(sampler)}`: give {', '.join(_SAMPLERS)}")
     sigma = read_noise_multiplier(noise_multiplier)
-    steps = _read_steps(batches, epochs, tail)
-    level = _read_delta(delta)
+    steps = read_steps(batches, epochs, tail)
+    level = read_delta(delta)
 
     # The steps of training, without and with the noise-only steps, since the last model is bounded for both.
     constants = 1.0 if lipschitz is None else lipschitz
@@ -271,7 +287,8 @@ def sampler_claims(
     # Each name once: the caller's sampler first, and a single row if that is Poisson sampling.
     names = dict.fromkeys([str(name), "poisson"])
     rows = tuple(_make_row(row_name, row_name == name, training) for row_name in names)
-    return SamplerClaims(rows, training.delta, training.with_tail.tail)
+    order = _SAMPLERS[str(name)].order
+    return SamplerClaims(rows, training.delta, training.with_tail.tail, order)
 
 
 class _Steps(NamedTuple):
@@ -282,7 +299,7 @@ class _Steps(NamedTuple):
     tail: int
 
 
-def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
+def read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
     """Returns a caller's numbers of steps; raises InputError for what is out of range."""
     steps = _Steps(
         number("batches", batches, int), number("epochs", epochs, int), number("tail", tail, int)
@@ -298,7 +315,7 @@ def _read_steps(batches: Any, epochs: Any, tail: Any) -> _Steps:
     return steps
 
 
-def _read_delta(delta: Any) -> float:
+def read_delta(delta: Any) -> float:
     """Returns a caller's delta; raises InputError if samplers are not accounted at it."""
     checked = number("delta", delta, float)
     conversions.require_delta(checked)
@@ -342,7 +359,7 @@ def _make_row(name: str, yours: bool, training: _Training) -> SamplerClaim:
         with_tail = sampler.bound(training.with_tail, training.delta)
         tail = min(with_tail.epsilon, upper)  # steps without a gradient leak nothing more
 
-    assumes = f"holds {training.constants}, and nobody sees an earlier model or the batches"
+    assumes = f"holds {training.constants}, and nobody sees {sampler.unseen}"
     if limit.error:  # the bound was simulated, and may be too low with this probability
         assumes = f"{assumes}; simulated from above, too low with probability {limit.error:g}"
     last_model = LastModel(upper, tail, assumes)
@@ -420,6 +437,11 @@ def _advise_shuffled(training: _Training, last_model: float | None) -> str:
     return _advise_order(training, last_model, samplers.bound_one_of_each_epoch)
 
 
+def _advise_any_order(training: _Training, last_model: float | None) -> str:
+    """Returns the advice on how training with any order may claim Poisson sampling's epsilon."""
+    return _advise_order(training, last_model, samplers.bound_any_order)
+
+
 def _advise_cyclic(training: _Training, last_model: float | None) -> str:
     """Returns the advice on how training with a fixed order may claim Poisson sampling's epsilon."""
     return _advise_order(training, last_model, samplers.bound_fixed_order)
@@ -478,13 +500,32 @@ def _find_tail(training: _Training, epsilon: float, bound: _Bound) -> int | None
     return None
 
 
-_ALLOCATION = _Sampler(_account_allocation, samplers.bound_one_of_each_epoch, _advise_allocation)
+_UNIFORM = "every epoch draws a uniform order anew, which is not checked"
+_EARLIER = "an earlier model"  # and the batches may be seen
+_ALLOCATION = _Sampler(
+    _account_allocation, samplers.bound_one_of_each_epoch, _advise_allocation, order=_UNIFORM
+)
 _SAMPLERS = {
     "poisson": _Sampler(_account_poisson, samplers.bound_poisson, _advise_poisson),
     "truncated_poisson": _Sampler(_account_truncated, samplers.bound_poisson, _advise_truncated),
     "balls_in_bins": _ALLOCATION,
     "random_allocation": _ALLOCATION,
-    "shuffled": _Sampler(_account_shuffled, samplers.bound_one_of_each_epoch, _advise_shuffled),
-    "cyclic": _Sampler(_account_cyclic, samplers.bound_fixed_order, _advise_cyclic),
+    "shuffled": _Sampler(
+        _account_shuffled, samplers.bound_one_of_each_epoch, _advise_shuffled, order=_UNIFORM
+    ),
+    "any_order": _Sampler(
+        _account_shuffled,
+        samplers.bound_any_order,
+        _advise_any_order,
+        _EARLIER,
+        "each example comes once an epoch, in any step, which may be known",
+    ),
+    "cyclic": _Sampler(
+        _account_cyclic,
+        samplers.bound_fixed_order,
+        _advise_cyclic,
+        _EARLIER,
+        "every epoch has the same order, which may be known",
+    ),
 }
 SAMPLERS = tuple(_SAMPLERS)

@@ -348,6 +348,23 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
 
 
+def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
+    """Returns the bound on the last model's epsilon where each epoch has the example in any one of its steps.
+
+    It is the bound for the worst order, which the adversary may know. Nothing is simulated, so that its error
+    is 0. With Lipschitz constants of at most 1 the example is worst in the last step of every epoch.
+
+    Args:
+      schedule: The steps of training.
+      delta: The delta of epsilon.
+    """
+    weights = weigh_steps(schedule.lipschitz)
+    strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
+    worst = _compute_worst_mus(schedule, weights, strata)
+    mu = float(worst.max()) / schedule.noise_multiplier
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(worst), mu)
+
+
 def bound_one_of_each_epoch(
     schedule: ShuffledSteps,
     delta: float,
@@ -460,7 +477,7 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     sum of x_t W_t s_t over increasing x_t with sum of (x_t W_t)^2 = 1. So mu rises with every W_t s_t, and
     when a participation moves to a later step at the same W_t s_t. The bound is the mu of a made-up order
     that is at least as bad as all others in the stratum. In each epoch it takes part at the last place that
-    the stratum allows, with the largest W of all places up to it in the epoch.
+    the stratum allows, with the largest W of all places that it allows.
 
     Args:
       schedule: The steps of training.
@@ -482,8 +499,8 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
     for i in range(1, last_epochs + 1):
         last_places = strata.highs[:, -i] - 1
         orders[:, -i] = batches * (epochs - i) + last_places
-        largest_so_far = np.maximum.accumulate(log_w[epochs - i])
-        log_shifts[:, -i] = largest_so_far[last_places]
+        places = zip(strata.lows[:, -i], strata.highs[:, -i], strict=True)
+        log_shifts[:, -i] = [log_w[epochs - i, low:high].max() for low, high in places]
     return compute_order_mus(weights, orders, log_shifts)
 
 

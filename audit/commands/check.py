@@ -36,9 +36,13 @@ FAILED = 3  # exit status where a bug is found
 INCOMPLETE = 4  # exit status where none is, but a check that is needed could not be tried
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string("step", None, "A step of yours: mine.py:step, a file and a function in it.")
 flags.DEFINE_string(
-    "batches", None, "Batches of yours: mine.py:loader, or a function seed -> indices."
+    "step", None, "A step of yours: mine.py:step, a file, which is executed, and a function in it."
+)
+flags.DEFINE_string(
+    "batches",
+    None,
+    "Batches of yours: mine.py:loader, or a function seed -> indices. The file is executed.",
 )
 flags.DEFINE_float("sampling_rate", None, "With which the accountant lets a batch take an example.")
 flags.DEFINE_integer("examples", None, "Of the data set; by default as many as the loader's own.")

@@ -6,32 +6,33 @@
                                                          ten noise-only steps at the end
     ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30
                                                          by a loader of yours
-    ./run.sh claim --batches=mine.py:loader --noise_multiplier=1 --epochs=30 --refute
-                                                         do its batches refute Poisson's claim?
 
 mine.py holds a loader on audit.Indices, or a function loader(seed) -> the batches of a pass, each the indices
-of its examples, and beside a function examples, how many the data set has. Where it gives one batch at a
-time it has also sampling_rate, with which it takes each example; where noise is not Gaussian, or its law not
-known, a function noise(rng) -> the noise of one sum in units of C, with which --refute plays. Where the claim
-is refuted, the exit status is 3.
+of its examples, and beside a function examples, how many the data set has. The file is executed as a program
+of yours is. Where it gives one batch at a time it has also sampling_rate, with which it takes each example.
 """
 
-import sys
-from collections.abc import Callable
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from audit.check.accounting import require_least_rate
+from audit.check.accounting import read_noise_multiplier, require_least_rate
 from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
-from audit.check.loaders import count_examples, make_draw
-from audit.check.refutation import DrawNoise, refute_sampler
-from audit.check.report import describe_error
-from audit.check.sampler_claims import SAMPLERS, TruncatedPoisson, sampler_claims
-from audit.claims.claim import DpSgd
+from audit.check.loaders import MOST_BATCHES, count_examples, make_draw
+from audit.check.report import LEVEL, describe_error
+from audit.check.sampler_claims import (
+    SAMPLERS,
+    TruncatedPoisson,
+    read_delta,
+    read_steps,
+    sampler_claims,
+)
 from audit.commands import cli
 from audit.commands.user_file import run_file
 from audit.errors import InputError, require
@@ -39,7 +40,9 @@ from audit.values import number
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("sampler", None, f"How batches are drawn: {', '.join(SAMPLERS)}.")
-flags.DEFINE_string("batches", None, "Batches of an epoch, or a loader of yours: mine.py:loader.")
+flags.DEFINE_string(
+    "batches", None, "Batches of an epoch, or a loader of yours: mine.py:loader, which is executed."
+)
 flags.DEFINE_float("noise_multiplier", None, "sigma.")
 flags.DEFINE_integer("epochs", None, "Epochs of training.")
 flags.DEFINE_list("lipschitz", None, "Lipschitz constant of a step, or one for each; by default 1.")
@@ -47,13 +50,9 @@ flags.DEFINE_integer("tail", 0, "Noise-only steps at the end.")
 flags.DEFINE_integer("examples", None, "Of the data set, with --sampler=truncated_poisson.")
 flags.DEFINE_integer("largest_batch", None, "With --sampler=truncated_poisson: after truncation.")
 flags.DEFINE_float("delta", 1e-5, "delta of epsilon.")
-flags.DEFINE_bool(
-    "refute", False, "Test Poisson's claim by your loader's batches, in the worst case."
-)
-flags.DEFINE_integer("passes", 200, "With --refute: runs through all epochs, at most.")
 cli.define_json()
 
-REFUTED = 3  # exit status with --refute where the claim is refuted
+_SMALLEST_SHOWN = 1e-99  # p-value
 _ROUNDING = 1e-6  # relative, that the inverse of a stated sampling rate may be from a whole number
 
 
@@ -63,17 +62,18 @@ class _Loader(NamedTuple):
     Attributes:
       sampler: the sampler's name.
       batches: the number of batches in an epoch.
+      order: what the loader's passes show of the order of examples, in words; empty by a sampler's name.
     """
 
     sampler: str
     batches: int
+    order: str = ""
 
 
 def main() -> None:
     """Prints what may be claimed for the sampler or the loader that the flags name.
 
-    With --refute it instead tests the claim of Poisson sampling by the loader's batches. Raises InputError
-    for flags that are missing or do not go together.
+    Raises InputError for flags that are missing or do not go together.
     """
     require(FLAGS.batches, "--batches is missing: give batches an epoch, or mine.py:loader")
     require(FLAGS.noise_multiplier is not None, "--noise_multiplier is missing: give sigma")
@@ -83,9 +83,10 @@ def main() -> None:
         constants = cli.numbers("lipschitz")
         require(constants, "--lipschitz=: give a number, or one for each step")
         lipschitz = constants[0] if len(constants) == 1 else constants
-    if FLAGS.refute:
-        _refute()
-        return
+    # Before the user's file is run, which may take long.
+    read_noise_multiplier(FLAGS.noise_multiplier)
+    read_steps(2, FLAGS.epochs, FLAGS.tail)
+    read_delta(FLAGS.delta)
     loader = _find_loader()
     claims = sampler_claims(
         _add_truncation(loader.sampler),
@@ -96,30 +97,9 @@ def main() -> None:
         tail=FLAGS.tail,
         delta=FLAGS.delta,
     )
+    if loader.order:
+        claims = dataclasses.replace(claims, order=loader.order)
     print(claims.to_json() if FLAGS.json else claims)
-
-
-def _refute() -> None:
-    """Prints whether a loader's batches refute the claim of Poisson sampling; exits with 3 if they do.
-
-    The claim is that of --epochs epochs of b steps, each of which takes an example with the loader's sampling
-    rate. An epoch's b is 1 / that rate, rounded.
-    """
-    without_use = ("delta", "tail", "lipschitz", "examples", "largest_batch")
-    cli.refuse(without_use, "does not go with --refute: leave it out")
-    require(":" in FLAGS.batches, "--refute needs a loader: give --batches=mine.py:loader")
-    require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
-    loader = _read_loader()
-    batches = round(1 / loader.rate)
-    require(FLAGS.epochs >= 1, f"--epochs={FLAGS.epochs}: give at least 1")
-    claim = DpSgd(FLAGS.noise_multiplier, batches * FLAGS.epochs, loader.rate)
-    refutation = refute_sampler(
-        loader.draw, loader.examples, claim, passes=FLAGS.passes, noise=loader.noise
-    )
-    print(refutation.to_json() if FLAGS.json else refutation)
-    if refutation.refuted:
-        sys.stdout.flush()  # before the exit, where a full disk would still be reported
-        sys.exit(REFUTED)
 
 
 def _find_loader() -> _Loader:
@@ -137,7 +117,8 @@ def _find_loader() -> _Loader:
         is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
         require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
         return _Loader(FLAGS.sampler, int(FLAGS.batches))
-    require(FLAGS.sampler is None, "--sampler does not go with a loader, which is named: drop it")
+    unused = ("sampler", "examples", "largest_batch")
+    cli.refuse(unused, "does not go with a loader, which is named: leave it out")
     return _name_loader(_read_loader())
 
 
@@ -149,21 +130,18 @@ class _Definitions(NamedTuple):
       draw: seed -> the batches of a pass.
       examples: the number of examples in the data set.
       rate: the sampling rate that the file states, or else 1 / the number of batches of a pass.
-      noise: generator -> the noise of a single sum, in units of C; None where the file has no such function.
     """
 
     file: str
     draw: Callable[[int], Any]
     examples: int
     rate: float
-    noise: DrawNoise | None
 
 
 def _read_loader() -> _Definitions:
     """Runs the file that --batches names, and returns what it says of the loader.
 
-    The file defines the loader. It may also define `examples`, `sampling_rate` and `noise`, a function that
-    draws the noise of a sum.
+    The file defines the loader. It may also define `examples` and `sampling_rate`.
 
     Raises InputError where the file fails, lacks a definition, or has a sampling rate out of range.
     """
@@ -196,22 +174,27 @@ def _read_loader() -> _Definitions:
     require_least_rate(rate)
     # An epoch has at least two batches, as in `sampler_claims`.
     require(rate <= 0.5, f"{path.name}: a sampling rate of {rate:g}: give 0.5 at most")
-    return _Definitions(path.name, draw, examples, rate, definitions.get("noise"))
+    return _Definitions(path.name, draw, examples, rate)
 
 
 def _count_batches(file: str, draw: Callable[[int], Any]) -> int:
     """Returns the number of batches in a pass of a user's loader, the one with seed 0.
 
-    Raises InputError where the loader fails, or gives a single batch instead of a pass.
+    Raises InputError where the loader fails, never ends, or gives a single batch instead of a pass.
 
     Args:
       file: the file's name, for messages.
       draw: seed -> the batches of a pass.
     """
     try:
-        first = list(draw(0))
+        first = list(itertools.islice(draw(0), MOST_BATCHES + 1))
     except Exception as error:  # of the user's code
         raise InputError(f"{file} fails with seed 0: {describe_error(error)}") from error
+    require(
+        len(first) <= MOST_BATCHES,
+        f"{file} gives more than {MOST_BATCHES:,} batches with seed 0: let a pass over the data end, or name "
+        "the sampler (--sampler) and the number of batches (--batches)",
+    )
     # A batch is a list of indices. Where the loader gives a single batch, its items are indices themselves.
     is_pass = len(first) > 1 and np.ndim(first[0]) == 1
     require(is_pass, f"{file} gives one batch at a time: define sampling_rate beside it")
@@ -238,24 +221,50 @@ def _name_loader(loader: _Definitions) -> _Loader:
         if finding.name == ANOTHER_RATE.name:
             raise InputError(f"{loader.file}: {finding.name}: {finding.meaning}")
     kind = report.figures["kind"]  # such as "poisson"; empty if it is not recognised
-    # The check calls batches "shuffled" even if they come in the same order in every pass.
-    if kind == "shuffled" and _repeats(loader.draw):
-        kind = "cyclic"
     unknown = f"{loader.file}: {kind or 'these'} batches are of no sampler with a bound; "
     require(kind in SAMPLERS, f"{unknown}sample Poisson batches, or shuffle once an epoch")
-    return _Loader(kind, batches)
+    order = report.figures.get("order")  # of batches that take every example once a pass
+    if order is None:
+        return _Loader(kind, batches)
+    require(
+        order["is_whole"],
+        f"{loader.file}: a pass does not end after {batches} batches: let it end, as an epoch does",
+    )
+    return _name_order(kind, min(batches, order["batches"]), order)
 
 
-def _repeats(draw: Callable[[int], Any]) -> bool:
-    """Returns whether a loader's passes with seeds 0 and 1 have the same batches in the same order.
+def _name_order(kind: str, batches: int, order: Mapping[str, Any]) -> _Loader:
+    """Returns the sampler of batches that take every example once a pass, by the tests of their order.
 
-    The order of examples within a batch does not matter.
+    Bounds that are amplified by a uniform order are for batches whose order was not rejected only.
+
+    Args:
+      kind: the kind of batches, if their order is uniform.
+      batches: the number of batches of a pass.
+      order: the fields of the order's tests, `audit.check.order.OrderTest`.
     """
-    passes = []
-    for seed in (0, 1):
-        batches = [sorted(np.asarray(batch).ravel().tolist()) for batch in draw(seed)]
-        passes.append(batches)
-    return bool(passes[0] == passes[1])
+    passes = f"{order['passes']} passes"
+    p_value = order["p_value"]
+    shown = f"p = {p_value:.2g}" if p_value > _SMALLEST_SHOWN else f"p < {_SMALLEST_SHOWN:g}"
+    tested = f"tested over {passes}, {shown}"
+    # The mixture gives all steps of an epoch the same probability. A smaller last batch makes its step less
+    # probable, which is no worse, unless steps expand: then an earlier step may show more.
+    expands = max(cli.numbers("lipschitz"), default=1.0) > 1
+    if p_value > LEVEL and expands and kind == "shuffled" and not order["is_even"]:
+        why = "batches differ in size and steps may expand; the bounds take the order as known"
+        return _Loader("any_order", batches, f"uniform order ({tested}), but {why}")
+    if p_value > LEVEL:
+        return _Loader(kind, batches, f"uniform order ({tested})")
+    if order["repeats"]:
+        return _Loader(
+            "cyclic", batches, f"the same in all of {passes}; the bounds take it as known"
+        )
+    seen = " ".join(order["seen"].values())
+    return _Loader(
+        "any_order",
+        batches,
+        f"not uniform ({tested}); the bounds take it as known. {seen.removesuffix('.')}",
+    )
 
 
 def _add_truncation(sampler: str) -> str | TruncatedPoisson:

@@ -1,6 +1,7 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
 import logging
+import os
 import re
 import sys
 import textwrap
@@ -37,6 +38,7 @@ _GIVE = {  # advice by the type of a flag's values, as absl names it
     "bool": "give true or false",
 }
 
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 _HELP_WIDTH = 80
@@ -94,6 +96,8 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
                     raise InputError(
                         f"argument {argv[1]!r} is no flag: write --name=value, see --help"
                     )
+                if os.environ.get(_ONLY_FLAGS):
+                    return 0
                 main()
                 sys.stdout.flush()  # here, so that an error of printing is reported below
         except InputError as error:

@@ -627,17 +627,20 @@ CLAIMS = [
         CLAIM, "batches", "--batches={}: give a whole number, or mine.py:loader", "x", "2.5", "-1"
     ),
     *rows(CLAIM, "batches", "--batches={}: give at least 2 an epoch", 1),
-    *rows(CLAIM, "batches", "--sampler does not go with a loader", "nowhere.py:loader"),
+    *rows(CLAIM, "batches", "--sampler=shuffled does not go with a loader", "nowhere.py:loader"),
     *rows(CLAIM, "epochs", "--epochs={}: give 1 to 10,000", 0, 10_001),
     *rows(CLAIM, "noise_multiplier", "--noise_multiplier={}: give", 0, -1, "nan"),
     *rows(CLAIM, "tail", "--tail={}: give 0 to 1,000,000", -1),
     *rows(CLAIM, "delta", "delta is", 0, 2, "nan"),
     *rows(CLAIM, "lipschitz", "--lipschitz", "", "x", "-1", "1,1"),
     *rows(CLAIM, "largest_batch", "--examples and --largest_batch go together", 5),
-    *lines("--refute needs a loader", " ".join((*CLAIM, "--refute"))),
     *lines(
         "there is no file nowhere.py",
-        "claim --batches=nowhere.py:loader --epochs=2 --noise_multiplier=1 --refute",
+        "claim --batches=nowhere.py:loader --epochs=2 --noise_multiplier=1",
+    ),
+    *lines(
+        "--examples=-5 does not go with a loader",
+        "claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=-5",
     ),
     *lines("--nojson=1 does not take an argument", "bound --scores=scores.npz --nojson=1"),
 ]

@@ -36,6 +36,8 @@ elif arguments[:4] == ["-P", "-m", "experiments", "help"] and len(arguments) > 4
     if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "compile", "docs", "ray"):
         print("error: no command", repr(arguments[4]), file=sys.stderr)
         sys.exit(2)
+elif os.environ.get("AUDIT_ONLY_FLAGS"):
+    sys.exit(2 if "--no_such_flag=8" in arguments else 0)
 elif arguments[0] != "-Ic":
     names = dict(mode="RAY_AUTH_MODE", path="PYTHONPATH")
     settings = {{key: os.environ.get(name) for key, name in names.items()}}
@@ -340,6 +342,21 @@ def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, co
     for command in commands:
         assert house.run(*command).returncode == 0
     assert installs(house.calls()) == installed
+
+
+def test_flags_are_read_before_an_extra_is_installed(ready):
+    assert ready.run("throughput", "--no_such_flag=8").returncode == 2
+    assert ready.calls() == []
+    assert ready.run("throughput", "--rounds=2").returncode == 0
+    assert installs(ready.calls()) == [".[train,zoo,test,bench]"]
+
+
+def test_flags_are_read_and_nothing_else_where_that_is_asked():
+    asked = {**os.environ, "AUDIT_ONLY_FLAGS": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-P", "-m", "audit", "claim"]
+    for flag, status in (("--no_such_flag=8", 2), ("--delta=0.1", 0)):
+        ended = subprocess.run([*command, flag], env=asked, capture_output=True, text=True)
+        assert ended.returncode == status and ended.stdout == ""
 
 
 def test_libtpu_lies_apart_where_only_compile_and_the_tests_find_it(house):

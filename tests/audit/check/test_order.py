@@ -1,0 +1,225 @@
+"""The order of examples: uniform ones are accepted, others are not, and the finding says what was seen."""
+
+import numpy as np
+import pytest
+
+import audit
+from audit.check.order import examine_order
+from tests.cases import mostly_slow
+
+EXAMPLES = 1000
+BATCHES = 50
+LEVEL = 1e-3
+HIDDEN = np.random.default_rng(99).permutation(
+    EXAMPLES
+)  # groups that the data's order does not show
+
+
+def cut(order):
+    return np.split(np.asarray(order), BATCHES)
+
+
+def permute(seed, examples=EXAMPLES):
+    return np.random.default_rng(seed).permutation(examples)
+
+
+def fill_buffer(seed, size):
+    rng = np.random.default_rng(seed)
+    buffer = list(range(size))
+    order = []
+    for index in range(size, EXAMPLES):
+        place = int(rng.integers(size))
+        order.append(buffer[place])
+        buffer[place] = index
+    return cut(order + list(rng.permutation(buffer)))
+
+
+def shuffle_shards(seed):
+    return cut(np.concatenate([100 * i + permute([seed, i], 100) for i in range(10)]))
+
+
+def shuffle_shards_in_random_order(seed):
+    return cut(np.concatenate([100 * i + permute([seed, i], 100) for i in permute(seed, 10)]))
+
+
+def group_by_length(seed):
+    groups = HIDDEN.reshape(2, -1)
+    batches = np.concatenate([group[permute([seed, i], 500)] for i, group in enumerate(groups)])
+    return list(batches.reshape(BATCHES, -1)[permute([seed, 2], BATCHES)])
+
+
+def fix_end(seed, count):
+    return cut(np.append(permute(seed, EXAMPLES - count), np.arange(EXAMPLES - count, EXAMPLES)))
+
+
+def fix_head(seed, count):
+    return cut(np.append(np.arange(count), count + permute(seed, EXAMPLES - count)))
+
+
+def pin_one(seed):
+    order = permute(seed)
+    place = int(np.flatnonzero(order == 123)[0])
+    order[place] = order[-1]
+    order[-1] = 123
+    return cut(order)
+
+
+def keep_two_together(seed):
+    order = list(permute(seed))
+    place = order.index(7)
+    neighbour = place - 1 if place % 20 else place + 1
+    other = order.index(431)
+    order[other] = order[neighbour]
+    order[neighbour] = 431
+    return cut(order)
+
+
+def step_by_a_stride(seed):
+    stride = [3, 7, 129, 377, 411][seed % 5]
+    return cut((stride * np.arange(EXAMPLES) + 17 * seed) % EXAMPLES)
+
+
+def keep_pairs(seed):
+    pairs = permute(seed, EXAMPLES // 2)
+    return cut(np.stack([2 * pairs, 2 * pairs + 1], axis=1).ravel())
+
+
+def keep_hidden_pairs(seed):
+    return [HIDDEN[batch] for batch in keep_pairs(seed)]
+
+
+def change_halves_by_parity(seed):
+    halves = [permute([seed, 0], 500), 500 + permute([seed, 1], 500)]
+    return cut(np.concatenate(halves[:: 1 if seed % 2 else -1]))
+
+
+def swap_neighbours(seed):
+    pairs = permute(0).reshape(-1, 2).copy()
+    swapped = np.random.default_rng(seed).random(len(pairs)) < 0.5
+    pairs[swapped] = pairs[swapped, ::-1]
+    return cut(np.roll(pairs.ravel(), 1))
+
+
+def reverse_every_second(seed):
+    order = permute(seed // 2)
+    return cut(order[::-1] if seed % 2 else order)
+
+
+OTHERS = {
+    "fixed end": lambda seed: fix_end(seed, 10),
+    "one pinned": pin_one,
+    "groups by length": group_by_length,
+    "two together": keep_two_together,
+    "buffer": lambda seed: fill_buffer(seed, 100),
+    "seed every 7 passes": lambda seed: cut(permute(seed % 7)),
+    "large buffer": lambda seed: fill_buffer(seed, 700),
+    "shards": shuffle_shards,
+    "shards in random order": shuffle_shards_in_random_order,
+    "last example": lambda seed: fix_end(seed, 1),
+    "head": lambda seed: fix_head(seed, 20),
+    "shuffled once": lambda seed: cut(permute(0)),
+    "reversed": reverse_every_second,
+    "a seed twice": lambda seed: cut(permute(seed // 2)),
+    "few permutations": lambda seed: cut(permute(int(np.random.default_rng(seed).integers(50)))),
+    "pairs": keep_pairs,
+    "hidden pairs": keep_hidden_pairs,
+    "stride": step_by_a_stride,
+    "rotation": lambda seed: cut(np.roll(permute(0), permute(seed)[0])),
+    "blocks": lambda seed: cut((5 * permute(seed, 200)[:, None] + np.arange(5)).ravel()),
+    "parity": change_halves_by_parity,
+    "sorted every second": lambda seed: cut(permute(seed) if seed % 2 else np.arange(EXAMPLES)),
+    "neighbours swapped": swap_neighbours,
+    "batches in random order": lambda seed: [cut(permute(0))[i] for i in permute(seed, BATCHES)],
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(OTHERS, quick=6))
+def test_an_order_that_is_not_uniform_is_rejected(name):
+    order = examine_order(OTHERS[name], EXAMPLES, BATCHES, sizes_vary=False)
+    assert order.p_value < 1e-6 and order.is_once
+    assert order.repeats == (name == "shuffled once")
+
+
+@pytest.mark.parametrize("assumed", ["poisson", "shuffled"])
+@pytest.mark.parametrize("name", ["buffer", "groups by length"])
+def test_what_fails_has_a_finding_below(name, assumed):
+    report = audit.check_batches(OTHERS[name], EXAMPLES, 1 / BATCHES, assumed=assumed)
+    failed = {check.name for check in report.checks if check.result == "failed"}
+    found = {finding.check: finding.meaning for finding in report.findings}
+    assert failed & {"order", "together"} == set(found) & {"order", "together"} != set()
+    assert "an order that is not uniform" in report.verdict
+    assert "xample" in found["together"] and report.figures["order"]["p_value"] < 1e-6
+
+
+def draw_uniform(first_seed, examples, size, drop_last):
+    """Returns a loader of uniform permutations, cut as torch's DataLoader cuts them."""
+
+    def draw(seed):
+        order = permute([first_seed, seed], examples)
+        batches = [order[start : start + size] for start in range(0, examples, size)]
+        is_short = len(batches[-1]) < size
+        return batches[:-1] if drop_last and is_short else batches
+
+    return draw
+
+
+def throw(first_seed):
+    def draw(seed):
+        bins = np.random.default_rng([first_seed, seed]).integers(0, 20, 600)
+        return [np.flatnonzero(bins == place) for place in range(20)]
+
+    return draw
+
+
+def count_rejected(loaders, examples, batches, sizes_vary=False):
+    rejected = 0
+    for draw in loaders:
+        rejected += examine_order(draw, examples, batches, sizes_vary).p_value <= LEVEL
+    return rejected
+
+
+SHAPES = [(600, 30, False), (100, 98, False), (100, 7, True), (400, 37, False), (60, 2, False)]
+
+
+@pytest.mark.parametrize(("examples", "size", "drop_last"), SHAPES)
+def test_uniform_orders_are_accepted(examples, size, drop_last):
+    loaders = [draw_uniform(i, examples, size, drop_last) for i in range(3)]
+    batches = len(loaders[0](0))
+    assert count_rejected(loaders, examples, batches) == 0
+
+
+@pytest.mark.slow
+def test_of_500_loaders_of_uniform_orders_hardly_any_is_rejected():
+    rejected = count_rejected(map(throw, range(100)), 600, 20, sizes_vary=True)
+    for examples, size, drop_last in SHAPES[:4]:
+        loaders = [draw_uniform(100 + i, examples, size, drop_last) for i in range(100)]
+        rejected += count_rejected(loaders, examples, len(loaders[0](0)))
+    assert rejected <= 3  # binomial(500, 0.001): more with a probability of 0.002
+
+
+def test_sizes_of_balls_in_bins_are_looked_at():
+    def draw(seed):
+        return np.split(permute(seed, 600), np.cumsum([27, 33] * 10)[:-1])
+
+    assert examine_order(draw, 600, 20, sizes_vary=True).p_value < 1e-6
+    assert examine_order(draw, 600, 20, sizes_vary=False).p_value > LEVEL
+
+
+def test_an_example_that_is_not_observed_may_not_come_twice():
+    def draw(seed):
+        order = permute(seed, 4000)
+        order[100] = order[3000]
+        return np.split(order, 100)
+
+    assert not examine_order(draw, 4000, 100, sizes_vary=False).is_once
+    assert not audit.check_batches(draw, 4000, 0.01, assumed="shuffled").passed
+
+
+def test_an_endless_loader_is_read_up_to_a_stated_number_of_batches():
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        while True:
+            yield np.flatnonzero(rng.random(500) < 0.05)
+
+    report = audit.check_batches(draw, 500, 0.05)
+    assert report.passed and "a pass is read up to 2,000 batches" in " ".join(str(report).split())
