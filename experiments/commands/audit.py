@@ -23,6 +23,7 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, require_accounted, validate
+from audit.values import plain_digits
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
@@ -132,7 +133,7 @@ def _parse_until(text: str | None) -> "Until | None":
         f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
     )
     try:
-        value = float(text.removesuffix("x"))
+        value = float(plain_digits(text.removesuffix("x")))
     except ValueError:
         raise InputError(message) from None
     require(0 < value < math.inf, message)
