@@ -44,7 +44,8 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file whole or not at all: writes a temporary file beside it, and renames that into place.
 
-    A link's target is replaced, not the link. A device or a pipe is written to directly.
+    A link's target is replaced, not the link. A device is written to directly, and so is a pipe that another
+    process reads.
 
     Args:
       path: the file; its folder is made where it is missing.
@@ -66,15 +67,18 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
         else:
-            with open(path, "wb") as file:
+            with open(path, "wb", opener=_open_at_once) as file:
                 file.write(content)
     return path
 
 
 def read(path: Path) -> bytes | None:
-    """Returns a file's content; None where there is no file. Raises InputError where it can't be read."""
+    """Returns a file's content; None where there is no file.
+
+    Raises InputError where it can't be read, or is a folder, a device or a pipe.
+    """
     try:
-        return path.read_bytes()
+        return regular(path, "move it away").read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -107,6 +111,13 @@ def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -
     is_small = status.st_size <= most
     require(is_small, f"cannot read {path}: it is larger than {most / 2**30:g} GiB; {fix}")
     return path
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file for writing; raises OSError for a pipe that nobody reads, instead of waiting for a reader."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _is_replaceable(path: Path) -> bool:

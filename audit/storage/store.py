@@ -140,7 +140,7 @@ class Store:
             self.path.mkdir(parents=True, exist_ok=True)
             if not config.exists():
                 self.write_text(CONFIG, self.text)
-            stored = config.read_bytes()
+            stored = files.read(config)
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
         require(stored == self.text.encode(), _describe_misnamed(config))
@@ -163,7 +163,7 @@ class Store:
         """
         config = folder / CONFIG
         try:
-            content = config.read_bytes()
+            content = files.regular(config, "move it away").read_bytes()
         except OSError as error:
             raise InputError(
                 f"cannot read {config} ({error.strerror}): name another `setting`"

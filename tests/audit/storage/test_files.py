@@ -2,13 +2,13 @@
 
 import errno
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from audit.errors import InputError
 from audit.storage import files
+from tests.system.bad import KINDS
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,19 @@ def test_a_link_to_nothing_gets_its_target(tmp_path):
 
 def test_a_pipe_is_written_to_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    received = []
-    reader = threading.Thread(
-        target=lambda: received.append((tmp_path / "pipe").read_bytes()), daemon=True
-    )
-    reader.start()
-    files.write_whole(tmp_path / "pipe", b"whole")
-    reader.join(10)
-    assert received == [b"whole"] and (tmp_path / "pipe").is_fifo()
+    with open(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        files.write_whole(tmp_path / "pipe", b"whole")
+        assert reader.read() == b"whole"
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(files.CannotWriteError, match="pipe .*: look elsewhere"):
+        files.write_whole(tmp_path / "pipe", b"nobody reads", "look elsewhere")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_files_are_read(tmp_path, kind):
+    KINDS[kind](tmp_path / "path")
+    with pytest.raises(InputError, match=r"path: it is no file; move it away$"):
+        files.read(tmp_path / "path")
 
 
 @pytest.mark.parametrize("device", ["null", "full"])
