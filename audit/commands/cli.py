@@ -470,9 +470,26 @@ def sources(**more: Any) -> "Sources":
 
 
 def folder() -> Path:
-    """Returns the folder that --out names, which need not exist; raises InputError where it is empty."""
-    require(flags.FLAGS.out, "--out=: name a folder")
+    """Returns the folder that --out names, which need not exist; raises InputError if it names none."""
+    require_output("out", "a folder")
     return Path(flags.FLAGS.out)
+
+
+def require_output(flag: str, kind: str) -> None:
+    """Raises InputError if a flag that names an output is empty or begins with a dash.
+
+    A dash alone means standard output to other programs. Here it would be a file's name.
+
+    Args:
+      flag: the name of the flag, which need not be given.
+      kind: the output in words, such as "an HTML file".
+    """
+    name = flags.FLAGS[flag].value
+    if name is None:
+        return
+    begins_with_dash = name.startswith("-")
+    fix = " that begins with no dash" if begins_with_dash else ""
+    require(name and not begins_with_dash, f"--{flag}={name}: name {kind}{fix}")
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -33,6 +34,7 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the process that writes
 _SPARE_BYTES = 1 << 20  # of a disk, beside what is to be written: a megabyte
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -134,13 +136,36 @@ def beside(path: Path) -> Iterator[Path]:
 
     At the end of the block it is renamed to `path`; after an error in the block it is removed instead.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    # The name has this process's number, by which `remove_abandoned` sees whether the writer has died.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
         os.replace(temporary, path)
     except BaseException:  # interrupts, too
         remove(temporary)
         raise
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes what processes left in a folder that were killed while they wrote there (`beside`).
+
+    Files of processes that run on this machine stay. Errors of removing are ignored.
+    """
+    for path in folder.iterdir():
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and not is_running(int(match[1])):
+            remove(path)
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process with this number runs on this machine."""
+    try:
+        os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def remove(path: Path) -> None:

@@ -119,7 +119,7 @@ class Store:
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens the folder of a setting; makes it where there is none.
+        """Opens the folder of a setting; makes it where there is none, and removes what killed runs left.
 
         Args:
           root: the folder of all stores.
@@ -138,6 +138,7 @@ class Store:
             self.path = _find_folder(root, name) or self.path
             config = self.path / CONFIG
             self.path.mkdir(parents=True, exist_ok=True)
+            files.remove_abandoned(self.path)
             if not config.exists():
                 self.write_text(CONFIG, self.text)
             stored = files.read(config)

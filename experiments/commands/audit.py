@@ -111,9 +111,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
             folder = finished.store.path
             table += f"\n\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}"
         print(table)
-    # The reason why nothing was written is printed last, so that it is seen.
-    if written.refusal:
-        print(cli.one_line(written.refusal), file=sys.stderr)
+    # Reported last, so that it is seen, and as an error, so that programs notice it.
+    require(not written.refusal, written.refusal)
 
 
 def _parse_until(text: str | None) -> "Until | None":
