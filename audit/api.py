@@ -324,12 +324,14 @@ def audit_loss(
 
 def require_claim(claim: Any) -> None:
     """Raises InputError unless a claim is None, or has the methods of `audit.claims.claim.Claim`."""
+    from audit.values import shown
+
     is_claim = claim is None or all(
         hasattr(claim, name) for name in ("epsilon", "power", "last_model")
     )
     require(
         is_claim,
-        f"`claim={claim!r}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
+        f"`claim={shown(claim)}`: give audit.DpSgd(...), audit.Gdp(mu) or audit.EpsilonDelta(...)",
     )
 
 

@@ -46,7 +46,7 @@ from audit.storage.store import FIGURE, RESULT, Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
 from audit.training import training
-from audit.values import number
+from audit.values import number, require_no_cycle
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
@@ -677,6 +677,7 @@ def _short_reason(error: Exception) -> str:
 
 def _require_floats(params: Any) -> None:
     """Raises InputError unless a tree of parameters has leaves, and all are floats or arrays of floats."""
+    require_no_cycle("params", params)
     leaves = jax.tree.leaves(params)
     hint = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {hint}")

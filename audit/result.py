@@ -193,8 +193,10 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     >>> [(row["runs"], round(row["upper_bound"], 2)) for row in rows]
     [(80, 4.38), (80, 10.0)]
     """
-    from audit.values import require_type
+    from audit.errors import require
+    from audit.values import require_type, shown
 
+    require(isinstance(results, Iterable), f"`results={shown(results)}`: give a list of results")
     rows = []
     for result in results:
         require_type("results", result, Result)

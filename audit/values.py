@@ -1,6 +1,7 @@
 """A caller's numbers and paths: of the requested type, or an error that names the value in a line."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,6 +9,7 @@ from audit.errors import require
 
 N = TypeVar("N", int, float)
 _SHOWN = 200  # characters
+_DEEPEST = 100  # a tree of parameters is rarely nested ten deep
 _LARGEST_INTEGER = 2**1000  # a float holds numbers up to about 2^1024
 
 
@@ -15,7 +17,7 @@ def shown(value: object) -> str:
     """Returns a value as text for an error message: on a single line, cut after 200 characters."""
     try:
         text = value if isinstance(value, str) else repr(value)
-    except ValueError:  # Python's limit on the digits of a whole number in text
+    except (ValueError, RecursionError):  # a number of too many digits, or lists nested too deeply
         text = f"a {type(value).__name__} too long to show"
     text = " ".join(text.split())
     if len(text) <= _SHOWN:
@@ -65,6 +67,34 @@ def number(name: str, value: Any, kind: type[N]) -> N:
     fits = not isinstance(python_value, int) or abs(python_value) <= _LARGEST_INTEGER
     require(fits, f"`{name}={shown(python_value)}` is too large: give a smaller one")
     return kind(python_value)
+
+
+def plain_digits(text: str) -> str:
+    """Returns a number's text, for `int` or `float`; raises ValueError for digits that only Python reads.
+
+    These are digits with underscores between them, such as 1_000, and those of other scripts than Latin.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError("a number has the digits 0 to 9 and no underscores")
+    return text
+
+
+def require_no_cycle(name: str, tree: Any, depth: int = 0) -> None:
+    """Raises InputError for a tree that contains itself, or that is nested more than 100 deep.
+
+    Args:
+      name: the tree's name, which the message repeats.
+      tree: anything; only dicts, lists and tuples are looked into.
+      depth: the number of dicts, lists and tuples around this part of the tree.
+    """
+    problem = f"`{name}` contains itself, or is nested more than {_DEEPEST} deep"
+    require(depth <= _DEEPEST, f"{problem}: give arrays in dicts, lists or tuples")
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    elif not isinstance(tree, list | tuple):
+        return
+    for part in tree:
+        require_no_cycle(name, part, depth + 1)
 
 
 def path(name: str, value: Any) -> Path:

@@ -153,7 +153,7 @@ class CheckReport:
         from audit.storage import files
 
         content = check_page.check_page(self.to_dict(), self.pictures)
-        return files.write_whole(values.path("path", path), content)
+        return files.write_whole(values.path("path", path), content, "name another file")
 
     def __str__(self) -> str:
         """Returns the table and the findings, at most 80 columns wide."""

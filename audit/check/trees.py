@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.values import shown
+from audit.values import require_no_cycle, shown
 
 Vector = NDArray[np.float64]
 Columns = list[NDArray[Any]]  # a batch's arrays, each (examples, ...)
@@ -114,6 +114,7 @@ def map_tree(
 def collect_leaves(name: str, tree: Any) -> dict[str, Any]:
     """Returns the arrays of a tree by their paths; an error calls the tree `name`."""
     leaves: dict[str, Any] = {}
+    require_no_cycle(name, tree)
     map_tree(tree, leaves.setdefault, name)
     return leaves
 

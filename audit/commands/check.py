@@ -89,7 +89,7 @@ def check(path: Path, function: str) -> None:
       InputError: the file fails, or lacks a definition, or a flag is given that batches alone have a use for.
     """
     cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    cli.require_output("report", "an HTML file")
     _require_ranges_for_step()
     known = frozenset(sys.modules)
     definitions = run_file(path)
@@ -121,7 +121,7 @@ def _check_batches(path: Path, name: str) -> None:
     cli.refuse(_OF_STEPS, "is for --step=, not for batches: leave it out")
     if FLAGS.noise_multiplier is None:
         cli.refuse(("epochs",), "is of use with --noise_multiplier= only: give that, too")
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    cli.require_output("report", "an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     _require_ranges_for_batches()
     known = frozenset(sys.modules)

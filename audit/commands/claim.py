@@ -114,7 +114,8 @@ def _find_loader() -> _Loader:
     if ":" not in FLAGS.batches:
         require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
         # Nine digits are more than enough; int() refuses thousands of them.
-        is_whole = FLAGS.batches.isdecimal() and len(FLAGS.batches) < 10
+        is_plain = FLAGS.batches.isascii() and FLAGS.batches.isdecimal()
+        is_whole = is_plain and len(FLAGS.batches) < 10
         require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
         return _Loader(FLAGS.sampler, int(FLAGS.batches))
     unused = ("sampler", "examples", "largest_batch")

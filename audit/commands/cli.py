@@ -17,6 +17,7 @@ from audit.runtime import started
 from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
+from audit.values import plain_digits
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -126,6 +127,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         streams.print_whole(_format_help())
         sys.exit(0)
+    for name in flags.FLAGS:
+        flag = flags.FLAGS[name]
+        if flag.flag_type() in ("int", "float"):
+            flag.parser = _PlainNumberParser(flag.parser)
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
@@ -151,8 +156,14 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
     match = re.match(r"--([a-z_]+)=", flag_and_value)
-    kind = flags.FLAGS[match[1]].flag_type() if match else ""
-    return f"{flag_and_value}: {_GIVE.get(kind, reason)}"
+    if not match:
+        return f"{flag_and_value}: {reason}"
+    flag = flags.FLAGS[match[1]]
+    advice = _GIVE.get(flag.flag_type(), reason)
+    least = getattr(flag.parser, "lower_bound", None)
+    if least is not None:
+        advice = f"{advice}, {least} or more"
+    return f"{flag_and_value}: {advice}"
 
 
 def _format_help() -> str:
@@ -363,6 +374,26 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
     return [by_name[name] for name in names]
 
 
+class _PlainNumberParser(flags.ArgumentParser[Any]):
+    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000.
+
+    Attributes:
+      lower_bound: the smallest number that the parser takes; None if it takes any.
+    """
+
+    def __init__(self, parser: flags.ArgumentParser[Any]) -> None:
+        self._parser = parser
+        self.lower_bound = getattr(parser, "lower_bound", None)
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the number in an argument; raises ValueError for anything else."""
+        return self._parser.parse(plain_digits(str(argument)))
+
+    def flag_type(self) -> str:
+        """Returns the type of the number, as absl names it: "int" or "float"."""
+        return self._parser.flag_type()
+
+
 class _CountParser(flags.ArgumentParser[int | str]):
     """Parses a flag's value that is a whole number or `auto`."""
 
@@ -371,7 +402,8 @@ class _CountParser(flags.ArgumentParser[int | str]):
         text = str(argument)
         if text == AUTO:
             return AUTO
-        if not text.lstrip("-").isdecimal():  # a second sign is refused by int()
+        is_plain = text.isascii() and text.lstrip("-").isdecimal()  # int() refuses a second sign
+        if not is_plain:
             raise ValueError(f"give a whole number, or {AUTO}")
         return int(text)
 
@@ -442,9 +474,26 @@ def sources(**more: Any) -> "Sources":
 
 
 def folder() -> Path:
-    """Returns the folder that --out names, which need not exist; raises InputError where it is empty."""
-    require(flags.FLAGS.out, "--out=: name a folder")
+    """Returns the folder that --out names, which need not exist; raises InputError if it names none."""
+    require_output("out", "a folder")
     return Path(flags.FLAGS.out)
+
+
+def require_output(flag: str, kind: str) -> None:
+    """Raises InputError if a flag that names an output is empty or begins with a dash.
+
+    A dash alone means standard output to other programs. Here it would be a file's name.
+
+    Args:
+      flag: the name of the flag, which need not be given.
+      kind: the output in words, such as "an HTML file".
+    """
+    name = flags.FLAGS[flag].value
+    if name is None:
+        return
+    begins_with_dash = name.startswith("-")
+    fix = " that begins with no dash" if begins_with_dash else ""
+    require(name and not begins_with_dash, f"--{flag}={name}: name {kind}{fix}")
 
 
 def chosen(flag: str, choices: Sequence[str]) -> list[str]:
@@ -482,7 +531,7 @@ def _parse_whole_number(flag: str, text: str) -> int:
     `flag` is the flag's name, for the message.
     """
     try:
-        return int(text)  # exact, also above 2^53
+        return int(plain_digits(text))  # exact, also above 2^53
     except ValueError:
         value = _parse_number(flag, text)
     if not value.is_integer():
@@ -495,6 +544,6 @@ def _parse_whole_number(flag: str, text: str) -> int:
 def _parse_number(flag: str, text: str) -> float:
     """Returns a text as a number; raises InputError, which names the flag, for anything else."""
     try:
-        return float(text)
+        return float(plain_digits(text))
     except ValueError:
         raise InputError(f"--{flag}={text!r} is no number: give numbers, comma-separated") from None

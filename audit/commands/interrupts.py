@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-STATUS = 130  # exit status after an interrupt: a shell's for SIGINT, 128 + 2
 LINE = "interrupted"
 KEPT_LINE = "interrupted: what is finished is kept, the same command goes on"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -24,7 +23,7 @@ _MOST_SECONDS = 3.0  # from an interrupt to the end of the process
 # compiled module that is interrupted while it is imported crashes, and a process that is being started
 # prints a traceback.
 _FRAGILE = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
-_HAS_COME = threading.Event()  # set once an interrupt has come
+_come: list[int] = []  # the number of the first signal, once it has come
 _KEEPS = threading.Event()  # set if the command keeps what is finished
 # Set once the command's work is done, when interrupts no longer matter.
 _IS_OVER = threading.Event()
@@ -64,11 +63,11 @@ def end_in_one_line() -> Iterator[None]:
         yield
     except BaseException as error:
         # An error after an interrupt counts as caused by it.
-        if _HAS_COME.is_set() or isinstance(error, KeyboardInterrupt):
+        if _come or isinstance(error, KeyboardInterrupt):
             _end()
         raise
     _IS_OVER.set()
-    if _HAS_COME.is_set():  # the block has swallowed the KeyboardInterrupt
+    if _come:  # the block has swallowed the KeyboardInterrupt
         _end()
 
 
@@ -82,9 +81,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
       number: the signal's number.
       frame: the frame that the main thread was executing.
     """
-    if _HAS_COME.is_set() or _IS_OVER.is_set():
+    if _come or _IS_OVER.is_set():
         return
-    _HAS_COME.set()
+    _come.append(number)
     sys.unraisablehook = lambda unraisable: None  # Python would report an interrupt in a callback
     # The frame that was executing, and its callers: none may be in the code of imports or process starts.
     while frame is not None:
@@ -106,13 +105,15 @@ def _watch(reading: int) -> None:
     while number not in _SIGNALS:  # the pipe also gets the numbers of other signals
         number = os.read(reading, 1)[0]
     if not _IS_OVER.wait(_MOST_SECONDS):
+        _come.append(number)  # the main thread may never have handled it
         _end()
 
 
 def _end() -> NoReturn:
     """Writes a line on stderr, and ends the process at once, without Python's clean-up.
 
-    During the clean-up, a compiler's threads that still run would crash the interpreter. The line begins
+    The exit status is a shell's: 128 plus the number of the first signal, which is 130 for Ctrl-C and 143 for
+    SIGTERM. During the clean-up, a compiler's threads that still run would crash the interpreter. The line begins
     with a line break, since a progress bar may be before it. It is left out where writing to stderr would
     block.
     """
@@ -121,4 +122,10 @@ def _end() -> NoReturn:
         _, writable, _ = select.select([], [2], [], 0)
         if writable:
             os.write(2, f"\nerror: {line}\n".encode())
-    os._exit(STATUS)
+    number = _come[0] if _come else signal.SIGINT
+    os._exit(status_of(number))
+
+
+def status_of(number: int) -> int:
+    """Returns the exit status of a command that a signal of this number ended, as shells give it."""
+    return 128 + number

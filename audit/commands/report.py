@@ -52,7 +52,7 @@ def main() -> None:
 def checked_levels() -> "RequestedLevels":
     """Returns the delta and confidence that --delta and --confidence request; None for a flag not given.
 
-    Raises InputError for levels out of range, and for an empty --report.
+    Raises InputError for levels out of range, and for a --report that names no file.
     """
     from audit.laws import conversions
     from audit.report.subjects import RequestedLevels
@@ -61,7 +61,7 @@ def checked_levels() -> "RequestedLevels":
         conversions.require_delta(FLAGS.delta)
     if FLAGS.confidence is not None:
         conversions.require_confidence(FLAGS.confidence)
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    cli.require_output("report", "an HTML file")
     return RequestedLevels(FLAGS.delta, FLAGS.confidence)
 
 

@@ -85,7 +85,7 @@ def ranks(
     require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
-        draws = int(fresh)
+        draws = number("fresh", fresh, int)
         require(1 <= draws <= MOST_DRAWS, f"`fresh={draws}`: give 1 to {MOST_DRAWS:,} fresh draws")
         own_ranks = _check_ranks(scores, draws)
         failed = own_ranks == 0

@@ -148,7 +148,7 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
       given: values by name; None means the default. `adversary` is a name, or an adversary's fields as one
         object. `insertions` may be given in place of `steps`, of which there are then insertions *
         periodicity. Of the fields of adversaries only those of the chosen adversary are used; values for
-        others only need the right type. NumPy's scalars become Python's.
+        others need the right type and must be within their limits, too. NumPy's scalars become Python's.
       examples: the number of examples in the data; 0 where it is unknown. It decides the length of an epoch
         for a sampler that is given without a number.
 
@@ -159,16 +159,14 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     given_values = _by_field(given)
     if type(given_values.get("insert")) is int:  # the field holds text: "first", "last" or a number
         given_values["insert"] = str(given_values["insert"])
-    _require_field_types(given_values)
+    # Checked as they were given, so that an error's message shows the caller's own value.
+    _require_given(given_values)
 
     values = _fill_in(given_values, usual, examples)
-    # Checked as it was given, so that the error's message shows the caller's own value.
-    fields()["insert"].require(values["insert"])
     values["insert"] = _canonical_insert(values["insert"], values["periodicity"])
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        fields()["adversary"].require(adversary)
         adversary = _make_part(ADVERSARIES[adversary].fields, values)
     setting = Setting(
         model=model,
@@ -181,12 +179,13 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     return setting
 
 
-def _require_field_types(values: Mapping[str, Any]) -> None:
-    """Raises InputError for a value of another type than its field's."""
+def _require_given(values: Mapping[str, Any]) -> None:
+    """Raises InputError for a value of another type than its field's, or beyond the field's limits."""
     for name, value in values.items():
         if name == "adversary" and isinstance(value, AdversaryFields):
             continue  # an adversary may be given as its fields, in place of its name
         require_type(name, value, fields()[name].kind)
+        fields()[name].require(value)
 
 
 def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
@@ -239,8 +238,6 @@ def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
     """
     rate = given.get("sampling_rate", 1.0)
     times = given.get("repetitions", 0)
-    fields()["sampling_rate"].require(rate)
-    fields()["repetitions"].require(times)
     sampler = read_sampler(given.get("sampler", EVERY), batches)
     # With `repetitions` each canary is inserted in so many steps, which the adversary knows.
     choices = (sampler, read_sampler(f"{POISSON}:{rate}"), make_known(times))
@@ -295,10 +292,8 @@ def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
 def _count_steps(insertions: int, periodicity: int) -> int:
     """Returns the number of steps that have this many insertions, one in every `periodicity` steps.
 
-    Raises InputError for numbers out of range.
+    Raises InputError for more than MOST_STEPS.
     """
-    fields()["insertions"].require(insertions)
-    fields()["periodicity"].require(periodicity)
     steps = insertions * periodicity
     product = f"`insertions={insertions}` times `periodicity={periodicity}`"
     require(steps <= MOST_STEPS, f"{product}: give at most {MOST_STEPS:,} steps")

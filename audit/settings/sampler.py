@@ -13,6 +13,7 @@ The adversary knows which steps take a canary with `every` and `known`, and with
 from typing import NamedTuple
 
 from audit.errors import InputError, require
+from audit.values import plain_digits
 
 EVERY = "every"
 POISSON = "poisson"
@@ -90,7 +91,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     if name == POISSON:
         return _make_poisson(_read_rate(number_text, message))
     # Nine digits or more are above any number of steps that a setting may have.
-    require(number_text.isdecimal() and len(number_text) < 9, message)
+    is_plain = number_text.isascii() and number_text.isdecimal()
+    require(is_plain and len(number_text) < 9, message)
     number = int(number_text)
     if name == KNOWN:
         return make_known(number)
@@ -106,7 +108,7 @@ def _read_rate(text: str, message: str) -> float:
       message: the error's message, or its beginning.
     """
     try:
-        rate = float(text)
+        rate = float(plain_digits(text))
     except ValueError:
         raise InputError(message) from None
     # Infinity and NaN, which `float` reads too, fail this comparison.

@@ -187,7 +187,7 @@ def _read(path: Path, expected: list[Any]) -> list[Any] | None:
       The leaves; None where the checkpoint is damaged, or a leaf is missing or has another shape or type.
     """
     try:
-        if (path / "sha256").read_text() != _make_manifest(path, path.name):
+        if files.read(path / "sha256") != _make_manifest(path, path.name).encode():
             return None
         with _without_logs():
             stored = _checkpointer().restore(path / "state")

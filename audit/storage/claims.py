@@ -190,18 +190,7 @@ def _is_abandoned(lease: filelock.SoftFileLease, renewed: float, stale: float) -
     owner = lease.owner
     if owner is not None and this_process is not None:
         is_here = owner.hostname == this_process.hostname
-        if is_here and not _is_running(owner.pid):
+        if is_here and not files.is_running(owner.pid):
             return True
     # The holder runs, or can't be looked up from here because it is on another host: the lease's age decides.
     return now - renewed > stale
-
-
-def _is_running(pid: int) -> bool:
-    """Returns whether a process with this number runs on this host."""
-    try:
-        os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True

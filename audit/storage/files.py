@@ -6,6 +6,7 @@ import functools
 import hashlib
 import math
 import os
+import re
 import shutil
 import stat
 import sys
@@ -33,6 +34,7 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the process that writes
 _SPARE_BYTES = 1 << 20  # of a disk, beside what is to be written: a megabyte
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -44,7 +46,8 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file whole or not at all: writes a temporary file beside it, and renames that into place.
 
-    A link's target is replaced, not the link. A device or a pipe is written to directly.
+    A link's target is replaced, not the link. A device is written to directly, and so is a pipe that another
+    process reads.
 
     Args:
       path: the file; its folder is made where it is missing.
@@ -66,15 +69,18 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
         else:
-            with open(path, "wb") as file:
+            with open(path, "wb", opener=_open_at_once) as file:
                 file.write(content)
     return path
 
 
 def read(path: Path) -> bytes | None:
-    """Returns a file's content; None where there is no file. Raises InputError where it can't be read."""
+    """Returns a file's content; None where there is no file.
+
+    Raises InputError where it can't be read, or is a folder, a device or a pipe.
+    """
     try:
-        return path.read_bytes()
+        return regular(path, "move it away").read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -109,6 +115,13 @@ def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -
     return path
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file for writing; raises OSError for a pipe that nobody reads, instead of waiting for a reader."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
 def _is_replaceable(path: Path) -> bool:
     """Returns whether a rename may replace what is at a path: a regular file, or nothing."""
     try:
@@ -123,13 +136,36 @@ def beside(path: Path) -> Iterator[Path]:
 
     At the end of the block it is renamed to `path`; after an error in the block it is removed instead.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    # The name has this process's number, by which `remove_abandoned` sees whether the writer has died.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
         os.replace(temporary, path)
     except BaseException:  # interrupts, too
         remove(temporary)
         raise
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes what processes left in a folder that were killed while they wrote there (`beside`).
+
+    Files of processes that run on this machine stay. Errors of removing are ignored.
+    """
+    for path in folder.iterdir():
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and not is_running(int(match[1])):
+            remove(path)
+
+
+def is_running(pid: int) -> bool:
+    """Returns whether a process with this number runs on this machine."""
+    try:
+        os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def remove(path: Path) -> None:

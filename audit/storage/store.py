@@ -119,7 +119,7 @@ class Store:
     """
 
     def __init__(self, root: Path, setting: dict[str, Any], words: str = "") -> None:
-        """Opens the folder of a setting; makes it where there is none.
+        """Opens the folder of a setting; makes it where there is none, and removes what killed runs left.
 
         Args:
           root: the folder of all stores.
@@ -138,9 +138,10 @@ class Store:
             self.path = _find_folder(root, name) or self.path
             config = self.path / CONFIG
             self.path.mkdir(parents=True, exist_ok=True)
+            files.remove_abandoned(self.path)
             if not config.exists():
                 self.write_text(CONFIG, self.text)
-            stored = config.read_bytes()
+            stored = files.read(config)
         except OSError as error:
             raise files.cannot_write(self.path, error) from None
         require(stored == self.text.encode(), _describe_misnamed(config))
@@ -163,7 +164,7 @@ class Store:
         """
         config = folder / CONFIG
         try:
-            content = config.read_bytes()
+            content = files.regular(config, "move it away").read_bytes()
         except OSError as error:
             raise InputError(
                 f"cannot read {config} ({error.strerror}): name another `setting`"

@@ -23,6 +23,7 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
 from audit.settings.setting import MOST_RUNS, Setting, require_accounted, validate
+from audit.values import plain_digits
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
@@ -110,9 +111,8 @@ def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
             folder = finished.store.path
             table += f"\n\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}"
         print(table)
-    # The reason why nothing was written is printed last, so that it is seen.
-    if written.refusal:
-        print(cli.one_line(written.refusal), file=sys.stderr)
+    # Reported last, so that it is seen, and as an error, so that programs notice it.
+    require(not written.refusal, written.refusal)
 
 
 def _parse_until(text: str | None) -> "Until | None":
@@ -132,7 +132,7 @@ def _parse_until(text: str | None) -> "Until | None":
         f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
     )
     try:
-        value = float(text.removesuffix("x"))
+        value = float(plain_digits(text.removesuffix("x")))
     except ValueError:
         raise InputError(message) from None
     require(0 < value < math.inf, message)

@@ -46,7 +46,7 @@ flags.DEFINE_integer("one_run", None, "Canaries of one run, for the bounds that 
 flags.DEFINE_integer(
     "directions", None, "Canaries a run that are uniform directions, all in: exact_null."
 )
-flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.")
+flags.DEFINE_integer("dimension", 62_006, "Dimension of the directions.", 1)
 flags.DEFINE_integer("audits", 2000, "Audits a mechanism.")
 cli.define_levels()
 cli.define_seed("Seed of the scores.")

@@ -113,7 +113,7 @@ def _checked_setting() -> FederatedSetting:
     With --cohorts, how its fields fit together is checked when `with_rounds` has counted the rounds.
     """
     cli.require_levels()
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    cli.require_output("report", "an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
     require_fields(setting)

@@ -66,7 +66,7 @@ def main() -> None:
 
     It also prints the floors: what every estimate of epsilon shows where nothing leaks.
     """
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    cli.require_output("report", "an HTML file")
     sigmas = _parse_sigmas()
     # A dimension d has sqrt(d) canaries, here 10 to 10,000. Floors may have more canaries: these are not
     # drawn, but only the mean and the deviation that the cosines of so many would have.

@@ -26,6 +26,7 @@ from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
+from audit.values import plain_digits
 from experiments.commands import engine_flags
 from models.catalogue import task
 
@@ -143,7 +144,7 @@ def _print_bugs(setting: "Setting") -> None:
     rows = []
     for text in FLAGS.bug:
         try:
-            noise_ratio = float(text)
+            noise_ratio = float(plain_digits(text))
         except ValueError:
             raise InputError(f"--bug={text}: give numbers above 0, as 0.9,0.5") from None
         rows.append(

@@ -403,7 +403,7 @@ def _read_cache(verify: Callable[[Arrays, str], LoadedArrays], path: Path) -> Lo
       path: the path of the file.
     """
     try:
-        content = path.read_bytes()
+        content = regular(path, "move it away").read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -108,6 +109,14 @@ def _tree(folder):
 
 def looping(path):
     path.symlink_to(path.name)
+
+
+KINDS = {  # what may lie in a file's place: by what it is, a function that makes it
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+    "a socket": lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
 
 
 def odd_places(folder):

@@ -20,6 +20,7 @@ from experiments.hidden_state.landscape import Exact, Search, Simulated
 from tests.system.bad import (
     COUNTED,
     FORTY,
+    KINDS,
     Bad,
     assert_refused,
     firsts_of_a_kind,
@@ -107,14 +108,15 @@ BAD_CONCLUSIONS = {
     "a number": writing("audit.json", b"3"), "brackets": writing("audit.json", b"[" * 100_000),
     "a number of 5,000 digits": writing("audit.json", b'{"runs": ' + b"9" * 5000 + b"}"),
     "bounds of nothing": concluding(bounds=[{}]), "runs of words": concluding(runs="x"),
-    "upper bound NaN": concluding(upper_bound=float("nan")), "a folder": replaced("audit.json", Path.mkdir),
+    "upper bound NaN": concluding(upper_bound=float("nan")),
+    **{kind: replaced("audit.json", make) for kind, make in KINDS.items()},
     "a loop": replaced("audit.json", looping),
 }
 NAMED = "is not the setting that its folder is named after"
 BAD_CONFIGS = {
     "empty": (writing("config.json", b""), NAMED), "altered": (writing("config.json", b"{}"), NAMED),
     "binary": (writing("config.json", bytes(range(256))), NAMED),
-    "a folder": (replaced("config.json", Path.mkdir), "config.json (Is a directory)"),
+    **{kind: (replaced("config.json", make), "config.json: it is no file") for kind, make in KINDS.items()},
     "a loop": (replaced("config.json", looping), "config.json (Too many levels of symbolic links)"),
 }
 FOREIGN_CONFIGS = {  # test_identity.py has all kinds
@@ -136,7 +138,7 @@ BAD_SCORES = {
     "of objects": (scored(lambda x: npz(scores=np.array([{}]), presence=np.array([1]), sha256=["b"])),
         "lacks runs"),
     "400 GB claimed": (scored(lambda x: archive(claiming((50_000_000_000,)), "scores.npy")), LACKS),
-    "a folder": (replaced("scores", Path.mkdir), "(Is a directory)"),
+    **{kind: (replaced("scores", make), ".npz: it is no file") for kind, make in KINDS.items()},
     "a loop": (replaced("scores", looping), "(Too many levels of symbolic links)"),
     "not finite": (saved(0, np.full((40, 1), np.nan), MIXED), "not finite"),
     "one world": (saved(0, FORTY[:, None], np.ones((40, 1), bool)), "both are needed"),
@@ -279,9 +281,9 @@ SWEEPS = [
             Bad(
                 ("sweep", "--list", *SMOKE), "result.json", landscape(replaced("result.json", make))
             ),
-            what,
+            f": {what}",
         )
-        for what, make in ((": a folder", Path.mkdir), (": a loop", looping))
+        for what, make in {**KINDS, "a loop": looping}.items()
     ),
     named(Bad(("sweep", "--list", *SMOKE), "are one setting on different data", twice)),
     *rows(
@@ -302,7 +304,7 @@ SWEEPS = [
         for n, x, says in (
             (": scores torn", scored(lambda x: x[:99]), "holds no finished cell of figure_7"),
             (": a conclusion torn", writing("audit.json", b"{"), "audit.json cannot be read"),
-            (": scores a folder", replaced("scores", Path.mkdir), "Is a directory"),
+            (": scores a folder", replaced("scores", Path.mkdir), "it is no file"),
         )
     ),
 ]

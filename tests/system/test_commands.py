@@ -201,17 +201,21 @@ def test_a_full_stdout_is_one_line(run):
 
 
 @pytest.mark.slow
-def test_bounds_of_scores_that_are_there_are_shown_where_nothing_can_be_written(audit, tmp_path):
+@pytest.mark.parametrize("name", ["audit.json", "audit.png"])
+def test_bounds_are_shown_where_a_result_can_not_be_written_and_the_status_says_so(
+    audit, tmp_path, name
+):
     flags = ("--adversary=loss", "--insertions=7", "--runs=40")
     first = audit(tmp_path, *flags)
-    result = only_folder(tmp_path) / "audit.json"
+    result = only_folder(tmp_path) / name
     result.unlink()
     result.mkdir()  # which no file can take the place of
     second = audit(tmp_path, *flags)
-    assert second.returncode == 0, second.stderr
+    assert second.returncode == 2, second.stderr
     assert second.stdout.strip() == first.stdout.split("\n\n")[0].strip()
-    assert second.stderr.splitlines()[-1].startswith(f"cannot write {result}")
-    assert json.loads(audit(tmp_path, *flags, "--json").stdout)["runs"] == 40
+    assert second.stderr.splitlines()[-1].startswith(f"error: cannot write {result}")
+    as_json = audit(tmp_path, *flags, "--json")
+    assert json.loads(as_json.stdout)["runs"] == 40 and as_json.returncode == 2
 
 
 @pytest.mark.slow

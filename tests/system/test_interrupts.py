@@ -139,7 +139,7 @@ def strike(argv: tuple[str, ...], seconds: float, number: int, group: bool) -> f
         assert process.returncode == 0, errors
         return None
     shown = [line.rpartition("\r")[2] for line in errors.split("\n")]  # as a terminal shows them
-    if process.returncode != interrupts.STATUS:
+    if process.returncode != interrupts.status_of(number):
         pytest.fail(
             f"status {process.returncode}, {seconds:.2f} s after it could be interrupted: {errors}"
         )
@@ -186,7 +186,8 @@ def test_an_interrupt_is_not_lost_in_what_does_not_hear_it(work, number, tmp_pat
         begin = time.monotonic()
         process.send_signal(number)
         _, errors = process.communicate(timeout=killed.SECONDS)
-    assert (process.returncode, errors) == (interrupts.STATUS, f"\nerror: {interrupts.LINE}\n")
+    status = interrupts.status_of(number)
+    assert (process.returncode, errors) == (status, f"\nerror: {interrupts.LINE}\n")
     assert time.monotonic() - begin < MOST_SECONDS
 
 
@@ -202,23 +203,28 @@ cli.run(main{keeps})
 """
 
 
+KEPT_LINE = "error: interrupted: what is finished is kept, the same command goes on"
+
+
 @pytest.mark.parametrize(
-    ("keeps", "line"),
+    ("keeps", "numbers", "line", "status"),
     [
-        ("", "error: interrupted"),
-        (
-            ", keeps=True",
-            "error: interrupted: what is finished is kept, the same command goes on",
-        ),
+        ("", [signal.SIGINT], "error: interrupted", 130),
+        ("", [signal.SIGTERM], "error: interrupted", 143),
+        (", keeps=True", [signal.SIGTERM, signal.SIGINT], KEPT_LINE, 143),
     ],
 )
-def test_only_a_command_that_keeps_what_is_finished_says_so(keeps, line, tmp_path):
+def test_only_a_command_that_keeps_says_so_and_the_status_is_a_shells(
+    keeps, numbers, line, status, tmp_path
+):
     (tmp_path / "mine.py").write_text(WAITING.format(keeps=keeps))
     with killed.command("python", tmp_path / "mine.py") as process:
         assert process.stdout.readline() == "begun\n"
-        process.send_signal(signal.SIGINT)
+        for number in numbers:
+            process.send_signal(number)
+            time.sleep(0.02)  # the kernel keeps no order of signals that wait together
         _, errors = process.communicate(timeout=killed.SECONDS)
-    assert (process.returncode, errors) == (interrupts.STATUS, f"\n{line}\n")
+    assert (process.returncode, errors) == (status, f"\n{line}\n")
 
 
 def catches(pid: int, number: int) -> bool:

@@ -2,13 +2,15 @@
 
 import errno
 import os
-import threading
 from pathlib import Path
 
 import pytest
 
 from audit.errors import InputError
 from audit.storage import files
+from audit.storage.store import Store
+from tests.forks import python
+from tests.system.bad import KINDS
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,19 @@ def test_a_link_to_nothing_gets_its_target(tmp_path):
 
 def test_a_pipe_is_written_to_and_stays(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    received = []
-    reader = threading.Thread(
-        target=lambda: received.append((tmp_path / "pipe").read_bytes()), daemon=True
-    )
-    reader.start()
-    files.write_whole(tmp_path / "pipe", b"whole")
-    reader.join(10)
-    assert received == [b"whole"] and (tmp_path / "pipe").is_fifo()
+    with open(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        files.write_whole(tmp_path / "pipe", b"whole")
+        assert reader.read() == b"whole"
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(files.CannotWriteError, match="pipe .*: look elsewhere"):
+        files.write_whole(tmp_path / "pipe", b"nobody reads", "look elsewhere")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_files_are_read(tmp_path, kind):
+    KINDS[kind](tmp_path / "path")
+    with pytest.raises(InputError, match=r"path: it is no file; move it away$"):
+        files.read(tmp_path / "path")
 
 
 @pytest.mark.parametrize("device", ["null", "full"])
@@ -119,3 +126,38 @@ def test_a_checksum_is_of_the_content_and_a_missing_file_ends_in_a_line(tmp_path
     assert files.compute_sha256(path).startswith("ba7816bf8f01cfea")
     with pytest.raises(InputError, match="b.py"):
         files.compute_sha256(tmp_path / "b.py")
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from audit.storage import files
+
+for name in sys.argv[1:]:
+    temporary = files.beside(Path(name)).__enter__()
+    temporary.mkdir() if "folder" in name else temporary.write_text("half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("name", ["scores_0000000_0000040.npz", "audit.json", "folder", "a.1-b c"])
+def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_path, name):
+    python("-c", KILLED, name, cwd=tmp_path)
+    (left,) = os.listdir(tmp_path)
+    assert left.startswith(f".{name}.")
+    others = {name, f".{name}", f".{name}.{'0' * 8}", ".claim.lease", f"{name}.damaged-123456"}
+    for other in others:
+        (tmp_path / other).touch()
+    with files.beside(tmp_path / name) as temporary:
+        temporary.touch()
+        files.remove_abandoned(tmp_path)
+        assert set(os.listdir(tmp_path)) == others | {temporary.name}
+
+
+def test_a_store_that_is_opened_again_keeps_nothing_of_a_killed_process(tmp_path):
+    place = Store(tmp_path, {"a": 1}).path
+    python("-c", KILLED, "scores_0000000_0000040.npz", "audit.png", cwd=place)
+    assert len(os.listdir(place)) == 3
+    Store.at(place)  # only reads
+    assert len(os.listdir(place)) == 3
+    assert os.listdir(Store(tmp_path, {"a": 1}).path) == ["config.json"]

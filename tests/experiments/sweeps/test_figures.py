@@ -240,7 +240,7 @@ def not_finite(path):
     "harm, said",
     [
         (torn, "{} is damaged"),
-        (a_folder, "cannot read {} (Is a directory)"),
+        (a_folder, "cannot read {}: it is no file; move it away"),
         (not_finite, "not finite"),
     ],
 )
