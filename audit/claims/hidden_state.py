@@ -77,7 +77,7 @@ class HiddenState(NamedTuple):
     Attributes:
       bound: The bound.
       periods: The schedule, and the Lipschitz constants of its steps.
-      margins: Maps a factor to the bound for constants whose excess over 1 is that many times as large.
+      margins: Maps a factor f, 2 or 10, to the bound for larger constants, c + (f - 1) |c - 1|.
       reason: Why the steps have these constants.
       constant: The mu of an adversary that inserts along a direction in which nothing else happens; None
         where it was not computed.
@@ -135,9 +135,12 @@ class HiddenState(NamedTuple):
         return Assumption(text, word, sentence, note)
 
     def describe_margin(self, factor: int) -> str:
-        """Returns words for what epsilon would be if steps expanded distances by `factor` times as much."""
+        """Returns words for what epsilon would be if constants were as much larger as `stretch_more` says."""
         epsilon = self.margins[factor].epsilon
         rounded_up = at_most(epsilon, 1).removesuffix(".0")
+        least, _ = self.range
+        if least < 1:  # some steps contract
+            return f"{rounded_up} if each c is {factor - 1} |c - 1| larger"
         return f"{rounded_up} if steps expand {_TIMES[factor]} as much"
 
     @property
@@ -258,8 +261,8 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model, and what it would be if steps expanded distances more than stated.
 
-    There are two such other bounds, the margins: for Lipschitz constants whose excess over 1 is twice as
-    large, and ten times as large.
+    There are two such other bounds, the margins: for larger Lipschitz constants (`stretch_more`), with the
+    factors 2 and 10.
 
     Args:
       compute: Maps Lipschitz constants, a number or one for each step, to the bound.
@@ -271,16 +274,20 @@ def make_hidden_state(
     constants = np.asarray(periods.lipschitz, np.float64)
     margins = {}
     for factor in _TIMES:  # 2 and 10
-        margins[factor] = bound  # where no constant is above 1, no factor changes the bound
-        if np.any(constants > 1):
+        margins[factor] = bound  # where all constants are 1, no factor changes the bound
+        if np.any(constants != 1):
             margins[factor] = compute(stretch_more(constants, factor))
     return HiddenState(bound, periods, margins, reason, runs=runs)
 
 
 def stretch_more(constants: Array, factor: float) -> Array:
-    """Returns Lipschitz constants whose excess over 1 is multiplied by `factor`; those up to 1 stay."""
-    excess = np.maximum(constants - 1, 0)
-    return np.minimum(constants + (factor - 1) * excess, MOST)
+    """Returns larger Lipschitz constants, c + (factor - 1) |c - 1| in place of c.
+
+    For a step that expands distances, the excess c - 1 is multiplied by `factor`. For a step that contracts
+    them, `factor` 2 takes all of 1 - c away, and a larger one makes an expansion of it. So the true constant
+    is covered if the given one is wrong by up to factor - 1 times |c - 1|, in both cases.
+    """
+    return np.minimum(constants + (factor - 1) * np.abs(constants - 1), MOST)
 
 
 def insert_step(insert: str | int, k: int) -> int:
@@ -325,8 +332,11 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
       steps: The number of steps.
 
     Raises:
-      InputError: Another shape, or a value out of range.
+      InputError: Another shape, a value out of range, or a boolean.
     """
+    require(
+        not _holds_booleans(given), f"`{name}` holds True or False, which are no numbers: give numbers"
+    )
     array = arrays.floats(f"values of `{name}`", given)
     require(
         array.shape in ((), (steps,)),
@@ -338,6 +348,13 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
             f"`{name}` holds {outside[0]:g}: give 0, or numbers from {LEAST:g} to {MOST:g}"
         )
     return np.array(np.broadcast_to(array, steps))  # a copy, which may be written to
+
+
+def _holds_booleans(given: ArrayLike) -> bool:
+    """Returns whether a number or an array is boolean, or a list holds a boolean."""
+    if isinstance(given, list | tuple):
+        return any(isinstance(value, bool | np.bool_) for value in given)
+    return isinstance(given, bool) or getattr(given, "dtype", None) == np.bool_
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:

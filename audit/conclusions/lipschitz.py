@@ -36,7 +36,7 @@ from audit.tasks.task import Convex, Curved, Dataset
 from audit.version import __version__
 
 # How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
-MEASUREMENT = f"{__version__}, measurement 2"
+MEASUREMENT = f"{__version__}, measurement 3"
 _FILE = "lipschitz.json"
 _SIMULATED = 100_000  # orders of batches that are simulated
 _MOST_STRATA = (

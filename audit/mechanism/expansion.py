@@ -9,9 +9,10 @@ where H is that of d. The square of it is 1 + eta m, with m the largest eigenval
 
     (J'J - I) / eta = -(H + H') + eta H'H,
 
-which `largest_expansion` finds by Lanczos iterations, since the spectrum of J'J itself crowds at 1. Products
-with H' pull a vector back through the clipped sum, whatever its strategy; those with H transpose that, since
-layers with a backward pass of their own cannot be differentiated forwards.
+which `largest_expansion` finds by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They go
+on until no eigenvalue can be far above the largest that they have found. Products with H' pull a vector back
+through the clipped sum, whatever its strategy; those with H transpose that, since layers with a backward pass
+of their own cannot be differentiated forwards.
 
 A derivative at a point misses what jumps beside it. `largest_secant` searches for displacements u of a given
 length for which |phi(theta + u) - phi(theta)| / |u| is largest. `worst_on_lines` takes secants of that
@@ -28,17 +29,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.linalg import eigh, eigh_tridiagonal
+from scipy.stats import norm
 
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
 from audit.mechanism.ensemble import MOST_PROGRAMS
 
-_KRYLOV_VECTORS = 12  # that Lanczos iterations keep: `eigsh`'s ncv
-_TOLERANCE = 0.02  # relative, of the eigenvalue m
+# How far the measured constant c may lie below the true one: this share of |c - 1|, and this much beside,
+# which is the rounding of products in float32.
+TOLERANCE = 0.05
+_ROUNDING = 1e-6
+_MISSED = 0.003  # the probability with which a random start hides a larger constant
 # Parameters up to which the whole Jacobian is computed, by a product each, all in a single call. Lanczos
 # iterations take fewer products, but a call for each, and that takes longer than small products.
 MOST_WHOLE = 128
+# The most Lanczos iterations. If they do not settle the constant, the whole Jacobian of up to so many
+# parameters is computed; of more parameters, the constant is an upper limit.
+_MOST_ITERATIONS = 200
+_MOST_WHOLE_AFTERWARDS = 2000
+_MOST_ITERATIONS_OF_LARGE = 48  # which keep a vector of all parameters each
 ROUNDS = 12  # of a search, by default
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
@@ -460,57 +470,164 @@ def _measure_stretch(displacement: Array, change: Array) -> Array:
 
 
 def largest_expansion(
-    step: StepMap, theta: Array, batch: Batch, start: NDArray[np.float64] | None = None
+    step: StepMap,
+    theta: Array,
+    batch: Batch,
+    start: NDArray[np.float64] | None = None,
+    seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
-    """Returns the largest singular value of a step's Jacobian J, and the direction that it stretches.
+    """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
     With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MOST_WHOLE
-    parameters Lanczos iterations approach it from below, to within 5% of its excess over 1.
+    parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| with probability 99.7%
+    (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or with more than
+    2,000 parameters their upper limit counts as c.
 
     Args:
       step: The step's functions.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      start: (p,) where Lanczos iterations start, such as the direction found at the step before; by default
-        the same random vector each time.
+      start: (p,) a direction near which the most stretched one may lie, such as that of the step before. It
+        saves iterations, and need not be right: half of the vector where they start is random.
+      seed: The seed of the random half, such as the step's number and the run's.
     """
     p = theta.size
-
-    # For few parameters the whole matrix is built. `eigh` gives eigenvalues in rising order.
     if p <= MOST_WHOLE:
-        jacobian = np.asarray(step.jacobian(theta, batch), np.float64)
-        matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
-        eigenvalues, eigenvectors = np.linalg.eigh(matrix)
-        return _make_expansion(step, eigenvalues[-1], eigenvectors[:, -1])
-
-    if start is None:
-        start = np.random.default_rng(0).normal(size=p)
+        return _decompose(step, theta, batch)
 
     pull_back = step.linearise(theta, batch)
 
     def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns (J'J - I) v / eta, for ARPACK in float64."""
-        product = step.stretch(pull_back, jnp.asarray(np.float32(v.reshape(p))))
+        """Returns (J'J - I) v / eta."""
+        product = step.stretch(pull_back, jnp.asarray(np.float32(v)))
         return np.asarray(product, np.float64)
 
-    operator = LinearOperator((p, p), matvec=multiply, dtype=np.float64)
-    find = partial(eigsh, operator, k=1, which="LA", tol=_TOLERANCE)
-    # A product of 0 means that J'J leaves `start` as it is. Then J'J counts as I, which stretches nothing and
-    # gives the iterations nothing to find.
-    if not multiply(start).any():
-        return Expansion(1.0, start / np.linalg.norm(start))
-    try:
-        values, vectors = find(ncv=_KRYLOV_VECTORS, v0=start)
-    except ArpackNoConvergence:
-        # Again from a random start, with more vectors; `eigsh` refuses more than the matrix has rows.
-        values, vectors = find(ncv=min(4 * _KRYLOV_VECTORS, p))
-    return _make_expansion(step, values[-1], vectors[:, -1])
+    def find_limit(eigenvalue: float) -> float:
+        """Returns the eigenvalue of the largest constant that is near enough to that of `eigenvalue`."""
+        constant = _find_constant(step, eigenvalue)
+        largest = constant + TOLERANCE * abs(constant - 1) + _ROUNDING
+        return (largest**2 - 1) / step.learning_rate
+
+    begin = np.random.default_rng(seed).normal(size=p)
+    if start is not None:
+        begin += math.sqrt(p) / np.linalg.norm(start) * start  # as long as the random half, on average
+    most = min(p, _MOST_ITERATIONS if p < _LARGE else _MOST_ITERATIONS_OF_LARGE)
+    found = _find_largest_eigenvalue(multiply, begin, most, find_limit)
+    if found.is_settled:
+        return Expansion(_find_constant(step, found.value), found.vector)
+    if p <= _MOST_WHOLE_AFTERWARDS:
+        return _decompose(step, theta, batch)
+    return Expansion(_find_constant(step, found.limit), found.vector)
 
 
-def _make_expansion(step: StepMap, eigenvalue: float, direction: NDArray[np.float64]) -> Expansion:
-    """Returns the expansion of an eigenvalue m of (J'J - I) / eta; J's singular value is sqrt(1 + eta m)."""
-    constant = math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
-    return Expansion(constant, direction)
+def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
+    """Returns the expansion of a step from its whole Jacobian."""
+    jacobian = np.asarray(step.jacobian(theta, batch), np.float64)
+    matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
+    last = theta.size - 1  # eigenvalues come in rising order
+    eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
+    return Expansion(_find_constant(step, eigenvalues[0]), eigenvectors[:, 0])
+
+
+def _find_constant(step: StepMap, eigenvalue: float) -> float:
+    """Returns the singular value sqrt(1 + eta m) of J for an eigenvalue m of (J'J - I) / eta."""
+    return math.sqrt(max(1 + step.learning_rate * float(eigenvalue), 0.0))
+
+
+class _Eigenvalue(NamedTuple):
+    """The largest eigenvalue of a symmetric matrix, as Lanczos iterations find it from below.
+
+    Attributes:
+      value: The largest eigenvalue that they found.
+      vector: (p,) its eigenvector, of length 1.
+      limit: With probability 99.7% no eigenvalue is larger.
+      is_settled: Whether the limit is near enough to the value.
+    """
+
+    value: float
+    vector: NDArray[np.float64]
+    limit: float
+    is_settled: bool
+
+
+def _find_largest_eigenvalue(
+    multiply: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    start: NDArray[np.float64],
+    most: int,
+    find_limit: Callable[[float], float],
+) -> _Eigenvalue:
+    """Finds the largest eigenvalue of a symmetric matrix by Lanczos iterations, and an upper limit on it.
+
+    The iterations are for a random start: independent normal numbers of variance 1, plus any fixed vector.
+    After k of them the matrix is known on k + 1 polynomials p_j of it that are applied to the start, and are
+    orthonormal. Let w be the share of the start's square that lies along the eigenvectors of an eigenvalue
+    lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is at least (q / |start|)^2 with probability
+    99.7%, since a normal number is smaller than q = 0.0038 in size with probability 0.3% at most. So lambda is no eigenvalue
+    if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises with
+    lambda: neither is any number above it.
+
+    Such limits follow from the matrix at hand: an eigenvalue far from the others takes few iterations, and a
+    crowd of eigenvalues at the upper end takes many.
+
+    Args:
+      multiply: Returns the matrix's product with a vector (p,).
+      start: (p,) the random start.
+      most: The most iterations, up to p.
+      find_limit: Returns the limit that is near enough to the largest eigenvalue that was found. The
+        iterations end once it holds.
+    """
+    squared_length = float(start @ start)
+    largest_sum = squared_length / norm.ppf((1 + _MISSED) / 2) ** 2
+    basis = np.empty((most, len(start)))
+    diagonal: list[float] = []
+    beside: list[float] = []  # the diagonal of the tridiagonal matrix, and what lies beside it
+    vector = start / math.sqrt(squared_length)
+    for k in range(1, most + 1):
+        basis[k - 1] = vector
+        product = multiply(vector)
+        diagonal.append(float(vector @ product))
+        known = basis[:k]
+        for _ in range(2):  # the second time removes what rounding leaves
+            product -= known.T @ (known @ product)
+        beside.append(float(np.linalg.norm(product)))
+        # Many iterations are not looked at one by one.
+        if k % (1 + k // 16) == 0 or beside[-1] == 0 or k == most:
+            values, vectors = eigh_tridiagonal(
+                diagonal, beside[:-1], select="i", select_range=(k - 1, k - 1)
+            )
+            limit = find_limit(values[0])
+            is_settled = _sum_squares(diagonal, beside, limit) > largest_sum
+            if is_settled:
+                break
+        vector = product / beside[-1]
+    while _sum_squares(diagonal, beside, limit) <= largest_sum:
+        limit += 0.1 * (limit - values[0])
+    return _Eigenvalue(values[0], known.T @ vectors[:, 0], limit, is_settled)
+
+
+def _sum_squares(diagonal: list[float], beside: list[float], place: float) -> float:
+    """Returns the sum of p_j(place)^2, j from 0 to k, of the orthonormal polynomials of Lanczos iterations.
+
+    Infinite beyond the range of floats, and where the last of `beside` is 0: all is known then.
+
+    Args:
+      diagonal: (k,) the diagonal of the iterations' tridiagonal matrix.
+      beside: (k,) the numbers beside it. The last one leads to the next iteration.
+      place: Where the polynomials are evaluated.
+    """
+    before = 0.0
+    value = 1.0
+    total = 1.0
+    coupling = 0.0
+    for center, next_coupling in zip(diagonal, beside, strict=True):
+        if next_coupling == 0 or total > 1e200:
+            return math.inf
+        following = ((place - center) * value - coupling * before) / next_coupling
+        before = value
+        value = following
+        coupling = next_coupling
+        total += value**2
+    return total
 
 
 def largest_secant(

@@ -177,7 +177,9 @@ class _Recorder:
             # The direction of the largest stretch is searched from that at the last measured step, which is
             # close to it; None at the first step.
             start = self._directions.get(run)
-            largest = expansion.largest_expansion(self._step, jnp.asarray(theta), batch, start)
+            model = jnp.asarray(theta)
+            seed = (step, run)
+            largest = expansion.largest_expansion(self._step, model, batch, start, seed)
             self._directions[run] = largest.direction
             expansions.append(largest)
             if is_stored:
