@@ -37,7 +37,7 @@ from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
-from audit.evidence.repeats import require_no_copies
+from audit.evidence.repeats import check_either
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -95,15 +95,18 @@ def given(
     present = np.ones(values.shape, bool)
     if presence is not None:
         present = check_bits(presence, values.shape)
-    failed = values == FAILED
     # It comes before the tests of the law, since rounding looks to them like a wrong dimension.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
-    # If canary k had the same direction in every run, the canaries' means over runs differ.
-    require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
-    _require_spread(design)
-    require_no_copies(design)
+    check_either(_require_fresh, design)
+    check_either(_require_spread, design)
     return design
+
+
+def _require_fresh(design: Fresh) -> None:
+    """Raises InputError if canary k had the same direction in every run: its means over runs differ then."""
+    counts = design.presence & (design.cosines != FAILED)
+    require(columns_p_value(design.cosines, counts) >= LEVEL, _SAME)
 
 
 def require_dimension(dimension: Any) -> int:
