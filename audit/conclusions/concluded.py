@@ -17,16 +17,16 @@ from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
-from audit.conclusions import claim_tests, conclusion, lipschitz
+from audit.conclusions import claim_tests, conclusion, lipschitz, readings
 from audit.conclusions.conclusion import Conclusion, Look, Looks, SampledBracket, Worlds
 from audit.conclusions.lipschitz import Steps
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
 from audit.evidence.one_run import LEAST_CANARIES, OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
-from audit.evidence.repeats import describe_repeats
+from audit.evidence.repeats import count_once
 from audit.laws.conversions import epsilon_from_mu
 from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
@@ -47,6 +47,9 @@ def conclude(
 ) -> Conclusion:
     """Returns what scores prove and estimate of the privacy loss, by the methods that their shape allows.
 
+    If rows look pasted (`count_once`), it is the smaller of what all rows prove and what they prove if each
+    repeated row counts once.
+
     Args:
       evidence: the scores, of runs with and without canaries. Its shape says how many canaries a run has, and
         whether the law of scores without the canary is known.
@@ -59,10 +62,37 @@ def conclude(
     Raises:
       InputError: for scores from which nothing can be concluded, and for looks that do not fit them.
     """
-    shape = evidence.shape
-    has_one_canary = shape is Shape.ONE_CANARY
+    has_one_canary = evidence.shape is Shape.ONE_CANARY
     require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
+    schedule: tuple[int, ...] = ()
+    if looks is not None:
+        schedule = conclusion.read_schedule(looks)
+        conclusion.require_schedule(schedule)
+    runs = sum(len(world) for world in evidence.pooled())  # of a single canary each, if there are looks
 
+    def conclude_reading(reading: Evidence) -> Conclusion:
+        """Returns what the rows of one reading prove, at the look that all rows are."""
+        concluded = _conclude_rows(reading, claim, level, reason)
+        if schedule:
+            concluded = _combine_looks(concluded, {runs: concluded.worlds}, schedule)
+        return _examine_claim(concluded)
+
+    all_rows = conclude_reading(evidence)
+    once = count_once(evidence)
+    if once is None:
+        return all_rows
+    try:
+        counted_once = conclude_reading(once.evidence)
+    except InputError:  # of too few runs, since all rows together are right
+        counted_once = None
+    return readings.take_smaller(all_rows, counted_once, once.remark)
+
+
+def _conclude_rows(
+    evidence: Evidence, claim: Claim | None, level: Level, reason: str
+) -> Conclusion:
+    """Returns what all rows prove if they are independent, as in `conclude`; the claim is not tested yet."""
+    shape = evidence.shape
     worlds = evidence.pooled()  # scores in, scores out
     findings = _FIND[shape](evidence, level)  # bounds, and estimates that are no bounds
     estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
@@ -78,18 +108,13 @@ def conclude(
     )
     # Whether the trade-off curve is Gaussian can be tested only by independent scores, of a single canary a
     # run. The test is slow, so that it is made at the first use and cached.
-    if has_one_canary:
+    if shape is Shape.ONE_CANARY:
         examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
         decide = functools.partial(gaussian_curve.count_deciding_scores, *worlds)
         concluded = concluded._replace(
             test=functools.cache(examine), deciding=functools.cache(decide)
         )
-
-    if looks is not None:
-        schedule = conclusion.read_schedule(looks)
-        runs = sum(len(world) for world in worlds)  # each run has a score
-        concluded = _combine_looks(concluded, {runs: worlds}, schedule)
-    return _examine_claim(concluded)
+    return concluded
 
 
 def _examine_claim(concluded: Conclusion) -> Conclusion:
@@ -186,18 +211,18 @@ def _find_expected_epsilon(composition: Composition, steps: int, delta: float) -
 
 
 def _describe_scores(evidence: Sets | Coins) -> list[str]:
-    """Returns lines, for below a table, on runs that failed and on rows that repeat earlier ones."""
-    return [*_describe_failed(evidence), *describe_repeats(evidence)]
+    """Returns lines, for below a table, on runs that failed."""
+    return _describe_failed(evidence)
 
 
 def _describe_directions(evidence: Fresh) -> list[str]:
     """Returns lines, for below a table, on a caller's cosines or ranks; empty for the library's own.
 
-    They report runs that failed, repeated rows, how well the law was tested, and whether rows are in order.
+    They report runs that failed, how well the law was tested, and whether rows are in order.
     """
     if not evidence.given:
         return []
-    notes = [*_describe_failed(evidence), *describe_repeats(evidence)]
+    notes = _describe_failed(evidence)
     # The law is that of ranks among fresh draws, or that of cosines (then `draws` is 0) in some dimension.
     if evidence.draws:
         notes.append(describe_draws(evidence))
@@ -263,10 +288,10 @@ def conclude_setting(
             "`looks` are for other adversaries: these canaries may be looked at at any time"
         )
         require(not looks, fresh_looks)
-        concluded = conclude(scores.directions(), claim, level)
+        concluded = _conclude_rows(scores.directions(), claim, level, reason="")
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = conclude(_make_evidence(scores), claim, level, reason=reason)
+        concluded = _conclude_rows(_make_evidence(scores), claim, level, reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)

@@ -172,6 +172,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
         "bounds": bounds,
         "upper_bound": finite(conclusion.upper_bound),
         **claim_fields(conclusion),
+        **({"notes": conclusion.notes} if conclusion.notes else {}),
         **sizes,
         "coins": coins is not None,
     }

@@ -122,19 +122,19 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Rows of scores as they stand in a file, for the checks of repeated rows.
+    """Rows of scores as they stand in a file, for the search of repeated rows.
 
     Attributes:
-      name: the words for all rows in messages: "the scores in".
-      row: the word for a row: "row", or "canary" where each row is a canary of a single run.
+      row: the word for a row: "row", or "canary" if each row is a canary of a single run.
       scores: (n, K), K scores in each of n rows.
-      presence: (n, K), whether the canary of each score was in; None where the file has no such bits.
+      presence: (n, K), whether the canary of each score was in; None if the file has no such bits.
+      has_no_ties: whether independent scores are never equal, except those of failed runs.
     """
 
-    name: str
     row: str
     scores: Array
     presence: NDArray[np.bool_] | None = None
+    has_no_ties: bool = False
 
 
 class Design(Protocol):
@@ -160,6 +160,9 @@ class Design(Protocol):
 
     def rows(self) -> list[Rows]:
         """Returns the rows of scores: one table, or one for each world if the worlds are different runs."""
+
+    def select(self, kept: list[NDArray[np.bool_]]) -> "Design":
+        """Returns the evidence of some of its rows, given which rows (n,) of each table are kept."""
 
     def __str__(self) -> str:
         """Returns the numbers of runs and canaries in words: "400 runs with 64 canaries each"."""
@@ -244,8 +247,15 @@ class Coins(NamedTuple):
     def rows(self) -> list[Rows]:
         """Returns a single table with a row for each run; for a single run, with a row for each canary."""
         if len(self.scores) == 1:
-            return [Rows("the run", "canary", self.scores.T, self.presence.T)]
-        return [Rows("the scores", "row", self.scores, self.presence)]
+            return [Rows("canary", self.scores.T, self.presence.T)]
+        return [Rows("row", self.scores, self.presence)]
+
+    def select(self, kept: list[NDArray[np.bool_]]) -> "Coins":
+        """Returns some of the runs; of a single run, some of its canaries."""
+        (chosen,) = kept
+        if len(self.scores) == 1:
+            return self._replace(scores=self.scores[:, chosen], presence=self.presence[:, chosen])
+        return self._replace(scores=self.scores[chosen], presence=self.presence[chosen])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.scores)} each, in by a coin of its own"
@@ -334,10 +344,12 @@ class Sets(NamedTuple):
 
     def rows(self) -> list[Rows]:
         """Returns a table of the runs with the canaries, and one of the runs without."""
-        return [
-            Rows("the scores in", "row", self.inserted),
-            Rows("the scores out", "row", self.fresh),
-        ]
+        return [Rows("row", self.inserted), Rows("row", self.fresh)]
+
+    def select(self, kept: list[NDArray[np.bool_]]) -> "Sets":
+        """Returns some of the runs of each world."""
+        kept_in, kept_out = kept
+        return self._replace(inserted=self.inserted[kept_in], fresh=self.fresh[kept_out])
 
     def __str__(self) -> str:
         return f"{_describe_shape(self.inserted)} inserted, {_describe_shape(self.fresh)} left out"
@@ -408,6 +420,7 @@ class Fresh(NamedTuple):
       given: whether scores and directions are a caller's, rather than from the library's own training runs.
       in_order: whether rows are in the order in which runs were begun.
       draws: M, the number of fresh draws among which a run's canaries are ranked; 0 for cosines.
+      ranked: (R, K + M), the scores of a run's canaries and fresh draws; None if only their ranks are known.
     """
 
     cosines: Array
@@ -417,6 +430,7 @@ class Fresh(NamedTuple):
     given: bool = False
     in_order: bool = True
     draws: int = 0
+    ranked: Array | None = None
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -437,7 +451,17 @@ class Fresh(NamedTuple):
 
     def rows(self) -> list[Rows]:
         """Returns the cosines or ranks as a single table, a row a run."""
-        return [Rows(f"the {self.unit}", "row", self.cosines)]
+        if self.ranked is not None:
+            return [Rows("row", self.ranked, self.presence)]
+        return [Rows("row", self.cosines, self.presence, has_no_ties=not self.draws)]
+
+    def select(self, kept: list[NDArray[np.bool_]]) -> "Fresh":
+        """Returns some of the runs."""
+        (chosen,) = kept
+        ranked = None if self.ranked is None else self.ranked[chosen]
+        return self._replace(
+            cosines=self.cosines[chosen], presence=self.presence[chosen], ranked=ranked
+        )
 
     def __str__(self) -> str:
         """Returns the numbers of runs and canaries: "10 runs with 256 fresh directions each, all in"."""

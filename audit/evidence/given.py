@@ -20,7 +20,7 @@ from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import ranks as ranks
-from audit.evidence.repeats import require_no_copies
+from audit.evidence.repeats import check_either
 from audit.values import require_type
 
 Evidence = Sets | Coins | Fresh | OneRun
@@ -36,12 +36,9 @@ def two_worlds(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
         must hold K - 1 canaries, which are not scored: runs without any would make bounds too high.
 
     Raises:
-      InputError: for values that are not scores, for bits of presence in place of the scores out, and for
-        runs that appear twice.
+      InputError: for values that are not scores, and for bits of presence in place of the scores out.
     """
-    design = canaries.make_sets(scores_in, scores_out)
-    require_no_copies(design)
-    return design
+    return canaries.make_sets(scores_in, scores_out)
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
@@ -68,9 +65,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     )
     require(values.ndim == 2 and values.size > 0, shape)
     drawn = canaries.make_coins(values, presence)
-    # Copies are looked for first: the message on pasted rows is clearer than that on unfair coins.
-    require_no_copies(drawn)
-    fair_coins.require_fair(drawn.presence)
+    check_either(_require_fair, drawn)
     # A caller's coins may be slightly unfair: bounds allow for that.
     checked = drawn._replace(given=True)
     if len(values) > 1:
@@ -127,7 +122,16 @@ def paired_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension:
       dimension: d, the number of trained parameters.
     """
     size = given_directions.require_dimension(dimension)
-    return OneRun(None, one_run_evidence.cosines(observed, unobserved, size))
+    run = one_run_evidence.cosines(observed, unobserved, size)
+    # Cosines to which the null is fitted may be the largest over rounds, whose squares have no limit.
+    if not len(run.unobserved):
+        given_directions.require_possible(run.observed[None], size, leave_one_out=False)
+    return OneRun(None, run)
+
+
+def _require_fair(drawn: Coins) -> None:
+    """Raises InputError if bits of presence are very unlikely for fair coins."""
+    fair_coins.require_fair(drawn.presence)
 
 
 def _cosines_of_one_run(
@@ -148,9 +152,8 @@ def _cosines_of_one_run(
     size = given_directions.require_dimension(dimension)
     bits = np.atleast_2d(floats("the bits of presence", presence))
     present = given_directions.check_bits(bits, (1, len(values)))
-    fair_coins.require_fair(present)
     coins_of_run = Coins(values[None], present, given=True)
-    require_no_copies(coins_of_run)
+    check_either(_require_fair, coins_of_run)
     # `check_own_cosines` does not check their spread: the cosines of canaries that are out tell what it is.
     cosines_of_run = one_run_evidence.check_own_cosines(*coins_of_run.pooled(), size)
     return OneRun(coins_of_run, cosines_of_run)

@@ -7,9 +7,10 @@
   widen it, if all take part alike. Where LEAST of them are out, `exact_null.law_test` looks at those instead;
 - columns whose means differ (analysis of variance over at least 3 runs of LEAST canaries), as where one seed
   drew the directions of all runs: whatever training moves alike in every run, the other canaries among it,
-  lies along some of them more than along others.
+  lies along some of them more than along others;
+- squares that sum to more within a run than any vector gives (`require_possible`).
 
-Each refuses cosines that are what they should be with a probability of about LEVEL at most. Leave-one-out
+Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most. Leave-one-out
 cosines of one run depend on each other: each of them divides by the length of what is left of the movement
 off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
 Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K degrees of
@@ -37,7 +38,8 @@ from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
-from audit.evidence.repeats import require_no_copies
+from audit.evidence.repeats import check_either
+from audit.laws import cosine_law
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -45,6 +47,7 @@ Bits = NDArray[np.bool_]
 LEVEL = 1e-6  # the error of each test
 LEAST = 10  # canaries of a run, or cosines in all, with which a test is made
 MOST_DIMENSION = 10**13
+_IMPOSSIBLE = 1e-9  # the probability of refusing possible cosines for their sum of squares
 _SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
 _POWER = 0.9  # at which the least detectable dimension is stated
@@ -95,15 +98,50 @@ def given(
     present = np.ones(values.shape, bool)
     if presence is not None:
         present = check_bits(presence, values.shape)
-    failed = values == FAILED
     # It comes before the tests of the law, since rounding looks to them like a wrong dimension.
     require_decimals(values, size)
     design = Fresh(values, present, size, plain=not leave_one_out, given=True, in_order=in_order)
-    # If canary k had the same direction in every run, the canaries' means over runs differ.
-    require(columns_p_value(values, present & ~failed) >= LEVEL, _SAME)
-    _require_spread(design)
-    require_no_copies(design)
+    check_either(_require_fresh, design)
+    check_either(_require_spread, design)
+    require_possible(values, size, leave_one_out)
     return design
+
+
+def _require_fresh(design: Fresh) -> None:
+    """Raises InputError if canary k had the same direction in every run: its means over runs differ then."""
+    counts = design.presence & (design.cosines != FAILED)
+    require(columns_p_value(design.cosines, counts) >= LEVEL, _SAME)
+
+
+def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> None:
+    """Raises InputError if a run's squared cosines sum to more than uniform directions allow, whatever moved.
+
+    Possible cosines are refused with a probability of at most _IMPOSSIBLE.
+
+    Args:
+      cosines: (R, K), the cosines of all canaries, in and out; FAILED for a failed run.
+      dimension: d, the dimension of the directions.
+      leave_one_out: whether the other canaries' directions were projected out of each cosine's vector.
+    """
+    runs, canaries = cosines.shape
+    error = _IMPOSSIBLE / runs
+    if not leave_one_out:
+        limit = cosine_law.limit_squares(canaries, dimension, error)
+    elif 2 <= canaries <= dimension:
+        limit = cosine_law.limit_left_out_squares(canaries, dimension, error)
+    else:  # one direction has no others, and more than d leave nothing out
+        return
+    sums = np.square(np.where(cosines == FAILED, 0.0, cosines)).sum(axis=1)
+    largest = int(np.argmax(sums))
+    if sums[largest] <= limit * (1 + _SLACK):
+        return
+    advice = "give each direction's cosine with one vector, divided by both lengths"
+    if not leave_one_out:
+        advice += ", and `leave_one_out=True` if the other directions were projected out"
+    raise InputError(
+        f"the squared cosines of run {largest + 1:,} sum to {sums[largest]:.3g}; K = {canaries:,} directions in "
+        f"dimension {dimension:,} allow at most {limit:.3g}: {advice}"
+    )
 
 
 def require_dimension(dimension: Any) -> int:

@@ -10,7 +10,7 @@ from scipy import special
 
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats
-from audit.evidence.canaries import Coins, Shape
+from audit.evidence.canaries import Coins, Rows, Shape
 from audit.evidence.decimals import require_decimals
 from audit.laws import cosine_law
 
@@ -64,6 +64,37 @@ class OneRun(NamedTuple):
     def is_null_known(self) -> bool:
         """Returns whether scores are cosines with a null law that is exact, not fitted to unobserved ones."""
         return self.cosines is not None and not len(self.cosines.unobserved)
+
+    def rows(self) -> list[Rows]:
+        """Returns a table with a row for each coin: for each canary, or for each pair of cosines."""
+        if self.coins is not None:
+            return self.coins.rows()
+        assert self.cosines is not None  # a run has coins, or cosines, or both
+        observed, unobserved, _ = self.cosines
+        if not len(unobserved):
+            return [Rows("canary", observed[:, None], has_no_ties=True)]
+        if len(observed) == len(unobserved):
+            return [Rows("row", np.column_stack([observed, unobserved]))]
+        return []  # these cosines give no bound
+
+    def select(self, kept: list[NDArray[np.bool_]]) -> "OneRun":
+        """Returns the evidence of some of the canaries, or pairs."""
+        coins = None
+        cosines = self.cosines
+        if self.coins is not None:
+            coins = self.coins.select(kept)
+            if cosines is not None:
+                observed, unobserved = coins.pooled()
+                if not len(cosines.unobserved):
+                    unobserved = cosines.unobserved
+                cosines = Cosines(observed, unobserved, cosines.dimension)
+        elif cosines is not None:
+            (chosen,) = kept
+            unobserved = cosines.unobserved
+            if len(unobserved):
+                unobserved = unobserved[chosen]
+            cosines = Cosines(cosines.observed[chosen], unobserved, cosines.dimension)
+        return OneRun(coins, cosines)
 
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of canaries that were in, and of those that were out."""

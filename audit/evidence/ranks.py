@@ -26,7 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from audit.errors import InputError, require
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
-from audit.evidence.repeats import require_no_copies
 from audit.values import number, require_type
 
 Array = NDArray[np.float64]
@@ -83,6 +82,7 @@ def ranks(
     require_type("in_order", in_order, bool)
     seed = number("seed", seed, int)
     require(seed >= 0, f"`seed={seed}`: give a whole number from 0 on")
+    ranked = None
     if isinstance(fresh, int | np.integer) and not isinstance(fresh, bool):
         require(initial is None, "`initial` goes with scores: give (scores, fresh), or drop it")
         draws = number("fresh", fresh, int)
@@ -92,6 +92,8 @@ def ranks(
     else:
         own_ranks, failed = _rank_runs(scores, fresh, seed)
         draws = np.shape(fresh)[1]
+        # The scores of failed runs are all alike then, and say nothing.
+        ranked = np.nan_to_num(np.concatenate([scores, fresh], axis=1))
         if initial is not None:
             _require_one_law(initial, seed)
     require_few_failed("ranks", int(failed.sum()), failed.size)
@@ -104,9 +106,15 @@ def ranks(
     # The ranks of failed runs mean nothing. Any rank will do, since their cosines are replaced.
     placed = place(np.where(failed, draws + 1, own_ranks), draws)
     cosines = np.where(failed, FAILED, placed)
-    design = Fresh(cosines, present, RANK_DIMENSION, given=True, in_order=in_order, draws=draws)
-    require_no_copies(design)
-    return design
+    return Fresh(
+        cosines,
+        present,
+        RANK_DIMENSION,
+        given=True,
+        in_order=in_order,
+        draws=draws,
+        ranked=ranked,
+    )
 
 
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:

@@ -609,8 +609,10 @@ def _explain_words_of_one_run(conclusion: Conclusion) -> list[str]:
 
 
 def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
-    """Returns remarks on a single run: scores of the wrong sign, no bound, a test of normality."""
-    lines = []
+    """Returns remarks on a single run: the conclusion's own notes, scores of the wrong sign, no bound, a test
+    of normality.
+    """
+    lines = list(conclusion.notes)
     cosines = conclusion.one_run.cosines
     if is_reversed(conclusion):
         if cosines is None:

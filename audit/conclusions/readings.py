@@ -1,0 +1,94 @@
+"""The smaller of two readings of evidence whose rows look pasted: with all rows, and with repeated rows once.
+
+The first is valid if the rows are independent runs, and the second if some were pasted. The smaller of both is
+valid in either case. This goes for each method's bound, for the evidence of a test, and for a refutation.
+"""
+
+import dataclasses
+import functools
+
+from audit.conclusions import claim_tests
+from audit.conclusions.conclusion import Conclusion
+from audit.methods.claimed_curve import ClaimTest
+from audit.methods.estimate import Bound
+from audit.methods.gaussian_curve import CURVE_LEVEL, CurveTest
+
+
+def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
+    """Returns a conclusion that is valid whether repeated rows are independent runs or were pasted.
+
+    Its scores, and estimates from them, are those of the reading that proves less.
+
+    Args:
+      all_rows: the conclusion from all rows.
+      once: the conclusion from each repeated row once; None if these are too few for any.
+      remark: how many rows repeat earlier rows, in words.
+    """
+    shown = all_rows
+    bounds_once: tuple[Bound, ...] = ()
+    if once is None:
+        note = f"{remark}; counted once, there are too few for a bound"
+    elif once.epsilon > all_rows.epsilon:
+        note = f"{remark}; the bound counts all of them, which proves less"
+        bounds_once = once.bounds
+    else:
+        note = f"{remark}; the bound counts them once"
+        bounds_once = once.bounds
+        shown = once
+    bounds = _take_smaller_bounds(all_rows.bounds, bounds_once)
+
+    def change(conclusion: Conclusion) -> Conclusion:
+        """Returns a conclusion with the bounds and notes of both readings."""
+        looks = conclusion.looks
+        if looks is not None:  # these scores are of a single look
+            looks = looks._replace(taken=(looks.taken[0]._replace(bounds=bounds),))
+        notes = (*all_rows.notes, note)
+        return conclusion._replace(bounds=bounds, looks=looks, notes=notes)
+
+    if once is None:
+        return change(all_rows)._replace(examine=lambda: None)
+    both = (change(all_rows), change(once))
+    return change(shown)._replace(
+        test=functools.cache(functools.partial(_test_curve, *both)),
+        examine=functools.cache(functools.partial(_test_claim, *both)),
+    )
+
+
+def _take_smaller_bounds(
+    all_rows: tuple[Bound, ...], once: tuple[Bound, ...]
+) -> tuple[Bound, ...]:
+    """Returns the smaller bound of each method; 0 if repeated rows, counted once, give none.
+
+    Bounds after each run are left out, since the two readings do not have the same runs.
+    """
+    by_method = {bound.method: bound for bound in once}
+    smaller = []
+    for bound in all_rows:
+        nothing = dataclasses.replace(bound, epsilon=0.0, mu=None if bound.mu is None else 0.0)
+        other = by_method.get(bound.method, nothing)
+        least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
+        smaller.append(dataclasses.replace(least, path=()))
+    return tuple(smaller)
+
+
+def _test_curve(all_rows: Conclusion, once: Conclusion) -> tuple[CurveTest, float] | None:
+    """Returns the test of the Gaussian curve with the larger p-value, and the smaller power.
+
+    The power is 0 if only one reading refutes the curve, which is then neither refuted nor confirmed.
+    """
+    tests = (all_rows.test(), once.test())
+    if tests[0] is None or tests[1] is None:
+        return None
+    (first, first_power), (second, second_power) = tests
+    weaker = max(first, second, key=lambda test: test.p_value)
+    refuted_once = (first.p_value < CURVE_LEVEL) != (second.p_value < CURVE_LEVEL)
+    return weaker, 0.0 if refuted_once else min(first_power, second_power)
+
+
+def _test_claim(all_rows: Conclusion, once: Conclusion) -> ClaimTest | None:
+    """Returns the claim's test by the reading with less evidence: a claim is refuted only if both refute it."""
+    first = claim_tests.examine_claim(all_rows)
+    second = claim_tests.examine_claim(once)
+    if first is None or second is None:
+        return None
+    return min(first, second, key=lambda test: (test.refuted, test.e_value))
