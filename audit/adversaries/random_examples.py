@@ -1,7 +1,7 @@
 """Random examples ranked among fresh draws: their fields, words and factory. Importing it starts no JAX."""
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from audit.adversaries.knowledge import Knowledge
 from audit.adversaries.row import AdversaryRow, FreshFields
@@ -47,7 +47,7 @@ def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> "Adve
     """
     from audit.adversaries import ranked
 
-    scores = {LOSS: ranked.LossDrops, GRADIENT: ranked.GradientProducts}
+    scores: dict[str, type[Any]] = {LOSS: ranked.LossDrops, GRADIENT: ranked.GradientProducts}
     features, labels = knowledge.data[:2]
     return ranked.fresh_examples(
         ranked.random_examples(features, labels, knowledge.classes),

@@ -247,7 +247,8 @@ def compiled_for(arguments: base.Tree, program: jax.stages.Wrapped) -> Compiled:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=weak)
 
     leaves, structure = jax.tree.flatten(arguments)
-    return _compile(program, structure, tuple(describe(leaf) for leaf in leaves))
+    shapes = tuple(describe(leaf) for leaf in leaves)
+    return _compile(program, structure, shapes)  # type: ignore[arg-type]
 
 
 @functools.lru_cache(MOST_PROGRAMS)

@@ -279,7 +279,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
           state: the adversary's state.
           theta_0: (p,) the initial model.
         """
-        compiled = _make_rehearsal(mechanism, craft)
+        compiled = _make_rehearsal(mechanism, craft)  # type: ignore[arg-type]
         hyper = _trace(training.hyper)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)
@@ -442,7 +442,8 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
       model: the model.
       hardware: the devices that it is trained on; by default this process's.
     """
-    clipped_sum = _make_clipped_sum(CLIPPING[setting.mechanism.clipping], model, hardware)
+    strategy = CLIPPING[setting.mechanism.clipping]
+    clipped_sum = _make_clipped_sum(strategy, model, hardware)  # type: ignore[arg-type]
     return dpsgd.DPSGD(
         in_precision(clipped_sum, setting.mechanism.precision),
         OPTIMIZERS[setting.mechanism.optimizer],

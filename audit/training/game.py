@@ -15,6 +15,7 @@ so a run's draws depend on the seed and its index alone: not on its chunk, the n
 where a resumed run began.
 """
 
+import dataclasses
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -200,7 +201,7 @@ def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
 def _estimate_memory(
     mechanism: Mechanism,
     init: Callable[[Array], Array],
-    data: tuple[jax.ShapeDtypeStruct, ...],
+    data: tuple[Any, ...],
     batch_size: int,
 ) -> StepMemory:
     """Returns an estimate of the memory that a single run's step takes on data of these shapes and types."""
@@ -494,7 +495,8 @@ def _prepare_attack(game: Game) -> _Attack:
     return _Attack(state, assumed, theta_0)
 
 
-class _Begin(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Begin:
     """The function that makes a run's state before the first step, by what is compiled into it.
 
     Attributes:
