@@ -164,7 +164,8 @@ def _read_batches(given: Any, most: int) -> DrawnPass:
     Raises:
       InputError: they are no batches of whole numbers.
     """
-    if not isinstance(given, Iterable):  # not `require`, since to show a whole pass takes long
+    is_iterable = isinstance(given, Iterable)
+    if not is_iterable:  # not `require`, since to show a whole pass takes long
         raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     if tuple(getattr(given, "shape", ()))[1:] == (1,):  # a single batch, as argwhere gives it
         given = given[:, 0]

@@ -272,7 +272,7 @@ def _compare_tables(tables: Array, expected: Array, examples: int) -> Array:
     tails = special.chdtrc(freedom, statistics)
     if freedom >= _LEAST_FREEDOM:  # counts of fewer blocks are too often as expected exactly
         tails = 2 * np.minimum(tails, special.chdtr(freedom, statistics))
-    return np.minimum(tails, 1.0)
+    return np.asarray(np.minimum(tails, 1.0))
 
 
 def _test_neighbours(drawn: _Passes, scores: Array) -> _Sight:
@@ -307,12 +307,9 @@ def _test_sizes(drawn: _Passes) -> _Sight:
 def _test_same_batches(drawn: _Passes) -> _Sight:
     """Tests whether any two examples of the data are together in every pass."""
     passes, examples = drawn.steps.shape
-    weights = np.random.default_rng(0).integers(1, 2**62, passes)
-    signatures = np.zeros(examples, np.int64)
-    for i in range(passes):
-        signatures += (
-            weights[i] * drawn.steps[i]
-        )  # modulo 2^64: equal sums of other steps are next to impossible
+    # Of other steps, sums with random weights (modulo 2^64) are next to never the same.
+    weights = np.random.default_rng(0).integers(1, 2**62, (passes, 1))
+    signatures = np.sum(weights * drawn.steps, axis=0)
     order = np.argsort(signatures, kind="stable")
     equal = np.flatnonzero(np.diff(signatures[order]) == 0)
     if not equal.size:
@@ -331,8 +328,9 @@ def _test_pairs(drawn: _Passes) -> list[_Sight]:
     first_of_pairs = np.linspace(0, examples - 2, _OBSERVED // 2).astype(int)
     observed = np.unique([first_of_pairs, first_of_pairs + 1])  # neighbours in the data
     counts = np.zeros((len(observed), len(observed)), np.int16)
-    for steps in drawn.steps[:, observed]:
-        counts += steps[:, None] == steps[None, :]
+    for i in range(passes):
+        steps = drawn.steps[i, observed]
+        counts += np.equal.outer(steps, steps)
     first, second = np.triu_indices(len(observed), 1)
     together = counts[first, second].astype(np.int64)
     pairs = len(together)
