@@ -112,10 +112,9 @@ def _watch(reading: int) -> None:
 def _end() -> NoReturn:
     """Writes a line on stderr, and ends the process at once, without Python's clean-up.
 
-    The exit status is a shell's: 128 plus the number of the first signal, which is 130 for Ctrl-C and 143 for
-    SIGTERM. During the clean-up, a compiler's threads that still run would crash the interpreter. The line begins
-    with a line break, since a progress bar may be before it. It is left out where writing to stderr would
-    block.
+    The exit status is that of the first signal: 130 for Ctrl-C, 143 for SIGTERM. During the clean-up, a
+    compiler's threads that still run would crash the interpreter. The line begins with a line break, since a
+    progress bar may be before it. It is left out where writing to stderr would block.
     """
     line = KEPT_LINE if _KEEPS.is_set() else LINE
     with contextlib.suppress(OSError):

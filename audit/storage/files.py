@@ -34,7 +34,9 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the process that writes
+_TEMPORARY = re.compile(
+    r"\..+\.(\d{1,9})-[0-9a-f]{8}"
+)  # with the number of the process that writes
 _SPARE_BYTES = 1 << 20  # of a disk, beside what is to be written: a megabyte
 _OTHER_FOLDER = "name another folder with `out`"
 
@@ -116,7 +118,7 @@ def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Opens a file for writing; raises OSError for a pipe that nobody reads, instead of waiting for a reader."""
+    """Opens a file for writing; raises OSError for a pipe that nobody reads, which would block."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -644,7 +644,49 @@ CLAIMS = [
     ),
     *lines("--nojson=1 does not take an argument", "bound --scores=scores.npz --nojson=1"),
 ]
-CORPUS = [*PARSED, *SIZES, *CHECK, *CLAIMS, *CANIFE, *CHOICES, *TOGETHER, *FEDERATED, *SHORTENED]
+DIGITS = [  # that only Python reads
+    *rows(AUDIT, "steps", "--steps={}: give a whole number", "1_000", "٣", "５"),
+    *rows(AUDIT, "runs", "--runs={}: give a whole number, 1 or more", "1_000"),
+    *rows(AUDIT, "learning_rate", "--learning_rate={}: give a number", "1_0.5", "0.٣"),
+    *rows(AUDIT, "canaries", "--canaries={}: give a whole number, or auto", "1_0", "٣"),
+    *rows(AUDIT, "sampler", "--sampler={}: give every, poisson", "poisson:0.0_1", "shuffled:٣"),
+    *rows(AFRESH, "until", UNTIL, "1_0", "0.٣x"),
+    *rows(["audit"], "looks", "--looks='{}' is no number", "1_000"),
+    *rows(["plan"], "bug", "--bug={}: give numbers above 0", "0.9_5", "0.٣"),
+    *rows(CLAIM, "batches", "--batches={}: give a whole number, or mine.py:loader", "٣", "1_0"),
+    *lines("--vary=k: '1_0' is not a value of it", "audit --vary=k=1,1_0"),
+]
+UNUSED = [  # by the adversary or the study that is asked for
+    *rows(AUDIT, "fresh", "--fresh={}: give 1 to 10,000,000", -1, 0),
+    *rows(AUDIT, "poison_label", "--poison_label={}: give at least 0", -1),
+    *rows(["plan"], "canaries", "--canaries={}: give 1 to", -1),
+    *rows(["calibrate"], "dimension", "--dimension={}: give a whole number, 1 or more", -1, 0),
+]
+DASHES = [
+    *lines(
+        "--report=-: name an HTML file that begins with no dash",
+        "report --report=-",
+        "check --example=numpy --report=-",
+        "federated --report=-",
+        "one_shot --report=-",
+    ),
+    *lines("--report=-p.html: name an HTML file that begins", "report --report=-p.html"),
+    *lines("--out=-: name a folder that begins with no dash", "list --out=-", "norms --out=-"),
+]
+CORPUS = [
+    *PARSED,
+    *SIZES,
+    *DIGITS,
+    *UNUSED,
+    *DASHES,
+    *CHECK,
+    *CLAIMS,
+    *CANIFE,
+    *CHOICES,
+    *TOGETHER,
+    *FEDERATED,
+    *SHORTENED,
+]
 
 
 @pytest.mark.parametrize("case", firsts_of_a_kind(CORPUS))
