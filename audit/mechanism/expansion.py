@@ -484,8 +484,8 @@ def largest_expansion(
 
     With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MOST_WHOLE
     parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and rounding, with
-    probability 99.7% (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or with more than
-    2,000 parameters their upper limit counts as c.
+    probability 99.7% (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or
+    with more than 2,000 parameters their upper limit counts as c.
 
     Args:
       step: The step's functions.
@@ -569,8 +569,8 @@ def _find_largest_eigenvalue(
     orthonormal. Let w be the share of the start's square that lies along the eigenvectors of an eigenvalue
     lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is at least (q / |start|)^2 with probability 99.7%, since
     a normal number is smaller than q = 0.0038 in size with probability 0.3% at most. So lambda is no
-    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises with
-    lambda: neither is any number above it.
+    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises
+    with lambda: neither is any number above it.
 
     Such limits follow from the matrix at hand: an eigenvalue far from the others takes few iterations, and a
     crowd of eigenvalues at the upper end takes many.
