@@ -335,7 +335,8 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
       InputError: Another shape, a value out of range, or a boolean.
     """
     require(
-        not _holds_booleans(given), f"`{name}` holds True or False, which are no numbers: give numbers"
+        not _holds_booleans(given),
+        f"`{name}` holds True or False, which are no numbers: give numbers",
     )
     array = arrays.floats(f"values of `{name}`", given)
     require(

@@ -225,8 +225,8 @@ def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
 def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
     """Returns the upper bound on the last model for JSON, and what it would be if steps expanded more.
 
-    `margins` has an epsilon for each of some factors f: that of the bound if every step's Lipschitz constant c
-    were larger by (f - 1) |c - 1|.
+    `margins` has an epsilon for each of some factors f: that of the bound if each step's constant c were
+    larger by (f - 1) |c - 1|.
     """
     margins = {}
     for factor, bound in hidden_state.margins.items():

@@ -479,9 +479,9 @@ def largest_expansion(
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
     With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MOST_WHOLE
-    parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| with probability 99.7%
-    (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or with more than
-    2,000 parameters their upper limit counts as c.
+    parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and rounding, with
+    probability 99.7% (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or
+    with more than 2,000 parameters their upper limit counts as c.
 
     Args:
       step: The step's functions.
@@ -510,7 +510,9 @@ def largest_expansion(
 
     begin = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        begin += math.sqrt(p) / np.linalg.norm(start) * start  # as long as the random half, on average
+        begin += (
+            math.sqrt(p) / np.linalg.norm(start) * start
+        )  # as long as the random half, on average
     most = min(p, _MOST_ITERATIONS if p < _LARGE else _MOST_ITERATIONS_OF_LARGE)
     found = _find_largest_eigenvalue(multiply, begin, most, find_limit)
     if found.is_settled:
@@ -561,10 +563,10 @@ def _find_largest_eigenvalue(
     The iterations are for a random start: independent normal numbers of variance 1, plus any fixed vector.
     After k of them the matrix is known on k + 1 polynomials p_j of it that are applied to the start, and are
     orthonormal. Let w be the share of the start's square that lies along the eigenvectors of an eigenvalue
-    lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is at least (q / |start|)^2 with probability
-    99.7%, since a normal number is smaller than q = 0.0038 in size with probability 0.3% at most. So lambda is no eigenvalue
-    if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises with
-    lambda: neither is any number above it.
+    lambda. Then w sum_j p_j(lambda)^2 <= 1. But w is at least (q / |start|)^2 with probability 99.7%, since
+    a normal number is smaller than q = 0.0038 in size with probability 0.3% at most. So lambda is no
+    eigenvalue if the sum exceeds (|start| / q)^2. Above the largest eigenvalue that was found, the sum rises
+    with lambda: neither is any number above it.
 
     Such limits follow from the matrix at hand: an eigenvalue far from the others takes few iterations, and a
     crowd of eigenvalues at the upper end takes many.

@@ -1,13 +1,22 @@
 """The accountant of hidden states: against a quadratic program, closed forms, and what attains it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy import optimize
 
+import audit
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
-from audit.claims.hidden_state import Periods, bound_periods, hidden_state_bound, insert_step
+from audit.claims.hidden_state import (
+    Periods,
+    bound_periods,
+    hidden_state_bound,
+    insert_step,
+    stretch_more,
+)
 from audit.errors import InputError
 
 PAPER = Composition(4.0, 250)
@@ -238,3 +247,28 @@ def test_a_margin_is_shown_no_smaller_than_it_is(epsilon):
     margin = state.margins[2]._replace(epsilon=epsilon)
     shown = state._replace(margins={2: margin}).describe_margin(2).split()[0]
     assert epsilon <= float(shown) < epsilon + 0.1
+
+
+@pytest.mark.parametrize("given", [True, np.True_, np.ones(4, bool), [True, 1.0, 1.0, 1.0]])
+@pytest.mark.parametrize("name", ["lipschitz", "step_sizes"])
+def test_booleans_are_no_numbers(name, given):
+    values = {"lipschitz": 1.0, name: given}
+    with pytest.raises(InputError, match=f"`{name}` holds True or False"):
+        audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=2, k=2, **values)
+
+
+def test_margins_cover_contracting_steps_too():
+    """A measured c is wrong by up to |c - 1|, on either side of 1."""
+    true = np.array([0.9996, 1.02, 0.95])
+    measured = np.array([0.982, 1.011, 0.93])
+    assert (stretch_more(measured, 2) >= true).all()
+    assert stretch_more(np.array([0.9, 1.0, 1.1]), 10) == pytest.approx([1.8, 1.0, 2.0])
+
+
+def test_margins_of_contracting_steps_are_above_the_bound():
+    claim = DpSgd(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99)
+    state = claim.last_model(1e-5)
+    flat = dataclasses.replace(claim, lipschitz=1.0).last_model(1e-5)
+    assert state.margins[2].epsilon == pytest.approx(flat.bound.epsilon)
+    assert state.bound.epsilon < state.margins[2].epsilon < state.margins[10].epsilon
+    assert state.describe_margin(10).endswith("if each c is 9 |c - 1| larger")

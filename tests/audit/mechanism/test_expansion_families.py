@@ -133,7 +133,8 @@ def relu_units_that_switch_off(rng, p):
 
 def blocks_that_repeat(rng, p):
     block = 0.2 * rng.normal(size=(10, 10))
-    return of_matrix(np.kron(np.eye(p // 10), block)[rng.permutation(p)[:, None], np.arange(p)])
+    order = rng.permutation(p)
+    return of_matrix(np.kron(np.eye(p // 10), block)[order][:, order])
 
 
 def nearly_defective(rng, p):
