@@ -68,7 +68,9 @@ def conclude(
     if looks is not None:
         schedule = conclusion.read_schedule(looks)
         conclusion.require_schedule(schedule)
-    runs = sum(len(world) for world in evidence.pooled())  # of a single canary each, if there are looks
+    runs = sum(
+        len(world) for world in evidence.pooled()
+    )  # of a single canary each, if there are looks
 
     def conclude_reading(reading: Evidence) -> Conclusion:
         """Returns what the rows of one reading prove, at the look that all rows are."""

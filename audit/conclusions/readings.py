@@ -1,7 +1,7 @@
 """The smaller of two readings of evidence whose rows look pasted: with all rows, and with repeated rows once.
 
-The first is valid if the rows are independent runs, and the second if some were pasted. The smaller of both is
-valid in either case. This goes for each method's bound, for the evidence of a test, and for a refutation.
+The first is valid if the rows are independent runs, and the second if some were pasted. The smaller is valid
+in either case. This goes for each method's bound, for the evidence of a test, and for a refutation.
 """
 
 import dataclasses
@@ -54,9 +54,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     )
 
 
-def _take_smaller_bounds(
-    all_rows: tuple[Bound, ...], once: tuple[Bound, ...]
-) -> tuple[Bound, ...]:
+def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller bound of each method; 0 if repeated rows, counted once, give none.
 
     Bounds after each run are left out, since the two readings do not have the same runs.
@@ -86,7 +84,7 @@ def _test_curve(all_rows: Conclusion, once: Conclusion) -> tuple[CurveTest, floa
 
 
 def _test_claim(all_rows: Conclusion, once: Conclusion) -> ClaimTest | None:
-    """Returns the claim's test by the reading with less evidence: a claim is refuted only if both refute it."""
+    """Returns the claim's test by the reading with less evidence: to refute a claim takes both."""
     first = claim_tests.examine_claim(all_rows)
     second = claim_tests.examine_claim(once)
     if first is None or second is None:

@@ -10,8 +10,8 @@
   lies along some of them more than along others;
 - squares that sum to more within a run than any vector gives (`require_possible`).
 
-Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most. Leave-one-out
-cosines of one run depend on each other: each of them divides by the length of what is left of the movement
+Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most.
+Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of the movement
 off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
 Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K degrees of
 freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather than against
@@ -139,8 +139,8 @@ def require_possible(cosines: Array, dimension: int, leave_one_out: bool) -> Non
     if not leave_one_out:
         advice += ", and `leave_one_out=True` if the other directions were projected out"
     raise InputError(
-        f"the squared cosines of run {largest + 1:,} sum to {sums[largest]:.3g}; K = {canaries:,} directions in "
-        f"dimension {dimension:,} allow at most {limit:.3g}: {advice}"
+        f"the squared cosines of run {largest + 1:,} sum to {sums[largest]:.3g}; K = {canaries:,} directions "
+        f"in dimension {dimension:,} allow at most {limit:.3g}: {advice}"
     )
 
 

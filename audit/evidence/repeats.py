@@ -1,10 +1,10 @@
 """Rows that look pasted: a run that stands in a file twice, a block that comes again, a file several times.
 
 Bounds take rows for independent training runs. A file that holds each run twice exceeds the truth in 8% of
-audits instead of 5%, five times in 28%. Yet equal rows are no proof of it: rounded scores, votes and scores of
-models that collapsed are equal by nature. So a suspicious file is read twice: with all rows, and with each
-repeated row counted once. The first reading is valid if the file is honest, and the second if it is pasted. The
-smaller bound is valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
+audits instead of 5%, five times in 28%. Yet equal rows are no proof of it: rounded scores, votes and scores
+of models that collapsed are equal by nature. So a suspicious file is read twice: with all rows, and with each
+repeated row counted once. The first reading is valid if the file is honest, and the second if it is pasted.
+The smaller bound is valid in both cases, and a wrong suspicion only costs power. Rows are suspicious
 
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they are equal in several different scores, or if their law has no ties, as that of cosines;
@@ -127,9 +127,9 @@ def _are_distinctive(table: Rows) -> Bits:
 def _find_blocks(numbers: Places) -> Bits:
     """Returns which rows (n,) belong to a block of rows that came before in the same order.
 
-    Blocks are of stretches of equal rows, since sorting makes long ones. Windows of 1, 2, 4, ... stretches are
-    numbered such that equal windows have the same number (Karp, Miller and Rosenberg, 1972), up to a length at
-    which independent stretches hardly ever repeat.
+    Blocks are of stretches of equal rows, since sorting makes long ones. Windows of 1, 2, 4, ... stretches
+    are numbered such that equal windows have the same number (Karp, Miller and Rosenberg, 1972), up to a
+    length at which independent stretches hardly ever repeat.
 
     Args:
       numbers: (n,), a number for each row, the same for equal rows.

@@ -98,8 +98,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     The vector may depend on the directions. The largest sum is s^2, with s the largest singular value of the
     K x d matrix V of directions. Multiply each row of V by the length of a normal vector in R^d, drawn
     independently of V. This gives a normal matrix G, whose largest singular value is at most
-    sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given V,
-    that of G is a convex function of the lengths, so that it is on average at least s times their mean m, and
+    sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given
+    V, that of G is a convex function of the lengths, so that it is on average at least s times their mean m, and
     by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
@@ -118,8 +118,8 @@ def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float
 
     Such a cosine is that of direction v_j with a vector u_j without any part in the span of the other K - 1
     directions. So its square is at most the squared length of v_j's own part outside that span, which is
-    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once, if the vector lies in the span of
-    all directions: the sum has no limit near 1. The limit here is K times a quantile of this law.
+    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach this at once, if the vector lies in the span
+    of all directions: the sum has no limit near 1. The limit here is K times a quantile of this law.
 
     Args:
       canaries: K, 2 to d.

@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
+import audit
 from audit.errors import InputError
 from audit.evidence import given as evidence_given
-from audit.evidence import given_directions
+from audit.evidence import given_directions, leave_one_out
 from audit.evidence.canaries import Fresh
 from audit.evidence.decimals import count_needed_decimals
-from audit.evidence.given_directions import LEVEL, columns_p_value, given
+from audit.evidence.given_directions import LEVEL, columns_p_value, given, require_possible
 from audit.laws import cosine_law
 from audit.methods import exact_null
+from audit.storage import score_files
 from tests.cases import mostly_slow
 
 SAME = "directions look the same in every run: draw them afresh"
@@ -71,11 +73,77 @@ def test_one_seed_for_all_runs_is_refused_where_canaries_are_many_or_the_drift_s
             given(trained(rng, 8, dimension=400, **kind), 400)
 
 
-def test_a_run_given_several_times_and_sorted_cosines_are_refused():
+def test_sorted_cosines_are_refused_and_runs_given_several_times_are_not():
     cosines = trained(np.random.default_rng(3), 4, 30, 400, 2.0)
-    for wrong in (np.tile(cosines[:1], (4, 1)), np.sort(cosines, axis=1)):
-        with pytest.raises(InputError, match=SAME):
-            given(wrong, 400)
+    with pytest.raises(InputError, match=SAME):
+        given(np.sort(cosines, axis=1), 400)
+    for pasted in (np.tile(cosines[:1], (4, 1)), np.tile(cosines, (5, 1))):
+        assert len(given(pasted, 400).cosines) == len(pasted)
+
+
+def draw_directions(rng, canaries, dimension):
+    directions = rng.normal(size=(canaries, dimension))
+    return directions / np.linalg.norm(directions, axis=1, keepdims=True)
+
+
+EXTREMES = [(2, 3), (5, 10), (10, 10), (40, 10), (20, 50), (50, 50), (200, 50), (300, 400)]
+
+
+@pytest.mark.parametrize("draws", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("canaries, dimension", EXTREMES)
+def test_the_largest_possible_squares_are_never_refused(canaries, dimension, draws):
+    rng = np.random.default_rng([11, canaries])
+    draws = draws // 20 if dimension > 100 else draws
+    for _ in range(draws):
+        directions = draw_directions(rng, canaries, dimension)
+        _, _, right = np.linalg.svd(directions)
+        vectors = (
+            right[0],
+            directions[0],
+            directions.sum(0),
+        )  # all at most, one dominates, all push
+        cosines = np.stack([directions @ vector / np.linalg.norm(vector) for vector in vectors])
+        require_possible(cosines, dimension, leave_one_out=False)
+
+
+@pytest.mark.parametrize("canaries, dimension", [(2, 3), (5, 10), (9, 10), (50, 60), (50, 400)])
+def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, dimension):
+    rng = np.random.default_rng([12, canaries])
+    for _ in range(300):
+        directions = draw_directions(rng, canaries, dimension)
+        gram = directions @ directions.T
+        pushed = gram.sum(1)
+        values = leave_one_out.cosines(gram, pushed, float(gram.sum()), dimension)
+        require_possible(values[None], dimension, leave_one_out=True)
+
+
+def test_the_limit_of_squares_is_near_the_largest():
+    rng = np.random.default_rng(13)
+    for canaries in (200, 400, 1600):
+        largest = np.linalg.norm(draw_directions(rng, canaries, 400), 2) ** 2
+        assert largest < cosine_law.limit_squares(canaries, 400, 1e-9) < 1.5 * largest
+
+
+def test_impossible_cosines_are_refused_at_every_door(tmp_path):
+    rng = np.random.default_rng(14)
+    wrong = 0.9 + 1e-6 * rng.normal(size=(6, 50))
+    message = r"squared cosines of run \d sum to 40.5; K = 50 directions in dimension 8,000 allow at most 1.3"
+    np.savez(tmp_path / "cosines.npz", observed=wrong)
+    np.savez(tmp_path / "run.npz", observed=wrong[0])
+    coins = rng.random(wrong.shape) < 0.9
+    doors = [
+        lambda: audit.cosines(wrong, 8000),
+        lambda: audit.cosines(wrong, 8000, presence=coins),
+        lambda: audit.cosines(wrong[:1], 8000),
+        lambda: evidence_given.paired_cosines(wrong[0], None, 8000),
+        lambda: score_files.read_cosines(tmp_path / "cosines.npz", 8000),
+        lambda: score_files.read_cosines(tmp_path / "run.npz", 8000),
+    ]
+    for door in doors:
+        with pytest.raises(InputError, match=message):
+            door()
+    with pytest.raises(InputError, match="K = 50 directions in dimension 60 allow at most"):
+        audit.cosines(wrong, 60, leave_one_out=True)
 
 
 def test_leave_one_out_hides_one_seed_as_is_said():

@@ -237,7 +237,6 @@ BAD = {
     "initial alone": ((SCORES, FRESH), {"initial": SCORES}, "`initial`: give"),
     "a seed": ((SCORES, FRESH), {"seed": -1}, "`seed=-1`: give a whole number from 0 on"),
     "an order": ((SCORES, FRESH), {"in_order": 1}, "`in_order="),
-    "pasted": ((np.tile(SCORES, (2, 1)), np.tile(FRESH, (2, 1))), {}, "rows 1 to 12 come again as"),
 }
 
 

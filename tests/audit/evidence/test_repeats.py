@@ -1,26 +1,196 @@
-"""Files that hold runs twice are refused, and independent ones are accepted in any order."""
+"""Files that hold runs twice give the smaller of two bounds; rows that are equal by nature cost little."""
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from audit import bounds
-from audit.errors import InputError
+import audit
 from audit.evidence import canaries, repeats
 from audit.evidence.canaries import Coins, Fresh, Sets
+from audit.laws import cosine_law
+from audit.methods import estimate, exact_null, lifted, one_run_bounds
+from tests.cases import mostly_slow
+
+DELTA, CONFIDENCE = 1e-5, 0.95
+E = np.e
+TOP = 1 / (1 + E)  # scores out that have their density multiplied by e if the canary is in
+DRAWS = 500
 
 
 def column(scores):
     return np.asarray(scores, np.float64)[:, None]
 
 
-def worlds(n=500, mu=1.0, seed=0):
-    rng = np.random.default_rng([31, seed])
-    return rng.normal(mu, 1, n), rng.normal(0, 1, n)
+def respond(rng, present):
+    """Returns continuous scores of a mechanism of epsilon exactly 1: randomized response on each canary."""
+    is_right = rng.random(present.shape) < E / (1 + E)
+    return (is_right == present) + rng.random(present.shape)
+
+
+def draw_tails(rng, shape):
+    """Returns P(a score out is higher) of scores in, for a mechanism of epsilon exactly 1."""
+    in_top = rng.random(shape) < E / (1 + E)
+    return np.where(in_top, TOP * rng.random(shape), TOP + (1 - TOP) * rng.random(shape))
+
+
+def collapse(rng, share, *arrays):
+    """Makes a share of the rows equal, as runs whose model collapsed to the same constant predictor."""
+    has_collapsed = rng.random(len(arrays[0])) < share
+    for array in arrays:
+        array[has_collapsed] = rng.random(array.shape[1])
+
+
+def make_sets(width):
+    def make(rng, rows, copy, collapsed):
+        worlds = []
+        level = rng.random(width)  # where a constant predictor scores, in both worlds
+        for is_in in (True, False):
+            scores = respond(rng, np.full((rows, width), is_in))
+            scores[rng.random(rows) < collapsed] = level
+            worlds.append(scores[copy(rng, rows)])
+        return canaries.make_sets(*worlds)
+
+    return make
+
+
+def make_coins(rng, rows, copy, collapsed):
+    presence = rng.random((rows, 4)) < 0.5
+    scores = respond(rng, presence)
+    collapse(rng, collapsed, scores)
+    again = copy(rng, rows)
+    return audit.coins(scores[again], presence[again])
+
+
+def make_one_run(rng, rows, copy, collapsed):
+    presence = rng.random((rows, 1)) < 0.5
+    scores = respond(rng, presence)
+    collapse(rng, collapsed, scores)
+    again = copy(rng, rows)
+    return audit.coins(scores[again].T, presence[again].T)
+
+
+def make_cosines(rng, rows, copy, collapsed):
+    cosines = -cosine_law.quantile(draw_tails(rng, (rows, 8)), 10_000)
+    cosines[rng.random(rows) < collapsed] = np.nan  # a model that collapsed has moved nowhere
+    return audit.cosines(cosines[copy(rng, rows)], 10_000)
+
+
+def make_ranks(rng, rows, copy, collapsed):
+    scores, fresh = -draw_tails(rng, (rows, 8)), -rng.random((rows, DRAWS))
+    collapse(rng, collapsed, scores, fresh)
+    again = copy(rng, rows)
+    return audit.ranks(scores[again], fresh[again])
+
+
+def make_given_ranks(rng, rows, copy, collapsed):
+    ranks = np.ceil(draw_tails(rng, (rows, 8)) * (DRAWS + 1))
+    ranks[rng.random(rows) < collapsed] = np.nan
+    return audit.ranks(ranks[copy(rng, rows)], DRAWS)
+
+
+MAKERS = {  # with how many rows
+    "one canary": (make_sets(1), 300),
+    "sets": (make_sets(4), 100),
+    "coins": (make_coins, 200),
+    "one run": (make_one_run, 600),
+    "cosines": (make_cosines, 40),
+    "ranks": (make_ranks, 40),
+    "given ranks": (make_given_ranks, 40),
+}
+
+
+def bound(evidence):
+    """Returns the assumption-free bound from all rows of evidence."""
+    if isinstance(evidence, Fresh):
+        return exact_null.bound_directions(evidence, DELTA, CONFIDENCE).epsilon
+    if not isinstance(evidence, Sets | Coins):
+        guesses = one_run_bounds.weigh_coins(evidence.coins)
+        return one_run_bounds.from_guesses(guesses, DELTA, CONFIDENCE).epsilon
+    if evidence.canaries == (1, 1):
+        return estimate.assumption_free(*evidence.pooled(), DELTA, CONFIDENCE).epsilon
+    return lifted.METHODS[lifted.LIFTED].bound(evidence, DELTA, CONFIDENCE).epsilon
+
+
+def smaller_bound(evidence):
+    """Returns the smaller of both readings' bounds, as a conclusion has it."""
+    once = repeats.count_once(evidence)
+    epsilon = bound(evidence)
+    return epsilon if once is None else min(epsilon, bound(once.evidence))
+
+
+PASTED = {
+    "pairs": lambda rng, n: np.repeat(np.arange(n // 2), 2),
+    "twice": lambda rng, n: np.tile(np.arange(n // 2), 2),
+    "twice, in another order": lambda rng, n: np.r_[: n // 2, rng.permutation(n // 2)],
+    "fives": lambda rng, n: np.repeat(np.arange(n // 5), 5),
+    "fives, shuffled": lambda rng, n: rng.permutation(np.tile(np.arange(n // 5), 5)),
+    "a block": lambda rng, n: np.r_[: 2 * n // 3, n // 6 : n // 2],
+    "a block three times": lambda rng, n: np.r_[: n // 2, : n // 4, : n // 4],
+    "half, shuffled": lambda rng, n: rng.permutation(np.r_[: 2 * n // 3, : n // 3]),
+    "some five times": lambda rng, n: rng.permutation(np.r_[: n // 3, np.tile(np.r_[: n // 6], 4)]),
+}
+FEW, MANY = 10, pytest.param(100, marks=pytest.mark.slow)
+
+
+def require_level(epsilons):
+    """Asserts that at most 5% of bounds exceed the truth, 1, up to chance."""
+    exceeded = int(np.sum(np.array(epsilons) > 1))
+    assert stats.binomtest(exceeded, len(epsilons), 0.05, "greater").pvalue > 0.02, exceeded
+
+
+@pytest.mark.parametrize("audits", [FEW, MANY])
+@pytest.mark.parametrize(
+    "maker, kind", mostly_slow([(maker, kind) for kind in PASTED for maker in MAKERS], quick=7)
+)
+def test_the_smaller_bound_of_a_pasted_file_keeps_its_level(maker, kind, audits):
+    make, rows = MAKERS[maker]
+    epsilons = []
+    for audit_number in range(audits):
+        rng = np.random.default_rng([1, audit_number])
+        evidence = make(rng, rows, PASTED[kind], 0.0)
+        assert repeats.count_once(evidence) is not None
+        epsilons.append(smaller_bound(evidence))
+    require_level(epsilons)
+    if not kind.startswith("fives"):  # a fifth of these rows proves little
+        assert np.mean(epsilons) > 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("maker", MAKERS)
+def test_counting_all_rows_of_a_pasted_file_exceeds_its_level(maker):
+    """What this file guards against; of several canaries a run the bound is too loose to show it."""
+    make, rows = MAKERS[maker]
+    exceeded = 0
+    lost = 0.0
+    for audit_number in range(100):
+        rng = np.random.default_rng([1, audit_number])
+        evidence = make(rng, rows, PASTED["fives"], 0.0)
+        exceeded += bound(evidence) > 1
+        lost += bound(evidence) - smaller_bound(evidence)
+    assert lost > 0
+    if maker in ("one canary", "one run", "sets"):
+        assert exceeded > 10
+
+
+@pytest.mark.parametrize("audits", [FEW, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", mostly_slow([0.02, 0.2]))
+@pytest.mark.parametrize("maker", MAKERS)
+def test_collapsed_runs_are_accepted_keep_the_level_and_lose_little(maker, share, audits):
+    make, rows = MAKERS[maker]
+    honest, lost = [], []
+    for audit_number in range(audits):
+        rng = np.random.default_rng([2, audit_number])
+        evidence = make(rng, rows, lambda _, n: np.arange(n), share)
+        honest.append(smaller_bound(evidence))
+        lost.append(bound(evidence) - honest[-1])
+    require_level(honest)
+    assert np.mean(lost) < (0.03 if share == 0.02 else 0.2)
 
 
 LATTICES = {
     "float16": lambda x: x.astype(np.float16),
     "k/21": lambda x: np.round(21 * x) / 21,
+    "hundredths": lambda x: np.round(x, 2),
     "log counts": lambda x: np.log1p(np.floor(np.abs(5 * x))),
     "one value for most": lambda x: np.where(x > 1.5, x, 0.0),
     "two values": lambda x: (x > 0) + 0.123456789,
@@ -29,186 +199,150 @@ LATTICES = {
 }
 
 
-@pytest.mark.parametrize("order", ["as drawn", "sorted", "in sorted parts"])
+@pytest.mark.parametrize("order", ["as drawn", "sorted"])
 @pytest.mark.parametrize("lattice", LATTICES)
-def test_independent_runs_are_accepted_in_any_order(lattice, order):
-    for seed in range(20):
-        scores = np.asarray(LATTICES[lattice](worlds(2000, seed=seed)[0]), np.float64)
+def test_independent_rounded_scores_hardly_ever_look_pasted(lattice, order):
+    suspected = 0
+    for seed in range(100):
+        rng = np.random.default_rng([3, seed])
+        scores = np.asarray(LATTICES[lattice](rng.normal(size=1000)), np.float64)
         if order == "sorted":
             scores = np.sort(scores)
-        if order == "in sorted parts":
-            scores = np.sort(scores.reshape(40, 50), axis=1).ravel()
-        repeats.require_no_copies(Sets(column(scores), column(worlds()[1])))
+        suspected += repeats.count_once(Sets(column(scores), rng.normal(size=(100, 1)))) is not None
+    assert suspected <= 3
 
 
-@pytest.mark.parametrize("lattice", ["float16", "k/21", "log counts", "float32"])
-def test_a_pasted_block_is_refused_with_its_rows(lattice):
-    scores = np.asarray(LATTICES[lattice](worlds()[0]), np.float64)
+@pytest.mark.parametrize(
+    "lattice", ["float16", "k/21", "hundredths", "log counts", "float32", "two values"]
+)
+def test_a_pasted_block_of_rounded_scores_counts_once(lattice):
+    rng = np.random.default_rng(4)
+    scores = np.asarray(LATTICES[lattice](rng.normal(size=500)), np.float64)
     pasted = np.concatenate([scores, scores[100:300]])
-    with pytest.raises(
-        InputError, match="of the scores in, rows 101 to 300 come again as 501 to 700: leave"
-    ):
-        repeats.require_no_copies(Sets(column(pasted), column(worlds()[1])))
+    once = repeats.count_once(Sets(column(pasted), rng.normal(size=(100, 1))))
+    assert abs(len(once.evidence.inserted) - 500) <= 30 or lattice == "float16"
 
 
-@pytest.mark.parametrize("times", [2, 3, 5])
-def test_a_file_given_several_times_is_refused_in_its_order_and_in_any_other(times):
-    scores_in, scores_out = worlds(100)
-    pasted = np.tile(scores_in, times)
-    with pytest.raises(InputError, match=r"rows 1 to [12]00 come again as 1?[01]1 to"):
-        bounds(pasted, scores_out)
-    for order in (np.sort(pasted), np.random.default_rng(1).permutation(pasted)):
-        with pytest.raises(InputError, match=f"every row of the scores in comes {times} times"):
-            bounds(order, scores_out)
-
-
-def test_rows_of_several_canaries_that_come_again_are_refused_wherever_they_stand():
-    rng = np.random.default_rng(2)
-    scores, presence = rng.normal(size=(50, 8)), rng.random((50, 8)) < 0.5
-    again = [*range(50), 17]
-    with pytest.raises(InputError, match="of the scores, row 18 comes again as 51: leave one copy"):
-        repeats.require_no_copies(Coins(scores[again], presence[again]))
-    with pytest.raises(InputError, match="of the scores in, rows 1 to 50 come again as 51 to 100"):
-        repeats.require_no_copies(Sets(np.tile(scores, (2, 1)), rng.normal(size=(60, 7))))
-    with pytest.raises(InputError, match="of the cosines, row 18 comes again as 51"):
-        repeats.require_no_copies(Fresh(scores[again] / 10, np.ones((51, 8), bool), 1000))
-
-
-def test_runs_that_failed_alike_and_tied_canaries_are_accepted():
-    rng = np.random.default_rng(3)
-    failed = np.where(rng.random((400, 1)) < 0.9, np.log(10), rng.normal(size=(400, 8)))
-    tied = np.repeat(np.round(rng.normal(size=(400, 1)), 1), 8, axis=1)
-    for scores in (failed, tied):
-        repeats.require_no_copies(Sets(scores, rng.normal(size=(400, 8))))
-
-
-@pytest.mark.parametrize("moves", ["canaries alone", "runs alike"])
-@pytest.mark.parametrize("count", [8, 16])
-def test_rows_of_coarse_scores_repeat_by_nature_where_canaries_have_levels(moves, count):
-    for seed in range(20):
-        rng = np.random.default_rng([8, seed])
-        width = 0.02 * rng.normal(size=(400, count))
-        if moves == "runs alike":
-            width = 0.3 * rng.normal(size=(400, 1))
-        scores = np.round(3 * rng.normal(size=count) + width, 1)
-        repeats.require_no_copies(Sets(scores, rng.normal(size=(40, count))))
+@pytest.mark.parametrize("times", [2, 5])
+def test_rounded_scores_that_were_all_pasted_are_divided_and_not_made_different(times):
+    rng = np.random.default_rng(5)
+    scores = np.round(rng.normal(size=400), 1)
+    once = repeats.count_once(
+        Sets(column(rng.permutation(np.tile(scores, times))), rng.normal(size=(100, 1)))
+    )
+    assert np.sort(once.evidence.inserted[:, 0]).tolist() == np.sort(scores).tolist()
 
 
 COARSE = {
-    "canaries have levels": lambda rng, levels: levels + 0.02 * rng.normal(size=(300, 16)),
+    "canaries have levels": lambda rng, levels: levels + 0.05 * rng.normal(size=(300, 16)),
     "runs move alike": lambda rng, levels: levels + 0.3 * rng.normal(size=(300, 1)),
-    "runs move almost alike": lambda rng, levels: (
-        levels + 0.3 * rng.normal(size=(300, 1)) + 0.005 * rng.normal(size=(300, 16))
-    ),
-    "two factors": lambda rng, levels: (
-        levels + rng.normal(size=(300, 2)) @ (0.05 * rng.normal(size=(2, 16)))
-    ),
     "0 or 1": lambda rng, levels: 1.0 * (rng.random((300, 16)) < 0.05 * np.abs(levels)),
-    "0 or 1, runs alike": lambda rng, levels: (
-        1.0 * (3 * rng.normal(size=(300, 1)) + 0.3 * rng.normal(size=(300, 16)) < levels)
-    ),
-    "thirds": lambda rng, levels: np.round(levels + rng.normal(0, 0.1, size=(300, 16))),
 }
 
 
 @pytest.mark.parametrize("kind", COARSE)
-def test_independent_coarse_tables_are_accepted(kind):
-    """Each kind has rows that come three times and more in most of its tables."""
-    times = []
-    for seed in range(50):
-        rng = np.random.default_rng([9, seed])
-        scores = np.round(COARSE[kind](rng, 3 * rng.normal(size=16)), 1)
-        times.append(np.unique(scores, axis=0, return_counts=True)[1].max())
-        repeats.require_no_copies(Sets(scores, rng.normal(size=(40, 16))))
-    assert np.median(times) >= 3
+def test_coarse_tables_whose_rows_repeat_by_nature_lose_some_power(kind):
+    for seed in range(3):
+        rng = np.random.default_rng([6, seed])
+        levels = 3 * rng.normal(size=16)
+        scores_out = np.round(COARSE[kind](rng, levels), 1)
+        scores_in = np.round(COARSE[kind](rng, levels), 1) + 20 * (rng.random((300, 16)) < 0.7)
+        evidence = canaries.make_sets(scores_in, scores_out)
+        assert smaller_bound(evidence) > 1
 
 
-@pytest.mark.parametrize("times", [2, 3, 4, 8, 30])
-@pytest.mark.parametrize("count", [8, 30])
-@pytest.mark.parametrize("copied", [20, 120])
-def test_rows_that_were_pasted_many_times_are_refused_in_any_order(times, count, copied):
-    rng = np.random.default_rng([10, times, count, copied])
-    scores = rng.normal(size=(200, count))
-    pasted = np.concatenate([scores, np.tile(scores[:copied], (times - 1, 1))])
-    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
-        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, count))))
+ONE_RUN_AS_EVERY_ROW = {
+    "ranks": lambda rng: audit.ranks(
+        np.tile(rng.normal(2, 1, (1, 64)), (20, 1)), np.tile(rng.normal(size=(1, 2000)), (20, 1))
+    ),
+    "best ranks": lambda rng: audit.ranks(
+        np.tile(rng.normal(9, 1, (1, 64)), (20, 1)), np.tile(rng.normal(size=(1, 2000)), (20, 1))
+    ),
+    "given ranks": lambda rng: audit.ranks(np.tile(rng.integers(1, 50, (1, 64)), (20, 1)), 2000),
+    "cosines": lambda rng: audit.cosines(np.tile(rng.normal(3, 1, (1, 64)) / 100, (20, 1)), 10_000),
+    "a cosine a run": lambda rng: audit.cosines(np.full(20, 0.05), 10_000),
+    "sets": lambda rng: canaries.make_sets(
+        np.tile(rng.normal(2, 1, (1, 64)), (20, 1)), np.tile(rng.normal(size=(1, 64)), (20, 1))
+    ),
+    "coins": lambda rng: audit.coins(
+        np.tile(np.linspace(-2, 2, 64), (20, 1)), np.tile(rng.random(64) < 0.5, (20, 1))
+    ),
+}
 
 
-@pytest.mark.parametrize("times", [3, 8])
-def test_all_rows_several_times_and_one_once_more_are_refused(times):
+@pytest.mark.parametrize("kind", ONE_RUN_AS_EVERY_ROW)
+def test_one_run_given_as_every_row_counts_once(kind):
+    for seed in range(3):
+        rng = np.random.default_rng([7, seed])
+        evidence = ONE_RUN_AS_EVERY_ROW[kind](rng)
+        result = audit.bounds(evidence, claim=audit.Gdp(0.01))
+        once = repeats.count_once(evidence).evidence
+        assert "19 rows repeat" in str(result) or "38 rows repeat" in str(result)
+        if isinstance(once, Fresh):
+            assert len(once.cosines) == 1 and result.epsilon <= bound(once)
+        else:
+            assert result.epsilon == 0
+        assert "pasted" not in str(result) and "leave" not in str(result)
+
+
+def test_failed_runs_and_tied_canaries_are_no_copies():
+    rng = np.random.default_rng(8)
+    cosines = rng.normal(size=(20, 8)) / 100
+    cosines[3:9] = np.nan
+    scores = np.where(rng.random((400, 1)) < 0.9, np.log(10), rng.normal(size=(400, 8)))
+    tied = np.repeat(np.round(rng.normal(size=(400, 1)), 1), 8, axis=1)
+    for evidence in (audit.cosines(cosines, 10_000), Sets(scores, tied)):
+        assert repeats.count_once(evidence) is None
+    assert repeats.count_once(audit.cosines(np.tile(cosines[:4], (2, 1)), 10_000)) is not None
+
+
+def test_rows_pasted_into_the_other_world_prove_less():
+    rng = np.random.default_rng(9)
+    scores_in, scores_out = rng.normal(2, 1, 400), rng.normal(0, 1, 400)
+    mixed = canaries.make_sets(scores_in, np.concatenate([scores_out, scores_in[:200]]))
+    assert smaller_bound(mixed) < bound(canaries.make_sets(scores_in, scores_out))
+
+
+def test_a_copy_that_differs_in_its_last_digit_is_not_seen():
+    """As the module says: rows are compared to the last digit."""
+    scores = np.random.default_rng(10).normal(size=(60, 8))
+    pasted = np.concatenate([scores, scores.astype(np.float32)])
+    assert repeats.count_once(Sets(pasted, scores)) is None
+
+
+def test_claims_are_refuted_only_if_both_readings_refute_them():
     rng = np.random.default_rng(11)
-    scores = rng.normal(size=(200, 8))
-    pasted = np.concatenate([np.tile(scores, (times, 1)), scores[:1]])
-    with pytest.raises(InputError, match="of the scores in, rows? .* comes? again"):
-        repeats.require_no_copies(Sets(rng.permutation(pasted), rng.normal(size=(200, 8))))
+    cosines = np.tile(rng.normal(2.5, 1, (2, 64)) / 100, (10, 1))
+    pasted = audit.bounds(audit.cosines(cosines, 10_000), claim=audit.Gdp(1.0))
+    once = audit.bounds(audit.cosines(cosines[:2], 10_000), claim=audit.Gdp(1.0))
+    assert pasted.claim_test.e_value == pytest.approx(once.claim_test.e_value)
+    assert pasted.epsilon == once.epsilon and pasted.claim_test.refuted == once.claim_test.refuted
+    scores_in, scores_out = rng.normal(1, 1, 60), rng.normal(0, 1, 60)
+    pasted = audit.bounds(np.tile(scores_in, 9), np.tile(scores_out, 9), claim=audit.Gdp(0.5))
+    once = audit.bounds(scores_in, scores_out, claim=audit.Gdp(0.5))
+    assert pasted.claim_test.refuted == once.claim_test.refuted
+    for method, smaller in pasted.bounds.items():
+        assert (
+            smaller.epsilon == once.bounds[method].epsilon and smaller.mu == once.bounds[method].mu
+        )
+    assert pasted.conclusion.curve_status == once.conclusion.curve_status
+    assert pasted.to_dict()["notes"] == ["960 rows repeat earlier rows; the bound counts them once"]
 
 
-def test_few_of_many_rows_that_repeat_by_nature_are_compared_to_all_others(monkeypatch):
-    """Thousands of rows look like copies until their scores turn out to move together."""
-    compared = []
-
-    def compute_and_count(row, *others):
-        compared.append(row)
-        return compute(row, *others)
-
-    compute = repeats._compute_row_evidence
-    monkeypatch.setattr(repeats, "_compute_row_evidence", compute_and_count)
+def test_declared_looks_count_all_rows_and_bound_by_each_once():
     rng = np.random.default_rng(12)
-    scores = np.round(3 * rng.normal(size=64) + rng.normal(size=(3000, 1)), 2)
-    repeats.require_no_copies(Sets(scores, rng.normal(size=(40, 64))))
-    assert 0 < len(compared) <= repeats._MOST_CANDIDATES
-
-
-def test_a_pasted_row_is_found_among_many_that_repeat_by_nature():
-    rng = np.random.default_rng(14)
-    tied = np.repeat(rng.integers(0, 1000, size=(2000, 1)) / 1000, 16, axis=1)
-    scores = np.concatenate([tied, rng.normal(size=(100, 16))])
-    with pytest.raises(InputError, match="row 2,051 comes again as 2,101: leave"):
-        repeats.require_no_copies(Sets(scores[[*range(2100), 2050]], rng.normal(size=(40, 16))))
-
-
-def test_a_pasted_block_of_more_rows_than_are_looked_at_is_named_whole():
-    rng = np.random.default_rng(13)
-    scores = np.round(rng.normal(size=(400, 16)), 1)
-    pasted = np.concatenate([scores, scores[50:350]])
-    with pytest.raises(InputError, match="rows 51 to 350 come again as 401 to 700: leave"):
-        repeats.require_no_copies(Sets(pasted, rng.normal(size=(40, 16))))
-
-
-def test_canaries_of_one_run_that_come_again_are_refused():
-    rng = np.random.default_rng(4)
-    scores, presence = rng.normal(size=(1, 300)), rng.random((1, 300)) < 0.5
-    twice = Coins(np.tile(scores, 2), np.tile(presence, 2))
-    with pytest.raises(InputError, match="of the run, canaries 1 to 300 come again as 301 to 600"):
-        repeats.require_no_copies(twice)
-
-
-def test_what_is_not_refused_is_described_and_changes_no_digit():
-    rng = np.random.default_rng(5)
-    scores_in, scores_out = worlds()
-    doubled = np.concatenate([scores_in, rng.permutation(scores_in[:100])])
-    result = bounds(doubled, scores_out)
-    assert "100 of 600 rows of the scores in equal an earlier row" in " ".join(str(result).split())
-    assert result.to_dict()["notes"] and "notes" not in bounds(scores_in, scores_out).to_dict()
-    jittered = bounds(doubled + 1e-9 * rng.normal(size=600), scores_out)
-    assert jittered.bounds["assumption_free"].epsilon == pytest.approx(result.epsilon, abs=0.2)
-
-
-@pytest.mark.parametrize("rows", [30, 1000, 20_000])
-def test_independent_rows_of_few_values_are_almost_never_refused(rows):
-    """Refusals have a probability below 1e-9; at 1e-2 the argument would let one in a hundred through."""
-    rng = np.random.default_rng(6)
-    for values in (2, 3, 20, 3000):
-        for _ in range(20):
-            drawn = rng.integers(0, values, rows)
-            assert repeats.find_block(np.unique(drawn, return_inverse=True)[1]) is None
-            assert repeats.count_copies(drawn) == 1
+    scores_in, scores_out = rng.normal(2, 1, 100), rng.normal(0, 1, 100)
+    pasted = audit.bounds(np.tile(scores_in, 2), np.tile(scores_out, 2), looks=[200, 400])
+    assert pasted.epsilon < audit.bounds(scores_in, scores_out).epsilon
+    assert pasted.conclusion.looks.taken[0].runs == 400
 
 
 def test_a_million_scores_take_seconds(rows=1_000_000):
-    scores = np.random.default_rng(7).integers(0, 1000, rows)
-    block = repeats.find_block(np.concatenate([scores, scores[1000:2000]]))
-    assert block == (1000, rows, 1000)
+    rng = np.random.default_rng(13)
+    scores = rng.integers(0, 1000, rows).astype(float)
+    pasted = np.concatenate([scores, scores[1000:2000]])
+    once = repeats.count_once(Sets(column(pasted), rng.normal(size=(100, 1))))
+    assert len(once.evidence.inserted) == rows
 
 
 def test_designs_of_arrays_count_runs_that_failed():
