@@ -3,7 +3,9 @@
     ./run.sh bound --scores=scores.npz                   in, out or scores, presence
     ./run.sh bound --scores=in.npy,out.npy               or an array a file
     ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
-    ./run.sh bound --scores=scores.json                  the same names, each a list
+    ./run.sh bound --scores=scores.xlsx                  or .tsv, .json, .parquet
+    ./run.sh bound --scores=vendor.csv --columns=score:-loss,presence:member
+    ./run.sh bound --scores=run.csv --one_run            the canaries of a single run
     ./run.sh bound --scores=-                            CSV or JSON from a pipe
     ./run.sh bound --scores=scores.csv --claim=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
@@ -33,12 +35,12 @@ from audit.conclusions.conclusion import Conclusion, find_doubt
 from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
-from audit.evidence.given import Evidence
 from audit.methods.level import Level
 from audit.report import bounds_table, verdicts
 from audit.runtime import started
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
+from audit.storage.score_files import ReadScores
 
 _UPPER_HELP = (
     "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
@@ -48,13 +50,17 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string(
     "scores",
     None,
-    "The scores: .npz or .json with in, out or scores, presence; .npz with scores, fresh; .csv with "
-    "score,in; in.npy,out.npy; or -.",
+    "The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
+    ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
 )
 flags.DEFINE_list(
     "columns",
     None,
-    "Names of a .csv's columns, where these are others: score:loss,presence:member.",
+    "Names of a file's columns or arrays, where these are others: score:loss,presence:member. A minus "
+    "negates scores: score:-loss.",
+)
+flags.DEFINE_bool(
+    "one_run", False, "Scores and presence in one column each are those of a single run's canaries."
 )
 cli.define_levels()
 flags.DEFINE_list(
@@ -92,8 +98,7 @@ cli.define_json()
 flags.DEFINE_bool(
     "fail_if_violated",
     False,
-    "Exit status 3 where the claim is refuted, 2 where the scores cannot tell: of dependent runs, or of the "
-    "wrong sign.",
+    "Exit status 3 where the claim is refuted, 2 where the scores are of dependent runs and cannot tell.",
 )
 
 VIOLATED = 3  # exit status with --fail_if_violated where the claim is refuted
@@ -104,12 +109,12 @@ def main() -> None:
     """Reads scores, concludes from them, and writes and prints the conclusion."""
     _require_flags()
     paths = score_files.paths(FLAGS.scores)
-    evidence = _read_evidence(paths)
+    read = _read_evidence(paths)
     claim = _make_claim()
     looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     _require_figure_format()
     level = Level(FLAGS.delta, FLAGS.confidence)
-    _show(paths, conclude(evidence, claim, level, looks))
+    _show(paths, conclude(read.evidence, claim, level, looks), read.negation)
 
 
 def _require_flags() -> None:
@@ -117,7 +122,8 @@ def _require_flags() -> None:
     require(
         FLAGS.scores, "--scores is missing: name a .npz, .csv or .json file, two .npy files, or -"
     )
-    require(FLAGS.report != "", "--report=: name an HTML file")
+    require(FLAGS.report not in ("", "-"), f"--report={FLAGS.report}: name an HTML file")
+    require(FLAGS.figure != "-", "--figure=-: name a .png, .pdf or .svg file")
     has_claim = FLAGS.claim is not None or FLAGS.noise_multiplier is not None
     require(has_claim or not FLAGS.fail_if_violated, _NO_UPPER)
     has_dimension = FLAGS.dimension is not None
@@ -134,15 +140,17 @@ def _require_figure_format() -> None:
     require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
 
 
-def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
+def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
     With --fail_if_violated it exits with status 3 where the claim is refuted. It raises InputError where
-    there is doubt that the scores come from independent runs, and where they are lower with the canary.
+    there is doubt that the scores come from independent runs. With and without it, it does so where scores
+    are lower with the canary.
 
     Args:
       paths: the files of scores, for the report.
       conclusion: what follows from the scores.
+      negation: the value of --columns that negates the scores.
     """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
@@ -165,9 +173,24 @@ def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     if FLAGS.fail_if_violated and _is_violated(conclusion):
         sys.stdout.flush()  # before the exit, where a full disk would still be reported
         sys.exit(VIOLATED)
-    # Nor is there an answer from scores with the wrong sign, which no claim would contradict.
-    turned = "scores are lower with the canary: give minus the score, or exchange in and out"
-    require(not (FLAGS.fail_if_violated and verdicts.is_reversed(conclusion)), turned)
+    if conclusion.is_reversed and not _is_violated(conclusion):
+        sys.stdout.flush()
+        raise InputError(_explain_reversal(conclusion, negation))
+
+
+def _explain_reversal(conclusion: Conclusion, negation: str) -> str:
+    """Returns the message on scores that are lower with the canary, from which nothing follows.
+
+    Args:
+      conclusion: what follows from the scores.
+      negation: the value of --columns that negates them; empty for arrays without names.
+    """
+    if conclusion.is_one_run and conclusion.one_run.cosines is not None:
+        return "cosines are lower than those of canaries that are out: give minus the displacement"
+    fix = "give minus the score, or exchange in and out"
+    if negation:
+        fix = f"if lower means in, negate them: `columns={negation}`"
+    return f"scores are lower with the canary: {fix}"
 
 
 def _is_violated(conclusion: Conclusion) -> bool:
@@ -182,7 +205,7 @@ def _is_violated(conclusion: Conclusion) -> bool:
     return tightest is not None and conclusion.epsilon > tightest.epsilon
 
 
-def _read_evidence(paths: Sequence[Path]) -> Evidence:
+def _read_evidence(paths: Sequence[Path]) -> ReadScores:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
     if FLAGS.dimension is None:
         return _read_scores(paths)
@@ -190,26 +213,24 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
     require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
-    return score_files.read_cosines(paths[0], FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order)
+    require(not FLAGS.one_run, "--one_run does not go with --dimension: drop one")
+    flags_of_cosines = FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
+    return ReadScores(score_files.read_cosines(paths[0], *flags_of_cosines), negation="")
 
 
-def _read_scores(paths: Sequence[Path]) -> Evidence:
+def _read_scores(paths: Sequence[Path]) -> ReadScores:
     """Returns the evidence of files of scores, or of ranks among fresh draws.
 
     --in_order says that the runs stand in the order in which they were begun. Raises InputError for that flag
     unless the evidence is of ranks among fresh draws.
     """
-    columns = _parse_columns()
-    if columns is None:
-        evidence = score_files.read_scores(*paths)
-    else:
-        require(len(paths) == 1, f"--scores={FLAGS.scores}: with --columns give one file")
-        evidence = score_files.read_csv(paths[0], columns)
+    read = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
     if not FLAGS.in_order:
-        return evidence
+        return read
+    evidence = read.evidence
     if not isinstance(evidence, Fresh):
         raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
-    return evidence._replace(in_order=True)
+    return read._replace(evidence=evidence._replace(in_order=True))
 
 
 def _parse_columns() -> dict[str, str] | None:
@@ -273,6 +294,7 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
     Args:
       paths: the files of scores, for the report.
       conclusion: what follows from the scores.
+      negation: the value of --columns that negates the scores.
     """
     contents = {}
     if FLAGS.figure is not None:

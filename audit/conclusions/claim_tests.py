@@ -52,7 +52,11 @@ def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
     upper = conclusion.tightest
     if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
         return None
-    return _JUDGE[conclusion.evidence.shape](conclusion)
+    test = _JUDGE[conclusion.evidence.shape](conclusion)
+    # Reversed scores contradict no claim, however wrong it is.
+    if test is not None and not test.refuted and conclusion.is_reversed:
+        return None
+    return test
 
 
 def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:

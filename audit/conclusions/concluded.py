@@ -98,15 +98,17 @@ def _conclude_rows(
     worlds = evidence.pooled()  # scores in, scores out
     findings = _FIND[shape](evidence, level)  # bounds, and estimates that are no bounds
     estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
+    bounds = _select_bounds(findings)
     concluded = Conclusion(
         evidence,
         worlds,
         level,
         estimates,
-        _select_bounds(findings),
+        bounds,
         **_make_claimed_fields(claim, level.delta),
         reason=reason,
         notes=tuple(_DESCRIBE[shape](evidence)),
+        is_reversed=conclusion.are_reversed(evidence, bounds),
     )
     # Whether the trade-off curve is Gaussian can be tested only by independent scores, of a single canary a
     # run. The test is slow, so that it is made at the first use and cached.
@@ -213,8 +215,15 @@ def _find_expected_epsilon(composition: Composition, steps: int, delta: float) -
 
 
 def _describe_scores(evidence: Sets | Coins) -> list[str]:
-    """Returns lines, for below a table, on runs that failed."""
-    return _describe_failed(evidence)
+    """Returns lines, for below a table, on runs that failed and on scores read as runs."""
+    lines = _describe_failed(evidence)
+    if isinstance(evidence, Sets) and evidence.labelled:
+        runs = evidence.inserted.size + evidence.fresh.size
+        lines.append(
+            f"read as {runs:,} independent training runs; for canaries of a single run give shape "
+            f"(1, {runs}), or --one_run"
+        )
+    return lines
 
 
 def _describe_directions(evidence: Fresh) -> list[str]:

@@ -10,6 +10,7 @@ the best of five bounds on mu by less than 1%, and equal shares are the same at 
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -26,7 +27,7 @@ from audit.errors import require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.methods import estimate, exact_null, lifted
+from audit.methods import curves, estimate, exact_null, lifted
 from audit.methods.claimed_curve import ClaimTest
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
@@ -49,6 +50,9 @@ REFUTED = "refuted"
 UNTESTED = "not tested"
 MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
+# Scores this many standard errors below those without canary are reversed: three audits in 100,000 where
+# nothing leaks.
+_CLEARLY = 4
 _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
 _PAIRS = {  # the two methods on which a verdict rests: if the curve is Gaussian, and always
     Shape.ONE_CANARY: ONE_CANARY,
@@ -192,6 +196,7 @@ class Conclusion(NamedTuple):
       claim: the claim on the mechanism; None where nothing is claimed.
       examine: function of no arguments that returns the test of the tightest claim; None where nothing is
         claimed, or nothing can be tested.
+      is_reversed: whether scores are clearly lower with the canary than without, as with the wrong sign.
     """
 
     evidence: Evidence
@@ -213,6 +218,7 @@ class Conclusion(NamedTuple):
     sampled: SampledBracket | None = None
     claim: Claim | None = None
     examine: Callable[[], ClaimTest | None] = lambda: None
+    is_reversed: bool = False
 
     @property
     def claim_test(self) -> ClaimTest | None:
@@ -520,9 +526,10 @@ def find_doubt(conclusion: Conclusion) -> str:
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())
+        if not is_constant or is_saturated:
+            continue
         # If half of the others have the same value, they have at most 1 + half as many different values.
-        others_vary = len(np.unique(others)) > 1 + len(others) / 2
-        if is_constant and others_vary and not is_saturated:
+        if len(np.unique(others)) > 1 + len(others) / 2:
             return f"all {len(scores):,} scores {name} equal {scores[0]:.6g} while the others vary"
 
     # Second: all scores in are shifted by the same constant, up to rounding, here a billionth of the largest
@@ -531,10 +538,30 @@ def find_doubt(conclusion: Conclusion) -> str:
     if len(scores_in) == len(scores_out) >= _FEWEST_EQUAL:
         shifts = scores_in - scores_out
         rounding = 1e-9 * max(np.abs(scores_in).max(), np.abs(scores_out).max())
-        are_distinct = len(np.unique(scores_in)) > len(scores_in) / 2
-        if np.ptp(shifts) <= rounding and are_distinct:
+        is_shifted = np.ptp(shifts) <= rounding
+        if is_shifted and len(np.unique(scores_in)) > len(scores_in) / 2:
             return f"every score in is the score out of its row plus {shifts.mean():.6g}"
     return ""
+
+
+def are_reversed(evidence: Evidence, bounds: Sequence[Bound]) -> bool:
+    """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
+
+    They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
+    equal, so that the standard error for independent scores is multiplied by sqrt(K). Of a single run, whose
+    canaries have coins or directions of their own, means are compared, unless a bound is above 0.
+
+    Args:
+      evidence: the scores.
+      bounds: the lower bounds from them.
+    """
+    if isinstance(evidence, OneRun):
+        has_proof = any(bound.epsilon > 0 for bound in bounds)
+        return evidence.deviations < -_CLEARLY and not has_proof
+    most_canaries = max(evidence.canaries)  # of a run, in and out
+    area = curves.auc(*evidence.pooled())
+    # `deviations` is how many standard errors of independent scores the AUC is above 1/2.
+    return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
 
 
 def read_schedule(looks: object) -> tuple[int, ...]:

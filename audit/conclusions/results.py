@@ -128,14 +128,14 @@ def answer_json(conclusion: Conclusion, verdict: str) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
     For several runs it has the fields of `bounds_json`, the verdict, and the attack's AUC and rates. For a
-    single run it has the fields of `one_run_fields` and no verdict.
+    single run it has the fields of `one_run_fields` and the verdict.
 
     Args:
       conclusion: the conclusion from a caller's scores.
       verdict: the verdict in one to four words.
     """
     if conclusion.is_one_run:
-        return write_json(one_run_fields(conclusion))
+        return write_json({**one_run_fields(conclusion), "verdict": verdict})
     return bounds_json(conclusion, verdict=verdict, **_make_attack_fields(conclusion))
 
 

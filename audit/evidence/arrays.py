@@ -14,6 +14,7 @@ Array = NDArray[np.float64]
 MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
 # Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
 MOST = 1e100
+MOST_SCORES = 10_000_000  # so many take half a minute and 2 GB of memory
 _KINDS = {  # words for the kinds of NumPy's types that are refused
     "O": "objects",
     "c": "complex",
@@ -64,6 +65,30 @@ def floats(name: str, values: ArrayLike) -> Array:
     """
     with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
+
+
+def scores(name: str, values: ArrayLike) -> Array:
+    """Returns a caller's scores as float64.
+
+    Args:
+      name: the plural noun for the values with which messages begin: "the scores in".
+      values: an array, or lists of numbers.
+
+    Raises:
+      InputError: for values that are no real numbers, for booleans, and for more than MOST_SCORES of them.
+    """
+    array = real(name, values)
+    fix = "give scores[presence] and scores[~presence], or guesses as 1 and 0"
+    booleans = f"{name} are booleans, a presence and no scores: {fix}"
+    require(array.dtype.kind != "b" and not _has_boolean(values), booleans)
+    require_size(name, array.size)
+    return floats(name, array)
+
+
+def require_size(name: str, size: int) -> None:
+    """Raises InputError if there are more than MOST_SCORES scores; `name` is the plural noun for them."""
+    too_many = f"{name} are {size:,}, more than {MOST_SCORES:,}: keep a random part of the runs"
+    require(size <= MOST_SCORES, too_many)
 
 
 def rank_all(*worlds: Array) -> tuple[Array, ...]:
@@ -151,6 +176,11 @@ def require_squares(largest: float) -> None:
         f"scores reach {largest:.3g}: divide all by one number, so that none is beyond {MOST:g}"
     )
     require(largest <= MOST, too_large)
+
+
+def _has_boolean(values: object) -> bool:
+    """Returns whether a list of values has a boolean; NumPy would take it for 1 or 0 among numbers."""
+    return isinstance(values, list | tuple) and any(isinstance(value, bool) for value in values)
 
 
 def _has_mask(values: object) -> bool:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
+from audit.evidence import arrays
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 
 Array = NDArray[np.float64]
@@ -325,11 +326,13 @@ class Sets(NamedTuple):
       inserted: (n, K), the scores of K inserted canaries in each of n runs.
       fresh: (m, M), the scores of M canaries that were not inserted in each of m other runs.
       failed: the number of scores of failed runs.
+      labelled: whether scores came in one list, each with a bit of presence, as those of one run do too.
     """
 
     inserted: Array
     fresh: Array
     failed: int = 0
+    labelled: bool = False
 
     @property
     def canaries(self) -> tuple[int, int]:
@@ -574,9 +577,8 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
     """
     array_in = _array("in", scores_in)
     array_out = _array("out", scores_out)
-    # `_array` has converted booleans to float64, so that the caller's own types (kind "b" is bool) decide.
-    is_bits = np.asarray(scores_out).dtype.kind == "b" and np.asarray(scores_in).dtype.kind != "b"
-    _require_no_presence(array_in, array_out, is_bits)
+    arrays.require_size("the scores", array_in.size + array_out.size)
+    _require_no_presence(array_in, array_out)
 
     matrix_in = _as_matrix(array_in)
     matrix_out = _as_matrix(array_out)
@@ -606,19 +608,18 @@ def _array(world: str, values: ArrayLike) -> Array:
 
     `world` is "in" or "out", for messages.
     """
-    array = floats(f"the scores {world}", values)
+    array = arrays.scores(f"the scores {world}", values)
     fits = array.ndim in (1, 2)
     require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
 
 
-def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> None:
+def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     """Raises InputError if a caller gave bits of presence (1 for a canary in) in place of the scores out.
 
     Args:
       scores_in: what the caller gave as scores in, of any shape.
       scores_out: what the caller gave as scores out.
-      is_bits: whether the scores out had the type bool and the scores in had not.
     """
     # Scores out that are 0 and 1 may be real, guesses or votes for instance, if the scores in are whole
     # numbers too. A score that is NaN is that of a run that failed.
@@ -627,7 +628,7 @@ def _require_no_presence(scores_in: Array, scores_out: Array, is_bits: bool) -> 
     )
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = bool((known_in != np.round(known_in)).any())
-    looks_like_presence = is_bits or (only_bits_out and has_fractions_in)
+    looks_like_presence = only_bits_out and has_fractions_in
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
     require(
         not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}"
@@ -661,7 +662,7 @@ def _matrix(name: str, values: ArrayLike) -> Array:
 
     `name` comes before "scores" in messages: "in ", "out " or the empty string.
     """
-    array = floats(f"the {name}scores", values)
+    array = arrays.scores(f"the {name}scores", values)
     fits = array.ndim == 2 and array.size > 0
     require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
     return array

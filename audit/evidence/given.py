@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
-from audit.evidence import canaries, fair_coins, given_directions
+from audit.evidence import arrays, canaries, fair_coins, given_directions
 from audit.evidence import one_run as one_run_evidence
 from audit.evidence.arrays import floats
 from audit.evidence.canaries import Coins, Fresh, Sets
@@ -59,7 +59,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     >>> audit.bounds(audit.coins(losses, presence)).bounds["one_run_guesses"].epsilon > 2
     True
     """
-    values = floats("the scores", scores)
+    values = arrays.scores("the scores", scores)
     shape = (
         f"the scores have shape {values.shape}: give (runs, canaries), or (1, canaries) of one run"
     )
@@ -105,7 +105,7 @@ def cosines(
     """
     # A DataFrame's columns would be taken for canaries.
     require(not hasattr(values, "columns"), "cosines come as an array: give no table")
-    array = floats("the cosines", values)
+    array = arrays.scores("the cosines", values)
     require_type("leave_one_out", leave_one_out, bool)
     if array.ndim == 2 and len(array) == 1 and not leave_one_out:
         return _cosines_of_one_run(array[0], dimension, presence)

@@ -11,8 +11,8 @@
 - squares that sum to more within a run than any vector gives (`require_possible`).
 
 Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most.
-Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of the movement
-off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
+Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of
+the movement off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
 Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K degrees of
 freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather than against
 chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says whether
@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import InputError, require
+from audit.evidence import arrays
 from audit.evidence.arrays import floats, require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
@@ -286,7 +287,7 @@ def _check_cosines(cosines: ArrayLike) -> Array:
     require(
         not hasattr(cosines, "columns"), "`dimension` goes with an array of cosines: give no table"
     )
-    values = floats("the cosines", cosines)
+    values = arrays.scores("the cosines", cosines)
     fits = values.ndim in (1, 2) and values.size > 0
     require(fits, f"the cosines have shape {values.shape}: give (runs,) or (runs, canaries)")
     if values.ndim == 1:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import InputError, require
-from audit.evidence.arrays import floats
+from audit.evidence import arrays
 from audit.evidence.canaries import Coins, Rows, Shape
 from audit.evidence.decimals import require_decimals
 from audit.laws import cosine_law
@@ -267,7 +267,7 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
     Raises:
       InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.
     """
-    array = floats(f"the {name} cosines", values)
+    array = arrays.scores(f"the {name} cosines", values)
     require(
         array.ndim == 1,
         f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",

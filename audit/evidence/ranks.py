@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import InputError, require
-from audit.evidence.arrays import floats, require_few_failed
+from audit.evidence import arrays
+from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, RANK_DIMENSION, Fresh
 from audit.values import number, require_type
 
@@ -143,8 +144,8 @@ def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[
     Raises:
       InputError: for other shapes, and for NaN in a run that did not fail.
     """
-    canary_scores = floats("the canaries' scores", scores)
-    fresh_scores = floats("the fresh scores", fresh)
+    canary_scores = arrays.scores("the canaries' scores", scores)
+    fresh_scores = arrays.scores("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)
     is_missing = np.concatenate([np.isnan(canary_scores), np.isnan(fresh_scores)], axis=1)
     failed = is_missing.all(axis=1, keepdims=True)
@@ -159,7 +160,7 @@ def _check_ranks(values: ArrayLike, draws: int) -> NDArray[np.int64]:
 
     Raises InputError for another shape, and for values that are not whole numbers from 1 to draws + 1.
     """
-    ranks = floats("the ranks", values)
+    ranks = arrays.scores("the ranks", values)
     fits = ranks.ndim == 2 and ranks.size > 0
     require(fits, f"the ranks have shape {ranks.shape}: give (runs, canaries)")
     failed = np.isnan(ranks)
@@ -284,8 +285,8 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.
     """
-    canary_scores = floats("the canaries' scores", scores)
-    fresh_scores = floats("the fresh scores", fresh)
+    canary_scores = arrays.scores("the canaries' scores", scores)
+    fresh_scores = arrays.scores("the fresh scores", fresh)
     _require_shapes(canary_scores, fresh_scores)
     missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
     require(

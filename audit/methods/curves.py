@@ -150,8 +150,9 @@ def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> Auc:
     n_in = len(s_in)
     n_out = len(s_out)
     ordered = np.sort(s_out)
-    below = np.searchsorted(ordered, s_in, "left")
-    below_or_equal = np.searchsorted(ordered, s_in, "right")
+    looked_up = np.sort(s_in)  # of millions of scores, sorted ones are found much faster
+    below = np.searchsorted(ordered, looked_up, "left")
+    below_or_equal = np.searchsorted(ordered, looked_up, "right")
     # The mean of both counts takes a tie as half a score below.
     value = (below + below_or_equal).mean() / (2 * n_out)
     standard_error = np.sqrt((n_in + n_out + 1) / (12 * n_in * n_out))

@@ -32,7 +32,6 @@ from audit.report.verdicts import (
     VIOLATED,
     describe_sampled,
     describe_what_decides,
-    is_reversed,
     name_better_scores,
     verdict,
 )
@@ -227,14 +226,19 @@ def _make_statements_on_claim(conclusion: Conclusion) -> list[str]:
 
 
 def _explain_untested_claim(conclusion: Conclusion) -> list[str]:
-    """Returns, in a list, a clause on why a claim is not tested by the scores of a single run.
+    """Returns, in a list, a clause on why a claim is not tested.
 
-    A test needs the exact law of a cosine where nothing leaks, or enough coins to guess. Here that law (the
-    null) is fitted to unobserved cosines, and there are too few coins or pairs of cosines. The list is empty
-    for several runs, and where no finite upper bound is claimed.
+    Reversed scores test none. With a single run, a test needs the exact law of a cosine where nothing leaks,
+    or enough coins to guess. Here that law (the null) is fitted to unobserved cosines, and there are too few
+    coins or pairs of cosines. The list is empty for other scores of several runs, and where no finite upper
+    bound is claimed.
     """
     upper = conclusion.tightest
-    if not conclusion.is_one_run or upper is None or math.isinf(upper.epsilon):
+    if upper is None or math.isinf(upper.epsilon):
+        return []
+    if conclusion.is_reversed:
+        return ["not tested: scores are reversed"]
+    if not conclusion.is_one_run:
         return []
     return [f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"]
 
@@ -392,7 +396,7 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
     """
     # Other remarks say what is wrong with such scores.
-    if find_doubt(conclusion) or is_reversed(conclusion):
+    if find_doubt(conclusion) or conclusion.is_reversed:
         return ""
     if not is_beyond_reach(conclusion) or verdict(conclusion).kind == VIOLATED:
         return ""
@@ -508,7 +512,7 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     Reasons are scores of the wrong sign, canaries out whose scores do not have the law that they should have,
     too few scores, and too few canaries a run for some methods.
     """
-    if is_reversed(conclusion):
+    if conclusion.is_reversed:
         area = curves.auc(conclusion.scores_in, conclusion.scores_out)
         return [
             f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"
@@ -614,7 +618,7 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
     """
     lines = list(conclusion.notes)
     cosines = conclusion.one_run.cosines
-    if is_reversed(conclusion):
+    if conclusion.is_reversed:
         if cosines is None:
             lines.append("scores are lower with the canary: did you mean minus the score?")
         else:

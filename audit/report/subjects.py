@@ -35,8 +35,8 @@ from audit.settings.sampler import POISSON
 from audit.settings.setting import Setting, summary
 from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
-from audit.storage.score_files import STDIN
 from audit.storage.store import Kept, Store
+from audit.storage.tables import STDIN
 from audit.tasks import zoo
 from audit.version import __version__
 

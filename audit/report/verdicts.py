@@ -22,9 +22,6 @@ _VIOLATED = "The guarantee is violated."
 _VIOLATED_IF_GAUSSIAN = "The guarantee is violated if the trade-off curve is Gaussian."
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
-# Scores this many standard errors below those without canary are reversed: three audits in 100,000 where
-# nothing leaks.
-_CLEARLY = 4
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
@@ -127,7 +124,7 @@ def verdict(conclusion: Conclusion) -> Verdict:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
 
     # Reasons not to use the bound that assumes a Gaussian curve, or any bound.
-    if is_reversed(conclusion):
+    if conclusion.is_reversed:
         headline = "Scores are lower with the canary."
         return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
     if conclusion.refutes_gaussian:
@@ -253,30 +250,16 @@ def _make_headline(conclusion: Conclusion) -> str:
     return f"Proven: epsilon is at least {proven}; {source} allows {most}."
 
 
-def is_reversed(conclusion: Conclusion) -> bool:
-    """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
-
-    They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so that the standard error for independent scores is multiplied by sqrt(K). Of a single run, whose
-    canaries have coins or directions of their own, means are compared, unless a bound is above 0.
-    """
-    if conclusion.is_one_run:
-        has_proof = any(bound.epsilon > 0 for bound in conclusion.bounds)
-        return conclusion.one_run.deviations < -_CLEARLY and not has_proof
-    canaries_in, canaries_out = conclusion.evidence.canaries  # of a run
-    most_canaries = max(canaries_in, canaries_out)
-    area = curves.auc(conclusion.scores_in, conclusion.scores_out)
-    # `deviations` is how many standard errors of independent scores the AUC is above 1/2.
-    return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
-
-
 def _explain_reversal(conclusion: Conclusion) -> str:
     """Returns the sentences on scores that are lower with the canary, and on the upper bounds."""
-    area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+    how_far = ""
+    if len(conclusion.scores_out):  # a single run's cosines may have only the law of scores out
+        area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+        how_far = f"The area under their ROC curve is {area.value:.2f}, far below 1/2. "
     guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     return (
-        f"The area under their ROC curve is {area.value:.2f}, far below 1/2: give minus the score, since "
-        f"higher has to mean in. As they are they prove nothing.{guarantee}"
+        f"{how_far}Higher has to mean in: give minus the score. As they are they say nothing about privacy."
+        f"{guarantee}"
     )
 
 
@@ -357,7 +340,10 @@ def _judge_one_run(conclusion: Conclusion) -> Verdict:
     if upper is not None and exceeding:
         return _judge_violation_by_one_run(exceeding, upper)
 
-    # No violation: a leak, or nothing is proven.
+    # No violation: reversed scores, a leak, or nothing is proven.
+    if conclusion.is_reversed:
+        headline = "Scores are lower with the canary."
+        return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
     proven = [bound for bound in bounds if not _is_zero(bound)]
     guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     if proven:

@@ -1,55 +1,55 @@
-"""Reads scores of any framework: a .npz, .csv or .json file, two .npy files, standard input, or a table."""
+"""Reads scores of any framework: tables, .npz files, two files of a world each, or standard input."""
 
-import codecs
 import contextlib
-import csv
 import io
 import itertools
-import json
-import lzma
 import math
 import os
-import struct
-import sys
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.evidence import given, given_directions
-from audit.evidence.arrays import floats
+from audit.evidence import arrays, given, given_directions
 from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.one_run import OneRun
 from audit.evidence.ranks import MOST_DRAWS
 from audit.settings.fields import MOST_SEED
-from audit.storage.files import NOT_AN_ARCHIVE, regular
+from audit.storage import tables
+from audit.storage.cells import Cells, list_names, read_labels, read_scores, read_worlds
+from audit.storage.tables import STDIN, ReadTable
 
 Array = NDArray[np.float64]
 Scores = Sets | Coins | OneRun | Fresh
 
-STDIN = Path("-")
-MOST_SCORES = 5_000_000
-MOST_BYTES = 1 << 30
-_HEADER_BYTES = 1 << 16  # the most that are read of a CSV's first line, or of a .npy's header
-_MOST_COMMENTS = 100  # lines above the one that names a CSV's columns
-_STANDARD_INPUT = Path("standard input")
-_PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
-_UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
-_FIX = "check `scores`, or keep a random part of them"
-_LABELS = {
-    **dict.fromkeys(("true", "t", "yes", "y", "in", "member"), True),
-    **dict.fromkeys(("false", "f", "no", "n", "out", "non-member", "nonmember"), False),
-}
-_NUMERIC_LABELS = {1.0: True, 0.0: False}
-_LABELS_READ = "1 or 0, yes or no, true or false, in or out, member or non-member"
+_HEADER_BYTES = 1 << 16  # the most that are read of a .npy's header
 _COSINE_NAMES = ("observed", "unobserved", "in", "out", "scores", "presence")
 _RANK_NAMES = ("scores", "fresh", "ranks", "fresh_draws", "presence", "seed")
 _FORMS = (("score", "in"), ("score", "presence"), ("scores", "presence"), ("in", "out"))
+_SCORE_NAMES = ("score", "scores")
+_ONE_RUN_FIX = "`one_run` goes with flat scores and presence: drop it"
+# What others call the column that tells whether a canary was in, or a score.
+_PRESENCE_ELSEWHERE = (
+    *("member", "members", "membership", "memberships", "is_member", "keep", "inserted"),
+    *("label", "labels", "target", "targets"),
+)
+_SCORES_ELSEWHERE = ("loss", "losses", "signal", "signals", "value", "logit", "logits")
+
+
+class ReadScores(NamedTuple):
+    """The scores of files, as checked evidence.
+
+    Attributes:
+      evidence: the scores by world, run and canary.
+      negation: the `columns` that negate the scores; empty if the files have no columns.
+    """
+
+    evidence: Scores
+    negation: str
 
 
 def paths(scores: str) -> tuple[Path, ...]:
@@ -63,13 +63,15 @@ def describe_files(files: Sequence[Path]) -> str:
     """Returns the names of score files as a report shows them: comma-separated, without their folders."""
     names = []
     for path in files:
-        source = _STANDARD_INPUT if path == STDIN else path
+        source = tables.name_file(path)
         names.append(source.name)
     return ", ".join(names)
 
 
-def read_scores(*files: Path) -> Scores:
-    """Returns the scores in a .npz, .csv or .json file, in two .npy files, or on standard input.
+def read_files(
+    files: Sequence[Path], columns: Mapping[str, str] | None = None, one_run: bool = False
+) -> ReadScores:
+    """Returns the scores in a table or a .npz, in two files, or on standard input.
 
     Arrays are (runs,) or, with several canaries a run, (runs, canaries).
 
@@ -78,69 +80,38 @@ def read_scores(*files: Path) -> Scores:
         a .npz with arrays `in` and `out`, or `scores` and `presence`; for canaries that are ranked among
           fresh draws, `scores` and `fresh` (and maybe `seed`, which breaks ties), or `ranks` and
           `fresh_draws`;
-        a .csv or .tsv with columns score,in or score,presence or in,out;
-        a .json, an object of lists with the names of such columns;
-        two .npy files, scores with the canary and scores without it;
+        a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence or in,out;
+        two files, .npy or tables with a column `score`: scores with the canary and scores without it;
         STDIN, which has CSV or JSON.
+      columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. A minus before
+        the name negates scores: "-loss".
+      one_run: whether flat scores with presence are those of the canaries of a single run.
 
     Raises:
       InputError: the files can't be read, hold no scores, or hold more than MOST_SCORES.
     """
-    scores = _choose_reader(files)(*files)
-    size = sum(world.size for world in scores.pooled())
-    require(size <= MOST_SCORES, _say_too_many(files[0], size))
-    return scores
+    wanted = _Wanted(tables.name_file(files[0]), dict(columns or {}))
+    wanted.require_known()
+    is_npz = files[0].suffix.lower() == ".npz"
+    if len(files) == 1 and (is_npz or tables.is_table(files[0])):
+        if is_npz:
+            return _read_npz(files[0], wanted, one_run)
+        return _read_table(wanted, tables.read_table(files[0], wanted), one_run)
 
-
-def read_csv(path: Path, columns: Mapping[str, str]) -> Scores:
-    """Returns the scores of a CSV whose columns have names that the user chose.
-
-    Args:
-      path: the .csv or .tsv file, or STDIN.
-      columns: {our name: the file's name}, such as {"score": "loss", "presence": "member"}. Our names are
-        one of the pairs in _FORMS. All other columns are ignored, whatever they are called.
-
-    Raises:
-      InputError: as `read_scores`, and where the file lacks one of these columns.
-    """
-    is_csv = path == STDIN or path.suffix.lower() in (".csv", ".tsv")
-    require(is_csv, f"`scores={path}`: `columns` goes with a .csv file, or with -")
-    forms = " or ".join(",".join(form) for form in _FORMS)
-    given_names = ",".join(columns)
-    require(
-        any(set(form) == set(columns) for form in _FORMS), f"`columns={given_names}`: name {forms}"
-    )
-    renamed = {name.strip().lower(): ours for ours, name in columns.items()}
-    if path == STDIN:
-        with _reading(_STANDARD_INPUT):
-            return _parse_csv(_STANDARD_INPUT, _open_stdin(), renamed)
-    return _read_csv(path, renamed)
-
-
-def _choose_reader(files: tuple[Path, ...]) -> Callable[..., Scores]:
-    """Returns the function that reads scores from files with these suffixes, or from STDIN.
-
-    The function takes the files as its arguments. Raises InputError for any other combination of suffixes.
-    """
-    if files == (STDIN,):
-        return _read_stdin
-    readers: dict[tuple[str, ...], Callable[..., Scores]] = {
-        (".npz",): _read_npz,
-        (".csv",): _read_csv,
-        (".tsv",): _read_csv,
-        (".json",): _read_json,
-        (".npy", ".npy"): _read_npy_pair,
-    }
-    suffixes = tuple(path.suffix.lower() for path in files)
-    if suffixes not in readers:
+    require(not one_run, _ONE_RUN_FIX)
+    are_arrays = all(path.suffix.lower() == ".npy" for path in files)
+    are_tables = all(tables.is_table(path) for path in files) and STDIN not in files
+    if len(files) != 2 or not (are_arrays or are_tables):
         names = ",".join(str(path) for path in files)
-        give = "give a .npz, .csv or .json file, two .npy files, in.npy,out.npy, or - for standard input"
-        raise InputError(f"`scores={names}`: {give}")
-    return readers[suffixes]
+        kinds = "a .npz, .csv, .tsv, .json, .xlsx or .parquet file, two .npy files, in.npy,out.npy"
+        raise InputError(f"`scores={names}`: give {kinds}, or - for standard input")
+    worlds = [_read_world(path, wanted._replace(place=path)) for path in files]
+    with _naming(files[0]):
+        return ReadScores(given.two_worlds(*worlds), "")
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Scores:
-    """Returns the scores of a table.
+    """Returns the scores of a table in memory.
 
     The table has one of the pairs of columns in _FORMS: a score, and whether the canary was in (1 or 0); or
     scores with the canary and scores without it.
@@ -153,19 +124,225 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
     Raises:
       InputError: for other columns, or for values that are no scores.
     """
-    lower_names = [str(name).strip().lower() for name in names]
-    form = _find_form(place, lower_names)
-    shown = _quote(",".join(lower_names))
-    require(form, f"{place} has columns {shown}: give score,in (1 or 0), or in,out")
-    assert form is not None  # for type checkers: `require` has raised the error
-    first = column(names[lower_names.index(form[0])])
-    second = column(names[lower_names.index(form[1])])
-    with _naming(place):
-        first_numbers = floats(form[0], first)
-        second_numbers = _read_second_column(form[1], second)
-    if form == ("in", "out"):
-        return _make_sets(place, first_numbers, second_numbers)
-    return _split_by_presence(place, first_numbers, second_numbers)
+    wanted = _Wanted(place, {})
+    places = wanted.find([str(name) for name in names])
+    if places is None:
+        fix = "name two of them score and in (1 or 0), or in and out"
+        raise InputError(f"{place} has columns {list_names(names)}: {fix}")
+    cells = {ours: tables.list_cells(column(names[index])) for ours, index in places.items()}
+    rows = max(len(values) if np.ndim(values) else 1 for values in cells.values())
+    table = ReadTable(cells, {}, range(1, rows + 1), unit="row", is_filled_up=True)
+    return _read_table(wanted, table, one_run=False).evidence
+
+
+def _read_world(path: Path, wanted: "_Wanted") -> Array:
+    """Returns the scores of a file with those of a single world: a .npy, or a table with their column."""
+    if path.suffix.lower() == ".npy":
+        require(not wanted.columns, f"{path} has no columns: drop `columns`")
+        return _read_npy(path)
+    wanted = wanted._replace(forms=tuple((name,) for name in _SCORE_NAMES))
+    table = tables.read_table(path, wanted)
+    ((ours, cells),) = table.columns.items()
+    return wanted.sign(ours) * read_scores(Cells(path, ours, cells, table.lines, table.unit))
+
+
+def _read_npz(path: Path, wanted: "_Wanted", one_run: bool) -> ReadScores:
+    """Returns the scores of a .npz file; see `read_files` for its arrays."""
+    shapes = _read_shapes(path)
+    names = list(shapes)
+    ranked = wanted.find_any(names, _RANK_NAMES)
+    if {"fresh", "ranks", "fresh_draws"} & set(ranked):
+        require(not one_run, _ONE_RUN_FIX)
+        # Arrays of ranks keep their shape, so that (runs, 1) stays a matrix with a single canary a run.
+        found = _read_npz_arrays(path, [names[index] for index in ranked.values()], flat=False)
+        by_name = {ours: wanted.sign(ours) * found[names[at]] for ours, at in ranked.items()}
+        return ReadScores(_make_ranks(path, by_name), "")
+
+    places = wanted.find(names)
+    if places is None:
+        raise InputError(f"{path} has arrays {list_names(names)}: {wanted.advise(names, shapes)}")
+    theirs = {ours: names[index] for ours, index in places.items()}
+    found = _read_npz_arrays(path, list(theirs.values()))
+    cells = {ours: found[name] for ours, name in theirs.items()}
+    return _read_table(wanted, ReadTable(cells, theirs, ()), one_run)
+
+
+def _read_table(wanted: "_Wanted", table: ReadTable, one_run: bool) -> ReadScores:
+    """Returns the scores of the two wanted columns of a table, or arrays of a .npz.
+
+    Args:
+      wanted: which columns they are.
+      table: the columns.
+      one_run: whether flat scores with presence are those of the canaries of a single run.
+    """
+    first, second = (
+        Cells(wanted.place, ours, cells, table.lines, table.unit)
+        for ours, cells in table.columns.items()
+    )
+    negation = wanted.negate(table.names)
+    if second.name == "out":
+        require(not one_run, _ONE_RUN_FIX)
+        scores_in, scores_out = read_worlds(first, second)
+        if table.is_filled_up:
+            _require_no_filling(wanted.place, scores_in, scores_out)
+        with _naming(wanted.place):
+            worlds = wanted.sign("in") * scores_in, wanted.sign("out") * scores_out
+            return ReadScores(given.two_worlds(*worlds), negation)
+    scores = wanted.sign(first.name) * read_scores(first)
+    present = read_labels(second)
+    fits = scores.ndim in (1, 2) and scores.shape == present.shape
+    shapes = f"scores {scores.shape} and presence {present.shape}"
+    require(fits, f"{wanted.place}: {shapes} must both be (runs,) or (runs, canaries)")
+    with _naming(wanted.place):
+        if scores.ndim == 2:
+            is_one_row = len(scores) == 1
+            require(is_one_row or not one_run, _ONE_RUN_FIX)
+            return ReadScores(given.coins(scores, present), negation)
+        if one_run:
+            return ReadScores(given.coins(scores[None], present[None]), negation)
+        sets = given.two_worlds(scores[present], scores[~present])
+        return ReadScores(sets._replace(labelled=True), negation)
+
+
+def _require_no_filling(place: object, scores_in: Array, scores_out: Array) -> None:
+    """Raises InputError if a column ends in NaN that may only fill it up to the length of the other.
+
+    If they were counted as failed runs, bounds might be too high.
+    """
+    if scores_in.shape != scores_out.shape or not len(scores_in):
+        return
+    for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
+        if np.isnan(scores[-1]).all() and not np.isnan(others[-1]).any():
+            reason = "failed runs, or only as long as the other column"
+            fix = "give score,in (1 or 0) in a row for each run"
+            raise InputError(f"{place}: {name} ends in NaN, of {reason}: {fix}")
+
+
+class _Wanted(NamedTuple):
+    """The columns to read of a table, and the names that a user gave them.
+
+    Attributes:
+      place: the file or table, for messages.
+      columns: {our name: the file's name, with a minus before it to negate scores}.
+      forms: the groups of columns of which one is read, by our names.
+    """
+
+    place: object
+    columns: dict[str, str]
+    forms: tuple[tuple[str, ...], ...] = _FORMS
+
+    def require_known(self) -> None:
+        """Raises InputError for a name of ours that is none, or a minus before what is no score."""
+        known = list(dict.fromkeys((*itertools.chain(*_FORMS), *_RANK_NAMES)))
+        for ours, theirs in self.columns.items():
+            pair = f"`columns={ours}:{theirs}`"
+            require(ours in known, f"{pair}: name {', '.join(known)}")
+            has_sign = ours in (*_SCORE_NAMES, "out", "fresh") or (
+                ours == "in" and "out" in self.columns
+            )
+            require(has_sign or not theirs.startswith("-"), f"{pair}: only scores can be negated")
+
+    def sign(self, ours: str) -> float:
+        """Returns the factor of a column's scores: -1 if the user wants them negated, else 1."""
+        return -1.0 if self.columns.get(ours, "").startswith("-") else 1.0
+
+    def find(self, names: Sequence[str]) -> dict[str, int] | None:
+        """Returns {our name: index} of a table's wanted columns; None if it lacks some.
+
+        If the user named all, others are ignored, whatever they are called.
+
+        Raises:
+          InputError: the table can be read in several ways.
+        """
+        is_whole = any(set(form) == set(self.columns) for form in self.forms)
+        renamed = self._rename(names, is_whole)
+        for form in self.forms:
+            if set(form) <= set(renamed):
+                break
+        else:
+            return None
+        known = [name for name in renamed if name in itertools.chain(*self.forms)]
+        if len(known) != len(form):
+            several = f"{self.place}: its columns {','.join(known)} can be read in several ways"
+            keep = (
+                "keep score,in (1 or 0), or in,out (a column a world), or name two with `columns`"
+            )
+            raise InputError(f"{several}: {keep}")
+        return {name: renamed.index(name) for name in form}
+
+    def find_any(self, names: Sequence[str], wanted: Sequence[str]) -> dict[str, int]:
+        """Returns {our name: index} of those of the wanted columns that there are."""
+        renamed = self._rename(names, is_whole=False)
+        return {name: renamed.index(name) for name in wanted if name in renamed}
+
+    def _rename(self, names: Sequence[str], is_whole: bool) -> list[str]:
+        """Returns a table's names with ours in place of theirs; "" for all others if `is_whole`."""
+        ours = {_plain(theirs).lstrip("-"): name for name, theirs in self.columns.items()}
+        return [ours.get(_plain(name), "" if is_whole else _plain(name)) for name in names]
+
+    def advise(
+        self, names: Sequence[str], shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> str:
+        """Returns what to do about a table without the wanted columns.
+
+        Args:
+          names: the names of its columns.
+          shapes: their shapes, if they are arrays.
+        """
+        by_name = {_plain(name): name for name in names}
+        theirs = [name.lstrip("-") for name in self.columns.values()]
+        missing = [name for name in theirs if _plain(name) not in by_name]
+        if missing:
+            return f"there is no {', '.join(missing)}, check `columns`"
+        if len(self.forms[0]) == 1:
+            return "name that of the scores, as in `columns=score:Value`"
+        by_name = {name: shown for name, shown in by_name.items() if shown not in theirs}
+        score = _first_of((*_SCORE_NAMES, *_SCORES_ELSEWHERE), by_name)
+        presence = _first_of(("presence", "in", *_PRESENCE_ELSEWHERE), by_name)
+        pairs = [f"{ours}:{name}" for ours, name in self.columns.items()]
+        if {*_SCORE_NAMES} & set(self.columns):
+            score = "score"
+        if {"in", "presence"} & set(self.columns):
+            presence = "in"
+        if score is None or presence is None:
+            forms = "score,in (1 or 0), or in,out (a column a world)"
+            return f"give {forms}, or name two, as in `columns=score:loss,presence:member`"
+        if _plain(score) not in _SCORE_NAMES:
+            pairs.append(f"score:{score}")
+        if _plain(presence) not in ("presence", "in"):
+            pairs.append(f"presence:{presence}")
+        meaning = f"if {presence} is 1 where the canary was in (score:-{score} if lower means in)"
+        advice = f"give `columns={','.join(pairs)}` {meaning}, or save in and out"
+        shape = (shapes or {}).get(score, ())
+        if len(shape) == 2 and shape == (shapes or {}).get(presence):
+            return (
+                f"both are {shape}; if a row is a training run and a column a canary, {advice}; if "
+                "a row is a canary, as in points by models, transpose both first"
+            )
+        return advice
+
+    def negate(self, theirs: Mapping[str, str]) -> str:
+        """Returns the `columns` that negate the scores, such as "score:-loss,presence:member".
+
+        Args:
+          theirs: {our name: the file's name} of the columns that were read; empty for a table in memory.
+        """
+        pairs = []
+        for ours, name in theirs.items():
+            is_score = ours in _SCORE_NAMES or "out" in theirs
+            minus = "-" if is_score and self.sign(ours) > 0 else ""
+            pairs.append(f"{ours}:{minus}{name}")
+        return ",".join(pairs)
+
+
+def _plain(name: str) -> str:
+    """Returns a column's name as names are compared: in lower case, without blanks around it."""
+    return name.strip().lower()
+
+
+def _first_of(candidates: Sequence[str], by_name: Mapping[str, str]) -> str | None:
+    """Returns the first of some names that a table has, as the table writes it; None without any."""
+    return next((by_name[name] for name in candidates if name in by_name), None)
 
 
 def read_cosines(
@@ -275,16 +452,12 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 
 
 def _read_json_cosines(path: Path) -> dict[str, Array]:
-    """Returns the arrays of _COSINE_NAMES in a JSON object of lists, by name."""
-    with _reading(path), open(path, encoding="utf-8-sig") as file:
-        pairs = _load_pairs(path, file)
-    lists = dict(pairs)
+    """Returns the arrays of _COSINE_NAMES in a JSON text, by name."""
+    with tables.reading(path), tables.open_text(path, b",", marks_of_a_row=4) as file:
+        columns = tables.load_columns(path, file)
     with _naming(path):
-        require(len(lists) == len(pairs), "it has a name twice: keep one of the two lists")
-        arrays = {name: floats(name, lists[name]) for name in _COSINE_NAMES if name in lists}
-    size = sum(array.size for array in arrays.values())
-    require(size <= MOST_SCORES, _say_too_many(path, size))
-    return arrays
+        named = [name for name in _COSINE_NAMES if name in columns]
+        return {name: arrays.floats(name, columns[name]) for name in named}
 
 
 def _read_npy_cosines(path: Path) -> dict[str, Array]:
@@ -295,18 +468,6 @@ def _read_npy_cosines(path: Path) -> dict[str, Array]:
     return {"observed": cosines}
 
 
-def _make_sets(path: object, scores_in: Array, scores_out: Array) -> Scores:
-    """Returns the evidence of runs with the canary and runs without it.
-
-    Args:
-      path: the file's name, with which messages begin.
-      scores_in: (runs,) of a single canary a run, or (runs, canaries).
-      scores_out: those of the runs without, in the same form.
-    """
-    with _naming(path):
-        return given.two_worlds(scores_in, scores_out)
-
-
 @contextlib.contextmanager
 def _naming(path: object) -> Iterator[None]:
     """Puts a file's name before the message of an InputError that is raised in the block."""
@@ -314,62 +475,6 @@ def _naming(path: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns an error that reading a file raises in the block into an InputError; silences warnings there.
-
-    Raises InputError before the block where the path is no regular file, or the file is above 1 GiB.
-
-    Args:
-      path: the file, or _STANDARD_INPUT, for which these two checks are left out.
-    """
-    try:
-        if path != _STANDARD_INPUT:
-            regular(path, _FIX, MOST_BYTES)
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            yield
-    except InputError:
-        # It has its message for the user already. The last clause would replace that, since an InputError is
-        # a ValueError.
-        raise
-    except UnicodeDecodeError:
-        raise InputError(
-            f"cannot read {path}: it is not text in UTF-8; save it as CSV UTF-8"
-        ) from None
-    except _UNREADABLE as error:  # all that readers may raise for a damaged file
-        # An error of the system, such as a missing file, says its reason in `strerror`.
-        reason = (
-            getattr(error, "strerror", None) or f"it is damaged, encrypted or no {path.suffix} file"
-        )
-        raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
-
-
-def _say_too_many(path: Path, size: int) -> str:
-    return f"{path} has {size:,} scores, more than {MOST_SCORES:,}: keep a random part of them"
-
-
-def _read_npz(path: Path) -> Scores:
-    """Returns the scores in a .npz file.
-
-    The file has arrays `in` and `out`, or `scores` and `presence`; `presence` is 1 or true where the canary
-    was in. Where canaries are ranked among M fresh draws, it has `scores` and `fresh`, and maybe the `seed`
-    by which ties are broken; or it has `ranks` and the number `fresh_draws`, M. Either may come with
-    `presence`.
-    """
-    # Arrays of ranks keep their shape, so that (runs, 1) stays a matrix with a single canary a run. In the
-    # other forms (runs, 1) becomes (runs,).
-    rank_arrays = _read_npz_arrays(path, _RANK_NAMES, flat=False)
-    if {"fresh", "ranks", "fresh_draws"} & set(rank_arrays):
-        return _make_ranks(path, rank_arrays)
-    arrays = _read_npz_arrays(path, ("in", "out", "scores", "presence"))
-    if {"scores", "presence"} <= set(arrays):
-        return _split_by_presence(path, arrays["scores"], arrays["presence"])
-    missing = {"in", "out"} - set(arrays)
-    require(not missing, f"{path} has no array {', '.join(sorted(missing))}: save in= and out=")
-    return _make_sets(path, arrays["in"], arrays["out"])
 
 
 def _make_ranks(path: Path, arrays: dict[str, Array]) -> Fresh:
@@ -420,36 +525,40 @@ def _read_whole(path: Path, name: str, array: Array, least: int, most: int) -> i
     return int(value)
 
 
-def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
-    """Returns the arrays of a .npz file with the given names, as float64, by name.
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of each array of a .npz file, by name; () for what is no array."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    with tables.reading(path), zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            name = member.removesuffix(".npy")
+            shapes[name] = ()
+            with contextlib.suppress(*tables.UNREADABLE), archive.open(member) as file:
+                shapes[name] = _read_header(file).shape
+    return shapes
 
-    Args:
-      path: the file.
-      names: the arrays' names. Names that the file lacks are left out, and so are its other arrays.
-      flat: whether an array (n, 1) becomes (n,).
+
+def _read_npz_arrays(path: Path, names: Sequence[str], flat: bool = True) -> dict[str, Array]:
+    """Returns the arrays of a .npz file with the given names, by name; with `flat`, (n, 1) becomes (n,).
+
+    Names that the file lacks are left out. Booleans stay booleans.
     """
-    arrays = {}
-    with _reading(path), zipfile.ZipFile(path) as archive:
+    found = {}
+    with tables.reading(path), zipfile.ZipFile(path) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         for name in sorted(set(names) & set(members)):
             with archive.open(members[name]) as file:
-                arrays[name] = _read_array(path, name, file, flat)
-    return arrays
-
-
-def _read_npy_pair(path_in: Path, path_out: Path) -> Scores:
-    """Returns the scores of two .npy files: those of runs with the canary, and those of runs without it."""
-    return _make_sets(path_in, _read_npy(path_in), _read_npy(path_out))
+                found[name] = _read_array(path, name, file, flat)
+    return found
 
 
 def _read_npy(path: Path, flat: bool = True) -> Array:
     """Returns a .npy file's array as float64; with `flat`, an array (n, 1) becomes (n,)."""
-    with _reading(path), open(path, "rb") as file:
+    with tables.reading(path), open(path, "rb") as file:
         return _read_array(path, path.stem, file, flat)
 
 
 def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Array:
-    """Returns an array in the format .npy as float64.
+    """Returns an array in the format .npy as float64, or as booleans.
 
     Its header is read first, so that an array of a wrong type or size is refused before it is loaded.
 
@@ -462,406 +571,36 @@ def _read_array(path: Path, name: str, file: IO[bytes], flat: bool = True) -> Ar
     Raises:
       InputError: the array is not of numbers, or of more than MOST_SCORES.
     """
+    shape, dtype = _read_header(file)
+    is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
+    message = f"{path}: array {name} holds no plain numbers ({dtype}): save floats"
+    require(is_numeric, message)
+    arrays.require_size(f"the scores of {path}", math.prod(shape))
+
+    file.seek(0)  # `read_array` reads the header again
+    array = np.lib.format.read_array(file, allow_pickle=False)
+    if dtype.kind != "b":
+        array = np.asarray(array, np.float64)
+    if flat and array.ndim == 2 and array.shape[1] == 1:
+        return array[:, 0]
+    return array
+
+
+class _NpyHeader(NamedTuple):
+    """What the header of an array in the format .npy tells."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _read_header(file: IO[bytes]) -> _NpyHeader:
+    """Returns the header of an array in the format .npy, from an open file at its start."""
     header = io.BytesIO(file.read(_HEADER_BYTES))
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
     version = np.lib.format.read_magic(header)
-    # For another version this is a KeyError, which `_reading` reports as a damaged file.
+    # For another version this is a KeyError, which `tables.reading` reports as a damaged file.
     shape, _, dtype = readers[version](header)
-    is_numeric = dtype.kind in "biuf"  # booleans, integers and floats
-    message = f"{path}: array {name} holds no plain numbers ({dtype}): save floats"
-    require(is_numeric, message)
-    size = math.prod(shape)
-    require(size <= MOST_SCORES, _say_too_many(path, size))
-
-    file.seek(0)  # `read_array` reads the header again
-    array = np.asarray(np.lib.format.read_array(file, allow_pickle=False), np.float64)
-    if flat and array.ndim == 2 and array.shape[1] == 1:
-        return array[:, 0]
-    return array
-
-
-def _split_by_presence(path: object, scores: Array, presence: Array) -> Scores:
-    """Returns the evidence of scores that come with a bit for each: whether its canary was in.
-
-    Flat scores are those of a single canary a run, and are split into runs with it and runs without. A matrix
-    is evidence of several canaries a run, each in by its own coin.
-
-    Args:
-      path: the file or table, for messages.
-      scores: (runs,) or (runs, canaries).
-      presence: an array of the same shape, 1 where the canary was in, else 0.
-
-    Raises:
-      InputError: shapes differ, or presence has other values.
-    """
-    fits = scores.ndim in (1, 2) and scores.shape == presence.shape
-    shapes = f"scores {scores.shape} and presence {presence.shape}"
-    require(fits, f"{path}: {shapes} must both be (runs,) or (runs, canaries)")
-    require(
-        np.isin(presence, (0, 1)).all(), f"{path}: presence must be 1 (in) or 0 (out) everywhere"
-    )
-    present = presence.astype(bool)
-    if scores.ndim == 1:
-        return _make_sets(path, scores[present], scores[~present])
-    with _naming(path):
-        return given.coins(scores, present)
-
-
-class _Cells(NamedTuple):
-    """The two cells with scores, or with a score and its label, in a row of a CSV.
-
-    Attributes:
-      place: the number of the row, from 0, without the header and empty lines.
-      line: the number of its line in the file, from 1.
-      first: the text in the first column of the file's form (_FORMS), such as score or in.
-      second: the text in the second column of the form.
-    """
-
-    place: int
-    line: int
-    first: str
-    second: str
-
-
-def _read_stdin(path: Path) -> Scores:
-    """Returns the scores on standard input, which is JSON where it begins with a bracket, else CSV.
-
-    Raises InputError for input that is empty, or above 1 GiB.
-
-    Args:
-      path: not used. `_choose_reader` returns functions of the file, which is STDIN here.
-    """
-    with _reading(_STANDARD_INPUT):
-        file = _open_stdin()
-        if file.getvalue().lstrip()[:1] in ("{", "["):
-            return _parse_json(_STANDARD_INPUT, file)
-        return _parse_csv(_STANDARD_INPUT, file)
-
-
-def _open_stdin() -> io.StringIO:
-    """Returns standard input as text; raises InputError where it is empty, or above 1 GiB."""
-    # A byte more than is allowed, so that too large an input shows.
-    content = sys.stdin.buffer.read(MOST_BYTES + 1)
-    require(content.strip(), f"{_STANDARD_INPUT} is empty: give score,in lines, or JSON")
-    too_large = (
-        f"{_STANDARD_INPUT} is larger than {MOST_BYTES / 2**30:g} GiB: keep a random part of it"
-    )
-    require(len(content) <= MOST_BYTES, too_large)
-    # newline="" leaves line ends as they are, which the csv module splits by itself.
-    return io.StringIO(content.decode(_find_encoding(content)), newline="")
-
-
-def _read_json(path: Path) -> Scores:
-    """Returns the scores of a .json file; see `_parse_json`."""
-    with _reading(path), open(path, encoding="utf-8-sig") as file:
-        return _parse_json(path, file)
-
-
-def _parse_json(path: Path, file: IO[str]) -> Scores:
-    """Returns the scores of a JSON object of lists; the lists have the names of a CSV's columns.
-
-    Args:
-      path: the file, for messages.
-      file: the open file.
-    """
-    pairs = _load_pairs(path, file)
-    names = [name for name, _ in pairs]
-    lists = dict(pairs)
-    return read_columns(path, names, lists.__getitem__)
-
-
-def _load_pairs(path: Path, file: IO[str]) -> tuple[tuple[str, Any], ...]:
-    """Returns a JSON object's (name, value) pairs in their order.
-
-    A name that comes twice in the object comes twice in the pairs, so that the caller can refuse it.
-
-    Args:
-      path: the file, for messages.
-      file: the open file.
-
-    Raises:
-      InputError: the text is no JSON, or JSON that is no object.
-    """
-    fix = 'give {"in": [...], "out": [...]}, or "scores" and "presence"'
-    try:
-        # Objects become tuples, and lists stay lists: the check below tells them apart.
-        pairs = json.load(file, object_pairs_hook=tuple)
-    except UnicodeDecodeError:  # a ValueError for which `_reading` has a message of its own
-        raise
-    except (ValueError, RecursionError):
-        raise InputError(f"cannot read {path}: it is no JSON; {fix}") from None
-    require(isinstance(pairs, tuple), f"{path} is no JSON object: {fix}")
-    return tuple(pairs)
-
-
-def _read_csv(path: Path, renamed: Mapping[str, str] | None = None) -> Scores:
-    """Returns the scores of a .csv or .tsv file, in UTF-8 or UTF-16; `_parse_csv` says in which form.
-
-    Args:
-      path: the file.
-      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
-    """
-    with _reading(path):
-        with open(path, "rb") as raw:
-            # UTF-16 begins with a mark of two bytes. Without it the file is taken for UTF-8.
-            encoding = _find_encoding(raw.read(2))
-        # newline="" leaves line ends as they are, which the csv module splits by itself.
-        with open(path, newline="", encoding=encoding) as file:
-            return _parse_csv(path, file, renamed)
-
-
-def _find_encoding(start: bytes) -> str:
-    """Returns a text's encoding by its first bytes: UTF-16, as spreadsheets may write it, or UTF-8."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return "utf-8-sig"
-
-
-def _parse_csv(path: Path, file: IO[str], renamed: Mapping[str, str] | None = None) -> Scores:
-    """Returns the scores of a CSV with columns score,in or score,presence (1 or 0), or in,out.
-
-    Commas, semicolons, tabs or spaces separate the columns. Unless commas do, numbers may have a decimal
-    comma. Other columns are ignored, and so are lines above the columns' names that begin with #.
-
-    Args:
-      path: the file, for messages.
-      file: the open file, at its first line.
-      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
-    """
-    header = _read_header(path, file, renamed)
-    form = header.form
-    worlds: dict[bool, list[float]] = {True: [], False: []}
-    add = _add_pair if form == ("in", "out") else _add_labelled
-    for cells in _read_rows(path, file, header):
-        add(path, cells, worlds)
-        size = len(worlds[True]) + len(worlds[False])
-        require(size <= MOST_SCORES, _say_too_many(path, size))
-    scores_in = np.array(worlds[True], np.float64)
-    scores_out = np.array(worlds[False], np.float64)
-    return _make_sets(path, scores_in, scores_out)
-
-
-class _Header(NamedTuple):
-    """What a CSV says above its rows.
-
-    Attributes:
-      form: the names of the two columns to read, one of _FORMS.
-      indices: the indices of these columns, from 0.
-      separator: the character between columns.
-      lines: the number of lines above the first row, comments included.
-    """
-
-    form: tuple[str, str]
-    indices: tuple[int, int]
-    separator: str
-    lines: int
-
-
-def _read_header(path: Path, file: IO[str], renamed: Mapping[str, str] | None) -> _Header:
-    """Reads a CSV up to the line that names its columns, and returns what that says.
-
-    Lines above it are comments, which begin with #. NumPy writes the line of names with a #, too.
-
-    Args:
-      path: the file, for messages.
-      file: the open file, at its first line; afterwards it is at the first row.
-      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
-
-    Raises:
-      InputError: no such line names the columns of one of _FORMS.
-    """
-    # The line of names is at most the first after _MOST_COMMENTS comments.
-    for line_number in range(1, _MOST_COMMENTS + 2):
-        line = file.readline(_HEADER_BYTES)
-        header = _parse_header(path, line.lstrip("# "), renamed, line_number)
-        if header is not None:
-            return header
-        if not line.startswith("#"):
-            break
-    if renamed is not None:
-        wanted = ",".join(renamed)
-        raise InputError(f"{path}: its first line has not the columns {wanted}: check `columns`")
-    raise InputError(
-        f"{path}: its first line must be score,in (1 or 0), or in,out (a column a world); or name its "
-        "columns: `columns=score:loss,presence:member`"
-    )
-
-
-def _parse_header(
-    path: Path, line: str, renamed: Mapping[str, str] | None, line_number: int
-) -> _Header | None:
-    """Returns the header of a CSV if this line names the columns of one of _FORMS; else None.
-
-    Each separator is tried. Raises InputError where the line can be read in several ways.
-
-    Args:
-      path: the file, for messages.
-      line: the line, without a # before it.
-      renamed: {a column's name in the file, in lower case: our name}; None where the file has our names.
-      line_number: the number of the line in the file, from 1; as many lines are above the first row.
-    """
-    for separator in "\t;, ":
-        fields = next(csv.reader([line], delimiter=separator), [])
-        names = [name.strip().lower() for name in fields]
-        if renamed is not None:
-            # Columns that the user did not name are ignored, even where they have one of our names.
-            names = [renamed.get(name, "") for name in names]
-        form = _find_form(path, names)
-        if form is not None:
-            indices = (names.index(form[0]), names.index(form[1]))
-            return _Header(form, indices, separator, lines=line_number)
-    return None
-
-
-def _find_form(path: object, names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the pair of _FORMS, such as ("score", "in"), that a table has as columns, or None.
-
-    Args:
-      path: the file or table, for messages.
-      names: the names of its columns, in lower case.
-
-    Raises:
-      InputError: a third column has a name of these pairs, too, so that the table can be read in several
-        ways.
-    """
-    for form in _FORMS:
-        if set(form) <= set(names):
-            break
-    else:
-        return None
-    known_names = set(itertools.chain(*_FORMS))
-    known = [name for name in names if name in known_names]
-    several = f"{path}: its columns {','.join(known)} can be read in several ways"
-    require(len(known) == 2, f"{several}: keep score,in (1 or 0), or in,out (a column a world)")
-    return form
-
-
-def _read_rows(path: Path, file: IO[str], header: _Header) -> Iterator[_Cells]:
-    """Yields the two cells to read of each row of a CSV below its header; skips empty rows.
-
-    Decimal commas become points, unless commas separate the columns. A cell that a row lacks is "".
-
-    Args:
-      path: the file, for messages.
-      file: the open file, at the first row.
-      header: what the file says above its rows.
-
-    Raises:
-      InputError: some numbers have commas and others have points, so that either may separate thousands.
-    """
-    reader = csv.reader(file, delimiter=header.separator)
-    first_index, second_index = header.indices
-    place = 0  # the row's index among those that are not empty
-    marks = set()  # the commas and points that cells have had so far
-    for row in reader:
-        if not row:
-            continue
-        line = reader.line_num + header.lines
-        first = row[first_index].strip() if first_index < len(row) else ""
-        second = row[second_index].strip() if second_index < len(row) else ""
-        marks |= {mark for mark in ",." if mark in first or mark in second}
-        mixed = f"{path} line {line}: some numbers have a comma and others a point: write all with points"
-        require(len(marks) < 2, mixed)
-        if header.separator != ",":
-            first = first.replace(",", ".")
-            second = second.replace(",", ".")
-        yield _Cells(place, line, first, second)
-        place += 1
-
-
-def _add_labelled(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Appends a row's score to the scores with the canary or to those without it, as its label says.
-
-    Args:
-      path: the file, for messages.
-      cells: the row: a score, and a label such as 1 or 0, true or false, in or out.
-      worlds: {True: scores with the canary, False: scores without it}; one of the lists is appended to.
-    """
-    with _naming(f"{path} line {cells.line}"):
-        label = _parse_label(cells.second)
-    worlds[label].append(_parse_score(path, cells.line, cells.first))
-
-
-def _parse_label(text: str) -> bool:
-    """Returns whether a label means that the canary was in; raises InputError for an unknown label.
-
-    Labels are the words in _LABELS, in any case, and numbers that equal 1 or 0.
-    """
-    label = _LABELS.get(text.lower())
-    if label is None:
-        with contextlib.suppress(ValueError):
-            label = _NUMERIC_LABELS.get(float(text))
-    if label is None:
-        raise InputError(f"{_quote(text)} says neither in nor out: give {_LABELS_READ}")
-    return label
-
-
-def _read_second_column(name: str, values: ArrayLike) -> Array:
-    """Returns a table's second column as numbers; labels in words, such as "in" or "false", become 1 or 0.
-
-    Args:
-      name: the column's name in its pair of _FORMS: "out" holds scores, other names hold labels.
-      values: the column's values.
-    """
-    if name == "out" or not _has_words(values):
-        return floats(name, values)
-    # Labels in words are flat, (runs,): in lists of lists `_has_words` sees no text.
-    labels = [_parse_label(str(value)) for value in np.asarray(values).ravel()]
-    return np.array(labels, np.float64)
-
-
-def _has_words(values: ArrayLike) -> bool:
-    """Returns whether values may include text.
-
-    Each element of a list is looked at. An array or a column is judged by its type: objects and strings may
-    be text.
-    """
-    if isinstance(values, list):
-        return any(isinstance(value, str) for value in values)
-    dtype = getattr(values, "dtype", None)
-    # NumPy's kinds of objects, of fixed-width text and of text of any width.
-    return getattr(dtype, "kind", "") in ("O", "U", "T")
-
-
-def _add_pair(path: Path, cells: _Cells, worlds: dict[bool, list[float]]) -> None:
-    """Appends a row's two scores, one of a run with the canary and one of a run without.
-
-    Columns may be of different length: below the end of the shorter one, its cells are empty.
-
-    Args:
-      path: the file, for messages.
-      cells: the row: a score with the canary and a score without it, or "" below a column's end.
-      worlds: {True: scores with the canary, False: scores without it}; both lists are appended to.
-
-    Raises:
-      InputError: a score is below an empty cell of its column, or is no number.
-    """
-    for present, text in ((True, cells.first), (False, cells.second)):
-        if not text:
-            continue
-        # A column so far has a score for each row above this one, unless it had an empty cell.
-        world = worlds[present]
-        gap = f"{path} line {cells.line}: a score below an empty cell: fill that in (nan if a run failed)"
-        require(len(world) == cells.place, gap)
-        world.append(_parse_score(path, cells.line, text))
-
-
-def _parse_score(path: Path, line: int, text: str) -> float:
-    """Returns a score's text as a number; raises InputError for any other text, also for an empty one.
-
-    The text nan gives NaN, which stands for a run that failed.
-    """
-    try:
-        return float(text)
-    except ValueError:
-        message = f"score {_quote(text)} is not a number: fix it, or write nan if the run failed"
-        raise InputError(f"{path} line {line}: {message}") from None
-
-
-def _quote(text: str) -> str:
-    """Returns a text in quotes, cut after 40 characters."""
-    shortened = text if len(text) <= 40 else f"{text[:40]}..."
-    return repr(shortened)
+    return _NpyHeader(shape, dtype)

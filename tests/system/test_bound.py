@@ -151,10 +151,17 @@ def test_a_violation_of_several_canaries_a_run_is_a_status_too(bound, tmp_path):
 
 def test_scores_with_the_wrong_sign_are_no_answer_to_whether_a_claim_is_violated(bound, tmp_path):
     np.savez(tmp_path / "scores.npz", **{"in": MATRIX - 2, "out": MATRIX[:, ::-1] + 2})
-    assert bound("--upper_bound=9").status == 0
-    ended = bound("--upper_bound=9", "--fail_if_violated")
-    assert ended.status == 2
-    assert "scores are lower with the canary: give minus the score" in ended.stderr
+    for flags in ((), ("--upper_bound=9",), ("--upper_bound=9", "--fail_if_violated")):
+        ended = bound(*flags)
+        assert ended.status == 2 and "refuted" not in ended.stdout
+        assert ended.stderr.endswith(
+            "error: scores are lower with the canary: if lower means in, negate them: "
+            "--columns=in:-in,out:-out\n"
+        )
+    assert "claim:      not tested: scores are reversed" in ended.stdout
+    found = json.loads(bound("--upper_bound=9", "--json").stdout)
+    assert found["verdict"] == "reversed scores" and "claim_test" not in found
+    assert bound("--upper_bound=9", "--columns=in:-in,out:-out").status == 0
 
 
 def test_a_single_run_with_the_wrong_sign_is_no_answer_either(bound, tmp_path):

@@ -15,7 +15,8 @@ from audit.claims.claim import DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
-from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.conclusion import Conclusion, are_reversed
+from audit.evidence import given
 from audit.evidence.canaries import single
 from audit.methods.estimate import Bound, Estimate
 from audit.methods.level import Level
@@ -270,6 +271,40 @@ def test_table_and_json_say_what_the_test_found():
         page = audit_page._make_bounds_table(Subject("a", "an audit", {}, [], concluded, {}))
         refuted = "refute (p &lt; 1e-06): it does not hold" in html.escape(html.unescape(page))
         assert refuted == (status == "refuted")
+
+
+def test_reversed_scores_test_no_claim_whatever_their_shape():
+    rng = np.random.default_rng(5)
+    presence = rng.random((1, 400)) < 0.5
+    runs = rng.random((60, 8)) < 0.5
+    reversed_evidence = (
+        (rng.normal(-2, 1, 400), rng.normal(0, 1, 400)),
+        (audit.coins(rng.normal(-2.0 * presence, 1), presence),),
+        (audit.coins(rng.normal(-2.0 * runs, 1), runs),),
+        (audit.cosines(rng.normal(-3, 1, (20, 64)) / 100, 10_000),),
+        (audit.ranks(rng.normal(-2, 1, (20, 64)), rng.normal(0, 1, (20, 500))),),
+    )
+    for evidence in reversed_evidence:
+        result = audit.bounds(*evidence, claim=audit.Gdp(0.1))
+        assert result.verdict == "reversed scores" and result.claim_test is None
+        assert "not refuted" not in str(result)
+        assert "claim:      not tested: scores are reversed" in str(result)
+        assert result.to_dict()["verdict"] == "reversed scores"
+
+
+@pytest.mark.slow
+def test_scores_that_leak_nothing_are_not_called_reversed():
+    """Of 4,000 audits 0.13 are expected; with more than 6, chance would be above 1e-3."""
+    accused = 0
+    for seed in range(2000):
+        rng = np.random.default_rng([11, seed])
+        presence = rng.random((1, 100)) < 0.5
+        heavy = rng.standard_t(2, (1, 100))
+        same_in_a_run = np.repeat(rng.normal(size=(40, 1)), 8, axis=1)
+        worlds = same_in_a_run[:20], same_in_a_run[20:]
+        evidence = audit.coins(heavy, presence), given.two_worlds(*worlds)
+        accused += sum(are_reversed(one, ()) for one in evidence)
+    assert accused <= 6
 
 
 @pytest.mark.parametrize("upper", mostly_slow([3.0, None, np.inf]))

@@ -1,7 +1,9 @@
 """Scores from files of every common make, each number in its world; anything else is one line."""
 
 import io
+import itertools
 import json
+import re
 import sys
 
 import numpy as np
@@ -9,10 +11,17 @@ import pytest
 
 import audit
 from audit.errors import InputError
-from audit.evidence import canaries
+from audit.evidence import arrays, canaries
+from audit.evidence.one_run import OneRun
 from audit.storage import score_files
 
 IN, OUT = [1.5, -2.25, 3e-7], [0.125, 7.0]
+
+
+def read(*files, **options):
+    return score_files.read_files(files, **options).evidence
+
+
 LABELLED = [(x, 1) for x in IN] + [(x, 0) for x in OUT]
 
 
@@ -61,7 +70,7 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_every_csv_gives_the_scores(tmp_path, text):
     (tmp_path / "s.csv").write_text(text, encoding="utf-8", newline="")
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.csv").pooled()
+    scores_in, scores_out = read(tmp_path / "s.csv").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
 
@@ -72,7 +81,7 @@ def test_a_spreadsheets_text_with_tabs_is_read(tmp_path, monkeypatch, encoding):
     (tmp_path / "s.tsv").write_bytes(text)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     for path in (tmp_path / "s.tsv", score_files.STDIN):
-        scores_in, scores_out = score_files.read_scores(path).pooled()
+        scores_in, scores_out = read(path).pooled()
         assert scores_in.tolist() == IN and scores_out.tolist() == OUT
 
 
@@ -81,27 +90,32 @@ def test_columns_of_other_names_count_alone(tmp_path):
     path = tmp_path / "vendor.csv"
     path.write_text(text)
     names = {"score": "Loss", "presence": "member"}
-    scores_in, scores_out = score_files.read_csv(path, names).pooled()
+    scores_in, scores_out = read(path, columns=names).pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     for wrong, message in (
-        ({"score": "loss"}, "`columns=score`: name score,in"),
-        ({"score": "los", "in": "member"}, "has not the columns los,member"),
+        ({"scored": "loss"}, "`columns=scored:loss`: name score, in, presence, scores, out,"),
+        (
+            {"out": "loss", "score": "in"},
+            "give `columns=out:loss,score:in,presence:member` if member is 1",
+        ),
+        ({"score": "los", "in": "member"}, "there is no los, check `columns`"),
+        ({"score": "loss", "in": "-member"}, "`columns=in:-member`: only scores can be negated"),
     ):
         with pytest.raises(InputError, match=message):
-            score_files.read_csv(path, wrong)
+            read(path, columns=wrong)
 
 
 def test_columns_of_an_empty_standard_input_are_refused_as_without_names(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n")))
     with pytest.raises(InputError, match="standard input is empty"):
-        score_files.read_csv(score_files.STDIN, {"score": "loss", "in": "member"})
+        read(score_files.STDIN, columns={"score": "loss", "in": "member"})
 
 
 def test_decimal_commas_beside_points_are_refused(tmp_path):
     path = tmp_path / "mixed.csv"
     path.write_text("score;in\n1,5;1\n2.5;0\n")
     with pytest.raises(InputError, match="line 3: some numbers have a comma and others a point"):
-        score_files.read_scores(path)
+        read(path)
 
 
 SCORES, PRESENCE = [score for score, _ in LABELLED], [label for _, label in LABELLED]
@@ -131,13 +145,13 @@ def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, n
     content = b"\xef\xbb\xbf \n" + json.dumps(named).encode()
     (tmp_path / "s.JSON").write_bytes(content)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    read = (
-        score_files.read_scores(tmp_path / "s.JSON"),
-        score_files.read_scores(*score_files.paths("-")),
+    found = (
+        read(tmp_path / "s.JSON"),
+        read(*score_files.paths("-")),
     )
     table = audit.bounds(Frame(named)).conclusion
     for scores_in, scores_out in (
-        *(one.pooled() for one in read),
+        *(one.pooled() for one in found),
         (table.scores_in, table.scores_out),
     ):
         assert scores_in.tolist() == IN and scores_out.tolist() == OUT
@@ -146,7 +160,7 @@ def test_json_standard_input_and_tables_give_the_scores(tmp_path, monkeypatch, n
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_every_csv_comes_from_standard_input_too(monkeypatch, text):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-    scores_in, scores_out = score_files.read_scores(score_files.STDIN).pooled()
+    scores_in, scores_out = read(score_files.STDIN).pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
 
 
@@ -185,15 +199,15 @@ ARRAYS = {
 @pytest.mark.parametrize("arrays", ARRAYS.values(), ids=ARRAYS)
 def test_every_npz_gives_the_scores(tmp_path, arrays, save):
     save(tmp_path / "s.npz", **arrays)
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
+    scores_in, scores_out = read(tmp_path / "s.npz").pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     assert scores_in.dtype == scores_out.dtype == np.float64
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float16, np.float32, np.longdouble, bool])
+@pytest.mark.parametrize("kind", [np.int8, np.uint64, np.float16, np.float32, np.longdouble])
 def test_every_kind_of_number_is_read(tmp_path, kind):
     np.savez(tmp_path / "s.npz", **{"in": np.array([1, 1], kind), "out": np.array([0, 1, 1], kind)})
-    scores_in, scores_out = score_files.read_scores(tmp_path / "s.npz").pooled()
+    scores_in, scores_out = read(tmp_path / "s.npz").pooled()
     assert scores_in.tolist() == [1, 1] and scores_out.tolist() == [0, 1, 1]
 
 
@@ -206,16 +220,16 @@ def test_two_npy_files_are_in_and_out_unless_a_comma_is_in_a_name(tmp_path):
     assert score_files.paths(f"{tmp_path}/a,b.csv") == (tmp_path / "a,b.csv",)
     np.save(tmp_path / "with, a comma.npy", np.array(IN))
     np.save(tmp_path / "out.npy", column(OUT))
-    found = score_files.read_scores(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
+    found = read(tmp_path / "with, a comma.npy", tmp_path / "out.npy")
     scores_in, scores_out = found.pooled()
     assert scores_in.tolist() == IN and scores_out.tolist() == OUT
     (tmp_path / "s.csv").write_text("score,in\nnan,1\n0,0\n")
-    found = score_files.read_scores(tmp_path / "s.csv")
+    found = read(tmp_path / "s.csv")
     assert found.failed == 1 and found.pooled()[0] < found.pooled()[1]
 
 
 def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(score_files, "MOST_SCORES", 100)
+    monkeypatch.setattr(arrays, "MOST_SCORES", 100)
     for size, taken in ((50, True), (51, False), (101, False)):
         np.savez(tmp_path / "s.npz", **{"in": np.arange(size), "out": np.arange(50)})
         (tmp_path / "s.csv").write_text(
@@ -223,10 +237,10 @@ def test_more_scores_than_are_taken_are_refused_before_they_are_unpacked(tmp_pat
         )
         for name in ("s.npz", "s.csv"):
             if taken:
-                assert sum(map(len, score_files.read_scores(tmp_path / name).pooled())) == 100
+                assert sum(map(len, read(tmp_path / name).pooled())) == 100
             else:
                 with pytest.raises(InputError, match="more than 100: keep a random part"):
-                    score_files.read_scores(tmp_path / name)
+                    read(tmp_path / name)
 
 
 def test_cosines_of_no_run_and_a_name_that_comes_twice_end_in_a_line(tmp_path):
@@ -236,5 +250,250 @@ def test_cosines_of_no_run_and_a_name_that_comes_twice_end_in_a_line(tmp_path):
         score_files.read_cosines(empty, 100)
     twice = tmp_path / "twice.json"
     twice.write_text('{"observed": [0.1, 0.2], "observed": [0.1]}')
-    with pytest.raises(InputError, match="has a name twice"):
+    with pytest.raises(InputError, match="has the name 'observed' twice"):
         score_files.read_cosines(twice, 100)
+
+
+def write(folder, name, frame):
+    """Writes a DataFrame in the format of a name's suffix; returns the path."""
+    path = folder / name
+    writers = {
+        ".xlsx": lambda: frame.to_excel(path, index=False),
+        ".parquet": lambda: frame.to_parquet(path),
+        ".gz": lambda: frame.to_csv(path),
+        ".tsv": lambda: frame.to_csv(path, sep="\t", index=False),
+        ".json": lambda: frame.to_json(path, double_precision=15),
+        ".npz": lambda: np.savez(path, **{name: frame[name].to_numpy() for name in frame}),
+    }
+    writers[path.suffix]()
+    return path
+
+
+FORMATS = ["s.xlsx", "s.parquet", "s.csv.gz", "s.tsv", "s.json", "s.npz"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_scores_under_names_of_its_own(tmp_path, name):
+    import pandas
+
+    frame = pandas.DataFrame({"loss": [-score for score in SCORES], "member": PRESENCE})
+    path = write(tmp_path, name, frame)
+    columns = {"score": "-loss", "presence": "member"}
+    for wanted in (columns, {"score": "-Loss", "in": "Member"}):
+        scores_in, scores_out = read(path, columns=wanted).pooled()
+        assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+    advice = "give `columns=score:loss,presence:member` if member is 1 where the canary was in"
+    with pytest.raises(InputError, match=re.escape(advice)):
+        read(path)
+    found = score_files.read_files([path], {"score": "loss", "presence": "member"})
+    assert found.negation == "score:-loss,presence:member"
+
+
+@pytest.mark.parametrize("name", ["memberships", "is_member", "keep", "target"])
+def test_arrays_of_other_names_are_named_in_the_advice(tmp_path, name):
+    path = tmp_path / "s.npz"
+    np.savez(path, scores=np.array(SCORES), **{name: np.array(PRESENCE)})
+    with pytest.raises(
+        InputError, match=f"has arrays scores, {name}: give `columns=presence:{name}`"
+    ):
+        read(path)
+    assert read(path, columns={"presence": name}).pooled()[0].tolist() == IN
+
+
+@pytest.mark.parametrize("shape", [(16, 200), (200, 16)])
+def test_matrices_of_models_and_points_are_read_only_if_the_user_tells_their_orientation(
+    tmp_path, shape
+):
+    rng = np.random.default_rng(0)
+    keep = rng.random(shape) < 0.5
+    path = tmp_path / "lira.npz"
+    np.savez(path, scores=rng.normal(2.0 * keep, 1), keep=keep)
+    with pytest.raises(InputError, match="if a row is a training run and a column a canary, give"):
+        read(path)
+    assert read(path, columns={"presence": "keep"}).scores.shape == shape
+
+
+ORIENTATIONS = ["columns", "records", "split", "list"]
+
+
+@pytest.mark.parametrize("orient", ORIENTATIONS)
+def test_json_of_pandas_is_read_in_every_orientation_of_columns(tmp_path, orient):
+    import pandas
+
+    frame = pandas.DataFrame({"score": SCORES, "in": PRESENCE}, index=[7, 3, 5, 2, 1])
+    path = tmp_path / "s.json"
+    text = frame.to_json(orient=orient, double_precision=15) if orient != "list" else None
+    path.write_text(text or json.dumps(frame.to_dict("list")))
+    scores_in, scores_out = read(path).pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+def test_json_with_other_rows_in_a_column_is_refused(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "2": 0}}')
+    with pytest.raises(InputError, match="columns with other rows"):
+        read(path)
+    path.write_text('{"score": {"0": 1.5, "1": 0.5}, "in": {"1": 1, "0": 0}}')
+    assert read(path).pooled()[0].tolist() == [0.5]
+
+
+PAIRS = list(itertools.zip_longest(IN, OUT, fillvalue=""))
+ROW_NAMES = {
+    "R": '"in","out"\n' + "".join(f'"{i + 1}",{a},{b}\n' for i, (a, b) in enumerate(PAIRS)),
+    "R, a part": '"in" "out"\n'
+    + "".join(f'"{i}" {a} {b}\n' for i, (a, b) in zip((9, 4), PAIRS, strict=False)),
+    "words": "score,in\n" + "".join(f"run{i},{x},{y}\n" for i, (x, y) in enumerate(LABELLED)),
+}
+
+
+@pytest.mark.parametrize("text", ROW_NAMES.values(), ids=ROW_NAMES)
+def test_names_of_rows_without_a_header_are_no_scores(tmp_path, text):
+    (tmp_path / "s.csv").write_text(text)
+    scores_in, scores_out = read(tmp_path / "s.csv").pooled()
+    assert scores_in.tolist() == IN[: len(scores_in)] and scores_out.tolist() == OUT
+
+
+OTHER_CELLS = {
+    "a cell too many": "in,out\n1.5,0.5\n7,2.5,0.1\n",
+    "a cell too few": "score,in,step\n0.5,1,0\n1,0\n",
+    "scores without a name": "in,out\n1.5,0.5,7.1\n2.5,0.1,7.2\n",
+    "names of rows in some": "in,out\n1,1.5,0.5\n2.5,0.1\n",
+    "the same name": "in,out\n1,1.5,0.5\n1,2.5,0.1\n",
+    "two cells too many": "in,out\n1,2,3,4\n",
+}
+
+
+@pytest.mark.parametrize("text", OTHER_CELLS.values(), ids=OTHER_CELLS)
+def test_rows_of_another_number_of_cells_are_refused_with_their_line(tmp_path, text):
+    (tmp_path / "s.csv").write_text(text)
+    with pytest.raises(InputError, match=r"s.csv line [23]: the row has \d cells?: write [23]"):
+        read(tmp_path / "s.csv")
+
+
+def labelled(*cells):
+    return "score;in\n" + "".join(f"{cell};{i % 2}\n" for i, cell in enumerate(cells))
+
+
+NO_NUMBERS = {
+    "an underscore": (labelled("1_000", "0"), "line 2: score '1_000' is not a number"),
+    "Arabic digits": (labelled("0", "\u0661"), "line 3: score '\u0661' is not a number"),
+    "full-width digits": (labelled("0", "\uff11.5"), "line 3: score"),
+    "a boolean": (labelled("True", "False"), "line 2: score 'True' is not a number"),
+    "thousands": (labelled("1,002", "998"), "line 2: '1,002' may have a separator of thousands"),
+    "thousands of points": (labelled("998", "1.002"), "line 3: '1.002' may have a separator"),
+    "thousands and decimals": (
+        labelled("1.002,5", "998,1"),
+        "line 2: some numbers have a comma and",
+    ),
+    "apostrophes": (labelled("1'002", "998"), "line 2: score"),
+    "N/A": (labelled("0", "N/A"), "line 3: score 'N/A' is not a number: fix it, or write nan"),
+    "an empty cell": (labelled("", "1"), "line 2: the score is empty: fill that in"),
+}
+
+
+@pytest.mark.parametrize("case", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_is_no_number_is_refused_with_its_line(tmp_path, case):
+    text, message = case
+    (tmp_path / "s.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(tmp_path / "s.csv")
+
+
+MORE_TEXTS = {
+    "trailing separators": "score,in,\n" + "".join(f"{x},{y},\n" for x, y in LABELLED),
+    "trailing separators below": "score,in\n" + "".join(f"{x},{y},\n" for x, y in LABELLED),
+    "a title": "The scores in March\n\n" + lines("score,in"),
+    "comments between": lines("score,in").replace("\n0.125", "\n# out\n0.125"),
+    "empty rows": lines("score,in") + ",\n,,\n",
+    "German": lines("Score;In", ";", ("nein", "ja"), lambda x: repr(x).replace(".", ",")),
+    "quoted commas": lines('"score","in"', number=lambda x: f'"{x!r}"'.replace(".", ",")),
+    "bars": lines("score|in", "|"),
+    "an index of pandas": "Unnamed: 0,score,in\n"
+    + "".join(f"{i},{x},{y}\n" for i, (x, y) in enumerate(LABELLED)),
+}
+
+
+@pytest.mark.parametrize("text", MORE_TEXTS.values(), ids=MORE_TEXTS)
+def test_csv_of_spreadsheets_and_tools_gives_the_scores(tmp_path, text):
+    (tmp_path / "s.csv").write_text(text, encoding="utf-8", newline="")
+    scores_in, scores_out = read(tmp_path / "s.csv").pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+def test_a_title_above_the_columns_of_a_spreadsheet_is_no_row(tmp_path):
+    import openpyxl
+
+    book = openpyxl.Workbook()
+    for row in (
+        ["Attack of March"],
+        [],
+        ["", "Score", "In"],
+        *(["", x, bool(y)] for x, y in LABELLED),
+    ):
+        book.active.append(row)
+    book.save(tmp_path / "s.xlsx")
+    scores_in, scores_out = read(tmp_path / "s.xlsx").pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+
+
+def test_booleans_are_no_scores_in_any_format(tmp_path):
+    import pandas
+
+    frame = pandas.DataFrame({"score": [True, False, True], "in": [1, 0, 1]})
+    for name in FORMATS:
+        with pytest.raises(InputError, match="score 'True' is not a number|score are booleans"):
+            read(write(tmp_path, name, frame))
+    with pytest.raises(InputError, match="score are booleans"):
+        audit.bounds(frame)
+    for mixed in ([True, 0.5], np.array([True, False])):
+        with pytest.raises(InputError, match="are booleans"):
+            audit.bounds(mixed, [0.1, 0.2])
+
+
+def test_nan_that_may_only_fill_a_column_up_is_refused():
+    import pandas
+
+    frame = pandas.DataFrame({"in": [1.0, 2.0, 3.0], "out": [0.5, np.nan, np.nan]})
+    with pytest.raises(InputError, match="out ends in NaN, of failed runs, or only as long as"):
+        audit.bounds(frame)
+
+
+def test_two_tables_of_a_world_each_are_read_by_a_named_column(tmp_path):
+    for name, scores in (("in.csv", IN), ("out.csv", OUT)):
+        rows = [f"17{i}.5,{i},{score}" for i, score in enumerate(scores)]
+        (tmp_path / name).write_text("\n".join(["Wall time,Step,Value", *rows]) + "\n")
+    files = tmp_path / "in.csv", tmp_path / "out.csv"
+    scores_in, scores_out = read(*files, columns={"score": "Value"}).pooled()
+    assert scores_in.tolist() == IN and scores_out.tolist() == OUT
+    assert read(*files, columns={"score": "-Value"}).pooled()[1].tolist() == [-x for x in OUT]
+    with pytest.raises(
+        InputError, match="has columns Wall time, Step, Value: name that of the scores, as in"
+    ):
+        read(*files)
+
+
+def test_a_flat_file_is_of_one_run_if_that_is_told(tmp_path):
+    rng = np.random.default_rng(0)
+    presence = rng.integers(0, 2, 400)
+    scores = rng.normal(presence, 1)
+    np.savez(tmp_path / "s.npz", scores=scores, presence=presence)
+    assert isinstance(read(tmp_path / "s.npz", one_run=True), OneRun)
+    assert read(tmp_path / "s.npz").labelled
+    np.savez(tmp_path / "s.npz", scores=scores[None], presence=presence[None])
+    assert isinstance(read(tmp_path / "s.npz"), OneRun)
+    np.savez(tmp_path / "s.npz", **{"in": scores, "out": scores[:9]})
+    with pytest.raises(InputError, match="`one_run` goes with flat scores and presence"):
+        read(tmp_path / "s.npz", one_run=True)
+
+
+def test_python_refuses_more_scores_than_files_may_have(monkeypatch):
+    monkeypatch.setattr(arrays, "MOST_SCORES", 100)
+    rng = np.random.default_rng(0)
+    for evidence in (
+        lambda: audit.bounds(rng.normal(size=51), rng.normal(size=50)),
+        lambda: audit.coins(rng.normal(size=(1, 101)), rng.integers(0, 2, (1, 101))),
+        lambda: audit.cosines(rng.normal(size=(1, 101)) / 100, 10_000),
+        lambda: audit.ranks(rng.normal(size=(2, 2)), rng.normal(size=(2, 51))),
+    ):
+        with pytest.raises(InputError, match="more than 100: keep a random part"):
+            evidence()
