@@ -11,12 +11,12 @@
 - squares that sum to more within a run than any vector gives (`require_possible`).
 
 Each but the last refuses cosines that are what they should be with a probability of about LEVEL at most.
-Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of the movement
-off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the numerators.
-Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K degrees of
-freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather than against
-chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says whether
-leave-one-out was used, so that all are tested so; where K is small beside d it is the same test.
+Leave-one-out cosines of one run depend on each other: each of them divides by the length of what is left of
+the movement off the other K - 1 directions, in d - K + 1 dimensions, and the inverse Gram matrix ties the
+numerators. Their squares then spread as if 1 - K/d of them were independent, over a denominator of d - K
+degrees of freedom a run, so that the spread is held against Fisher's F with these degrees of freedom rather
+than against chi-squared (measured: it refuses at most as often as it says, for K/d up to 1). No cosine says
+whether leave-one-out was used, so that all are tested so; where K is small beside d it is the same test.
 
 Nothing here sees coordinates, or another law's directions, passed off as uniform while all canaries are in;
 the same seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or
