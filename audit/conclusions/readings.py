@@ -74,10 +74,12 @@ def _test_curve(all_rows: Conclusion, once: Conclusion) -> tuple[CurveTest, floa
 
     The power is 0 if only one reading refutes the curve, which is then neither refuted nor confirmed.
     """
-    tests = (all_rows.test(), once.test())
-    if tests[0] is None or tests[1] is None:
+    tested = all_rows.test()
+    tested_once = once.test()
+    if tested is None or tested_once is None:
         return None
-    (first, first_power), (second, second_power) = tests
+    first, first_power = tested
+    second, second_power = tested_once
     weaker = max(first, second, key=lambda test: test.p_value)
     refuted_once = (first.p_value < CURVE_LEVEL) != (second.p_value < CURVE_LEVEL)
     return weaker, 0.0 if refuted_once else min(first_power, second_power)

@@ -14,18 +14,18 @@ A copy that differs from its row in the last digit of a score is not seen.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError
-from audit.evidence.canaries import FAILED, Design, Fresh, Rows
+from audit.evidence.canaries import FAILED, Coins, Fresh, Rows, Sets
 from audit.evidence.one_run import OneRun
 
 Bits = NDArray[np.bool_]
 Places = NDArray[np.int64]
-Readable = TypeVar("Readable", bound=Design | Fresh | OneRun)
+Evidence = Sets | Coins | Fresh | OneRun
 
 _DISTINCTIVE = 3  # different scores in a row that independent runs rarely share
 _DEVIATIONS = 2.0  # that numbers of rows may lie off their mean by chance
@@ -40,11 +40,11 @@ class CountedOnce(NamedTuple):
       remark: how many rows repeat earlier rows, in words.
     """
 
-    evidence: Design | Fresh | OneRun
+    evidence: Evidence
     remark: str
 
 
-def count_once(evidence: Design | Fresh | OneRun) -> CountedOnce | None:
+def count_once(evidence: Evidence) -> CountedOnce | None:
     """Returns evidence in which each repeated row counts once; None if no row looks pasted."""
     tables = evidence.rows()
     repeats = [_find_repeats(table) for table in tables]
@@ -59,7 +59,7 @@ def count_once(evidence: Design | Fresh | OneRun) -> CountedOnce | None:
     return CountedOnce(evidence.select([~repeated for repeated in repeats]), remark)
 
 
-def check_either(check: Callable[[Readable], None], evidence: Readable) -> None:
+def check_either(check: Callable[[Any], None], evidence: Evidence) -> None:
     """Raises the InputError of a check that fails for all rows and, if rows look pasted, counted once too."""
     try:
         check(evidence)
@@ -90,7 +90,7 @@ def _find_repeats(table: Rows) -> Bits:
     return is_repeated & _are_distinctive(table) | _find_blocks(numbers)
 
 
-def _number_rows(values: NDArray[np.float64]) -> tuple[Places, Places]:
+def _number_rows(values: NDArray[Any]) -> tuple[Places, Places]:
     """Returns a number (n,) for each row of values (n, K), equal for equal rows, and each number's count."""
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]

@@ -99,8 +99,8 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
     K x d matrix V of directions. Multiply each row of V by the length of a normal vector in R^d, drawn
     independently of V. This gives a normal matrix G, whose largest singular value is at most
     sqrt(K) + sqrt(d) + g with E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13). Given
-    V, that of G is a convex function of the lengths. On average it is at least s times their mean m, and by
-    Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
+    V, that of G is a convex function of the lengths, so that it is on average at least s times their mean m,
+    and by Jensen's inequality E[exp(x m s)] <= exp(x (sqrt(K) + sqrt(d)) + x^2 / 2). Hence
 
         P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
 

@@ -89,16 +89,16 @@ def draw_directions(rng, canaries, dimension):
 EXTREMES = [(2, 3), (5, 10), (10, 10), (40, 10), (20, 50), (50, 50), (200, 50), (300, 400)]
 
 
-@pytest.mark.parametrize("draws", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [40, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("canaries, dimension", EXTREMES)
 def test_the_largest_possible_squares_are_never_refused(canaries, dimension, draws):
     rng = np.random.default_rng([11, canaries])
     draws = draws // 20 if dimension > 100 else draws
     for _ in range(draws):
         directions = draw_directions(rng, canaries, dimension)
-        _, _, right = np.linalg.svd(directions)
+        _, eigenvectors = np.linalg.eigh(directions.T @ directions)
         vectors = (
-            right[0],
+            eigenvectors[:, -1],
             directions[0],
             directions.sum(0),
         )  # all at most, one dominates, all push
@@ -109,7 +109,7 @@ def test_the_largest_possible_squares_are_never_refused(canaries, dimension, dra
 @pytest.mark.parametrize("canaries, dimension", [(2, 3), (5, 10), (9, 10), (50, 60), (50, 400)])
 def test_leave_one_out_cosines_of_a_noiseless_sum_are_never_refused(canaries, dimension):
     rng = np.random.default_rng([12, canaries])
-    for _ in range(300):
+    for _ in range(30):
         directions = draw_directions(rng, canaries, dimension)
         gram = directions @ directions.T
         pushed = gram.sum(1)
