@@ -18,7 +18,7 @@ from jax.stages import Wrapped
 from audit.adversaries.base import Adversary
 from audit.adversaries.knowledge import Knowledge
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, joining, precision, response
+from audit.mechanism import base, cohorts, dpsgd, joining, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
@@ -174,17 +174,13 @@ class _Training(NamedTuple):
     schedule: Schedule
 
 
-def in_precision(function: F, precision_name: str) -> F:
-    """Returns a function with the operands of all its products rounded to a precision.
-
-    Args:
-      function: a function of float32 arrays.
-      precision_name: "float32", which leaves the function as it is, "tf32" or "bf16".
-    """
-    if precision_name == "float32":
-        return function
-    operands = {"tf32": precision.TF32, "bf16": precision.BF16}[precision_name]
-    return precision.with_operands(function, operands)  # type: ignore
+def _at_precision(function: F, precision: str) -> F:
+    """Returns a function that computes its matrix products in float32 or, on a GPU, in TF32."""
+    if precision == "float32":
+        return jax.default_matmul_precision("float32")(function)
+    platform = jax.default_backend()
+    require(platform == "gpu", f"`precision={precision}` needs a GPU, but JAX runs on a {platform}")
+    return jax.default_matmul_precision("tensorfloat32")(function)
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
@@ -240,7 +236,7 @@ def build_for(
         variant=adversary.variant,
     )
     # A training step computes the canaries too, and in the same precision.
-    craft = in_precision(adversary.craft, setting.mechanism.precision)
+    craft = _at_precision(adversary.craft, setting.mechanism.precision)
     return game.Game(
         mechanism=training.mechanism,
         adversary=adversary._replace(craft=craft),
@@ -507,7 +503,7 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
       hardware: the devices that it is trained on; by default this process's.
     """
     strategy = CLIPPING[setting.mechanism.clipping](model, hardware)
-    clipped_sum = in_precision(strategy, setting.mechanism.precision)
+    clipped_sum = _at_precision(strategy, setting.mechanism.precision)
     return dpsgd.DPSGD(clipped_sum, OPTIMIZERS[setting.mechanism.optimizer])
 
 
