@@ -1,6 +1,7 @@
 """Builds the engines that `throughput` times in JAX, and the problem that all engines get."""
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -145,6 +146,17 @@ def _list_leaves(tree: Tree, created: Tree) -> Iterator[NDArray[np.int64]]:
             yield np.asarray(tree[name]).astype(np.int64)
 
 
+def measure_rate(run: Run, seconds: float) -> float:
+    """Returns the model-steps a second of `run`, called again and again for some seconds."""
+    begin = time.perf_counter()
+    done = 0
+    while True:
+        done += run()
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return done / elapsed
+
+
 def find_fastest(build: Callable[[int], Run], problem: Problem, devices: int, on_cpu: bool) -> Any:
     """Finds how many models an engine trains at once to do the most model-steps a second.
 
@@ -159,8 +171,6 @@ def find_fastest(build: Callable[[int], Run], problem: Problem, devices: int, on
     Returns:
       (the fastest number of models, the function that trains so many)
     """
-    from experiments.benchmark.throughput import measure_rate
-
     floats = problem.setting.mechanism.batch_size * problem.theta_0.size
     max_floats = _MAX_CPU_FLOATS if on_cpu else _MAX_GPU_FLOATS
     best_rate = 0.0

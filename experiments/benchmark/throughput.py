@@ -8,7 +8,6 @@ import importlib
 import multiprocessing
 import signal
 import statistics
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import Connection
@@ -191,6 +190,8 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
 def _serve(connection: Connection, name: str, problem: "Problem") -> None:
     """Builds an engine in a process of its own, sends it without `run`, and answers seconds with rates."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and so this process
+    from experiments.benchmark.engines_jax import measure_rate
+
     try:
         module = importlib.import_module(f"experiments.benchmark.{ENGINES[name].module}")
         engine = getattr(module, name)(problem)
@@ -204,17 +205,6 @@ def _serve(connection: Connection, name: str, problem: "Problem") -> None:
         while True:
             seconds = connection.recv()
             connection.send(measure_rate(engine.run, seconds))
-
-
-def measure_rate(run: Any, seconds: float) -> float:
-    """Returns the units a second that `run` () -> units does, called again and again for some seconds."""
-    begin = time.perf_counter()
-    done = 0
-    while True:
-        done += run()
-        elapsed = time.perf_counter() - begin
-        if elapsed >= seconds:
-            return done / elapsed
 
 
 def make_table(timings: Sequence[Timing]) -> Table[Timing]:

@@ -33,7 +33,7 @@ elif arguments[:2] == ["-m", "venv"]:
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
 elif arguments[:4] == ["-P", "-m", "experiments", "help"] and len(arguments) > 4:
-    if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "compile", "docs", "ray"):
+    if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "docs", "ray"):
         print("error: no command", repr(arguments[4]), file=sys.stderr)
         sys.exit(2)
 elif arguments[0] != "-Ic":
@@ -319,10 +319,6 @@ EXTRAS = [  # (commands, what is installed, in turn)
     (
         (["audit"], ["throughput"], ["audit"], ["test"], ["throughput"]),
         [USUAL, ".[train,zoo,bench]", ".[train,zoo,bench,test]"],
-    ),
-    (
-        (["compile"], ["audit"], ["test"], ["compile"]),
-        [USUAL, ".[train,zoo,test]"],
     ),
     (
         (

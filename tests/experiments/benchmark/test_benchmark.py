@@ -1,4 +1,4 @@
-"""The benchmark: records keep their contract, truths are right, levels are tested, cells are measured once."""
+"""The benchmark: records keep their contract, truths are right, and levels are tested."""
 
 import numpy as np
 import pytest

@@ -79,7 +79,7 @@ def test_the_fastest_number_of_models_is_chosen(monkeypatch):
     from experiments.benchmark import engines_jax
 
     rates = {2: 5, 16: 7, 128: 6}
-    monkeypatch.setattr(throughput, "measure_rate", lambda run, seconds: rates[run()])
+    monkeypatch.setattr(engines_jax, "measure_rate", lambda run, seconds: rates[run()])
     monkeypatch.setattr(engines_jax, "_MAX_CPU_FLOATS", 100 * 10 * 68)
     fastest, run = engines_jax.find_fastest(
         lambda models: lambda: models, small_problem("fcnn"), devices=2, on_cpu=True
