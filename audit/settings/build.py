@@ -176,11 +176,16 @@ class _Training(NamedTuple):
 
 def _at_precision(function: F, precision: str) -> F:
     """Returns a function that computes its matrix products in float32 or, on a GPU, in TF32."""
-    if precision == "float32":
-        return jax.default_matmul_precision("float32")(function)
-    platform = jax.default_backend()
-    require(platform == "gpu", f"`precision={precision}` needs a GPU, but JAX runs on a {platform}")
-    return jax.default_matmul_precision("tensorfloat32")(function)
+    if precision == "tf32":
+        platform = jax.default_backend()
+        require(platform == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {platform}")
+        precision = "tensorfloat32"
+
+    def at_precision(*arguments: Any) -> Any:
+        with jax.default_matmul_precision(precision):
+            return function(*arguments)
+
+    return at_precision  # type: ignore
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:

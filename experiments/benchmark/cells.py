@@ -122,7 +122,7 @@ class AuditedCell(NamedTuple):
             mean=row.mean_epsilon,
             seconds=row.seconds,
             refused=len(row.refusals),
-            why=row.refusals[0] if row.refusals else "",
+            why="; ".join(row.refusals[:1]),
             broken=", ".join(sorted(setting.find_broken(estimator.assumes))),
         )
 

@@ -70,7 +70,9 @@ class Estimator(NamedTuple):
 
     def find_version(self) -> str:
         """Returns the version of the estimator's package, or of this project if it needs none."""
-        return importlib.metadata.version(self.package) if self.package else __version__
+        if not self.package:
+            return __version__
+        return importlib.metadata.version(self.package)
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's value in one audit, in the form of `Law.audit`: a list of values.

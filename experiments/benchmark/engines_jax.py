@@ -17,7 +17,7 @@ from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
 from audit.mechanism.clipping.base import separate
 from audit.runtime.machine import prepare_jax
 from audit.settings import build
-from audit.settings.make import setting_of
+from audit.settings.make import changed, setting_of
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, Sources
@@ -92,8 +92,9 @@ def make_problem(model: str, steps: int, batch_size: int | None, sources: Source
     """
     prepare_jax()
     dataset = task(model).data.load(sources)
-    size = {} if batch_size is None else {"batch_size": batch_size}
-    setting = setting_of(model, adversary="gc_r", steps=steps, **size)
+    setting = setting_of(model, adversary="gc_r", steps=steps)
+    if batch_size is not None:
+        setting = changed(setting, batch_size=batch_size)
     return problem_of(setting, dataset)
 
 
@@ -323,4 +324,4 @@ def _make_jax_privacy_training(problem: Problem) -> Callable[..., Array]:
 
 def _name_device() -> str:
     """Returns the name of JAX's first device; "cpu" for any CPU."""
-    return jax.local_devices()[0].device_kind
+    return str(jax.local_devices()[0].device_kind)

@@ -19,6 +19,10 @@ _DEVICE = torch.device("cpu" if _ON_CPU else "cuda")
 _DEVICE_NAME = "cpu" if _ON_CPU else torch.cuda.get_device_name()
 
 
+# PyTorch's axes in terms of Flax's, by the number of axes of a parameter.
+_TORCH_AXES = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+
+
 def _synchronize() -> None:
     """Waits until the GPU has finished all work."""
     if not _ON_CPU:
@@ -81,8 +85,7 @@ def _make_resnet18() -> nn.Module:
     """Returns the ResNet18 of `models.convolutional.ResNet` in PyTorch."""
     blocks = []
     channels = 64
-    for features in (64, 128, 256, 512):
-        stride = 1 if features == 64 else 2
+    for features, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         blocks.append(_Block(channels, features, stride))
         blocks.append(_Block(features, features, 1))
         channels = features
@@ -104,10 +107,7 @@ def _list_positions(problem: Problem) -> list[np.ndarray]:
     Flax's kernels are (in, out) in dense layers and (height, width, in, out) in convolutions; PyTorch's are
     (out, in) and (out, in, height, width).
     """
-    positions = []
-    for places in problem.places:
-        positions.append(places.transpose(3, 2, 0, 1) if places.ndim == 4 else places.T)
-    return positions
+    return [places.transpose(_TORCH_AXES[places.ndim]) for places in problem.places]
 
 
 def _make_network(problem: Problem) -> nn.Module:

@@ -112,7 +112,9 @@ class ClaimCell(NamedTuple):
         """
         min_runs, max_runs = self._find_limits()
         runs = self._find_fewest_runs(min_runs, max_runs)
-        false_share = 0.0 if runs is None else self.find_refuted_share(runs, 1.0)
+        false_share = 0.0
+        if runs is not None:
+            false_share = self.find_refuted_share(runs, 1.0)
         return MeasuredClaim(
             estimator=self.estimator,
             audits=self.audits,
@@ -164,7 +166,9 @@ class ClaimCell(NamedTuple):
         """
         estimator = ESTIMATORS[self.estimator]
         design = estimator.design
-        audit = estimator.audit if estimator.examine is None else partial(_examine, estimator)
+        audit = estimator.audit
+        if estimator.examine is not None:
+            audit = partial(_examine, estimator)
         # With the claimed epsilon as "the truth", an audit above the truth is one that refutes the claim.
         law = _LAWS[design]._replace(truth=_get_claim, audit=audit)
         canaries = {ONE_CANARY: 1, SEVERAL: NUM_CANARIES}.get(design, _LARGE)

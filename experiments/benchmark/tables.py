@@ -91,11 +91,18 @@ def _summarise_estimator(
         worst_share=max((cell.exceeding_share for cell in kept), default=None),
         over_level=sum(cell.exceeds_level(tests) for cell in tested),
         worst_share_elsewhere=max((cell.exceeding_share for cell in elsewhere), default=None),
-        proven_share=float(np.mean(proven)) if proven else None,
+        proven_share=_mean(proven),
         refused_share=sum(cell.refused for cell in cells) / audits,
         seconds=float(np.median([cell.seconds for cell in cells])),
         claim=claim,
     )
+
+
+def _mean(values: list[float]) -> float | None:
+    """Returns the mean of values; None if there are none."""
+    if not values:
+        return None
+    return float(np.mean(values))
 
 
 def make_summary_table(
@@ -110,7 +117,9 @@ def make_summary_table(
     show_share = "{:.0%}".format
 
     def show_runs(row: MeasuredEstimator) -> str:
-        return "" if row.claim is None else row.claim.show(len(claims))
+        if row.claim is None:
+            return ""
+        return row.claim.show(len(claims))
 
     columns = (
         Column("estimator", attrgetter("estimator.name"), "estimator", width=40, left=True),
@@ -143,7 +152,9 @@ def _show_worst_share(row: MeasuredEstimator) -> str:
     """Formats the worst share of audits that claim too much: - without a level, * above it in some cell."""
     if row.worst_share is None:
         return ""
-    mark = "*" if row.over_level else " "
+    mark = " "
+    if row.over_level:
+        mark = "*"
     if not row.estimator.claims_level:
         mark = "-"
     return f"{row.worst_share:.1%}{mark}"
@@ -151,7 +162,9 @@ def _show_worst_share(row: MeasuredEstimator) -> str:
 
 def _show_milliseconds(seconds: float) -> str:
     """Formats seconds as whole milliseconds, or as "<1"."""
-    return "<1" if seconds < 1e-3 else f"{1e3 * seconds:,.0f}"
+    if seconds < 1e-3:
+        return "<1"
+    return f"{1e3 * seconds:,.0f}"
 
 
 def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:

@@ -170,7 +170,10 @@ class _Team:
         """Returns the units a second of all processes together, measured for some seconds."""
         for connection in self.connections:
             connection.send(seconds)
-        return sum(self._receive(connection) for connection in self.connections)
+        total = 0.0
+        for connection in self.connections:
+            total += self._receive(connection)
+        return total
 
     def stop(self) -> None:
         """Ends the processes."""

@@ -48,7 +48,10 @@ def main() -> None:
     for model in models:
         timings += throughput.measure(model, installed, FLAGS.rounds, FLAGS.seconds, sources)
     table = throughput.make_table(timings)
-    print(write_json({"timings": table.json()}) if FLAGS.json else table.text())
+    if FLAGS.json:
+        print(write_json({"timings": table.json()}))
+    else:
+        print(table.text())
 
 
 def _is_installed(engine: str) -> bool:
