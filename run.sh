@@ -10,7 +10,6 @@ here=$(CDPATH='' cd -- "${self%/*}" && pwd -P)
 venv=${AUDIT_VENV:-$here/.venv}
 if [[ $venv != /* ]]; then venv=$PWD/$venv; fi
 always=train,zoo # extras that every command gets; the lock's section core has their packages
-tpu=$venv/tpu # libtpu, apart: where JAX finds it, every program without a TPU begins with its errors
 stamp=$venv/.run-sh # what the environment was made from; empty while it is being made
 python='' version='' extras=''
 unset PYTHONHOME
@@ -52,9 +51,8 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
     test | lint) add_extra test ;;
-    throughput | proof) add_extra bench ;;
+    throughput) add_extra bench ;;
     benchmark) add_extra peers ;;
-    compile) add_extra tpu ;;
     docs) add_extra docs ;;
     ray) add_extra ray ;;
   esac
@@ -93,12 +91,9 @@ install() { # with a python, a new environment first; removes nothing that run.s
     rm -rf -- "$venv"/{bin,include,lib,lib64,share,pyvenv.cfg}
     "$python" -m venv "$venv" || return
   fi
-  local usual=${extras:+,$extras},
-  usual=${usual/,tpu,/,}
-  usual=${usual%,}
+  local usual=${extras:+,$extras}
   install_locked build && install_locked "core$usual" && cd -- "$here" &&
-    run_pip --no-index --no-build-isolation -e ".[$always$usual]" || return # fails where the lock lacks a package
-  if [[ $extras == *tpu* ]]; then install_locked tpu --no-deps --upgrade --target "$tpu"; fi
+    run_pip --no-index --no-build-isolation -e ".[$always$usual]" # fails where the lock lacks a package
 }
 
 set_up() ( # one start at a time: the lock on the folder goes with this subshell
@@ -149,7 +144,6 @@ fi
 if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_token} ]]; then
   export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
 fi
-if [[ ${1-} == compile || (${1-} == test && -d $tpu) ]]; then export PYTHONPATH=$here:$tpu; fi
 export AUDIT_RUN_SH=$0 # as it was typed, for pages that say how they were made
 if [[ $0 != */* ]]; then AUDIT_RUN_SH=./$0; fi # bash run.sh
 exec "$venv/bin/python" -P -m experiments "$@"

@@ -200,10 +200,7 @@ _OTHERS = {
 }
 # The commands by their groups in the help.
 _PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")
-_MEASURING = (
-    *("accelerator", "benchmark", "calibrate", "compare", "compile", "precision", "proof"),
-    "throughput",
-)
+_MEASURING = ("benchmark", "calibrate", "compare", "throughput")
 PROGRAM = dispatch.Program(
     call=started.RUN_SH,
     packages=("experiments.commands", "audit.commands"),

@@ -712,8 +712,7 @@ _ROWS = (
             load=_load_shakespeare_roles,
             make=partial(_make_lazily("recurrent:character_lstm"), ()),
             file="shakespeare",
-            # The number depends on the clients; this one is typical of 600, for which
-            # `experiments.engine.ahead` compiles. Nothing else reads it.
+            # The number depends on the clients; this one is typical of 600.
             examples=DataShape(18_000, (80,), "u1"),
             padding=0,
         ),

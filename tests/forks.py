@@ -18,7 +18,7 @@ import audit, experiments, models
 from audit.commands import dispatch
 from experiments import __main__ as main
 commands = {name: module for name, module, _ in dispatch.commands(main.PROGRAM.packages)}
-torch = "audit.opacus_canary", "experiments.engine.peers_", "experiments.examples."  # not everyone has it
+torch = "audit.opacus_canary", "experiments.benchmark.engines_torch", "experiments.examples."  # maybe missing
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         mains = {*commands.values(), *(module for _, module, _ in dispatch.commands(["audit.commands"]))}

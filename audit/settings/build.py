@@ -17,7 +17,7 @@ from jax.stages import Wrapped
 from audit.adversaries.base import Adversary
 from audit.adversaries.knowledge import Knowledge
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, joining, precision, response
+from audit.mechanism import base, cohorts, dpsgd, joining, response
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
@@ -140,20 +140,19 @@ class _Training(NamedTuple):
     schedule: Schedule
 
 
-_make_rounded = lru_cache(MOST_PROGRAMS)(precision.with_operands)
+@lru_cache(MOST_PROGRAMS)
+def _at_precision(function: F, precision: str) -> F:
+    """Returns a function that computes its matrix products in float32 or, on a GPU, in TF32."""
+    if precision == "tf32":
+        platform = jax.default_backend()
+        require(platform == "gpu", f"`precision=tf32` needs a GPU, but JAX runs on a {platform}")
+        precision = "tensorfloat32"
 
+    def at_precision(*arguments: Any) -> Any:
+        with jax.default_matmul_precision(precision):
+            return function(*arguments)
 
-def in_precision(function: F, precision_name: str) -> F:
-    """Returns a function with the operands of all its products rounded to a precision.
-
-    Args:
-      function: a function of float32 arrays.
-      precision_name: "float32", which leaves the function as it is, "tf32" or "bf16".
-    """
-    if precision_name == "float32":
-        return function
-    operands = {"tf32": precision.TF32, "bf16": precision.BF16}[precision_name]
-    return _make_rounded(function, operands)  # type: ignore
+    return at_precision  # type: ignore
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
@@ -203,7 +202,7 @@ def build_for(
     _require_canaries(setting, adversary)
 
     # A training step computes the canaries too, and in the same precision.
-    craft = in_precision(adversary.craft, setting.mechanism.precision)
+    craft = _at_precision(adversary.craft, setting.mechanism.precision)
     return game.Game(
         mechanism=training.mechanism,
         adversary=adversary._replace(craft=craft),
@@ -445,7 +444,7 @@ def choices(setting: Setting, model: Model, hardware: Hardware | None = None) ->
     strategy = CLIPPING[setting.mechanism.clipping]
     clipped_sum = _make_clipped_sum(strategy, model, hardware)  # type: ignore[arg-type]
     return dpsgd.DPSGD(
-        in_precision(clipped_sum, setting.mechanism.precision),
+        _at_precision(clipped_sum, setting.mechanism.precision),
         OPTIMIZERS[setting.mechanism.optimizer],
     )
 

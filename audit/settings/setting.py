@@ -27,7 +27,7 @@ NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
-PRECISIONS = ("float32", "tf32", "bf16")
+PRECISIONS = ("float32", "tf32")
 
 # Words for the step of a period that inserts the canary, which may also be a number.
 LAST = "last"
@@ -60,7 +60,7 @@ class DpSgdFields:
         "sgd, momentum or adam, on the privatised mean gradient.", default="sgd", choices=OPTIMIZERS
     )
     precision: str = described(
-        "Operands of the training's products: float32, tf32 or bf16.",
+        "Precision of the training's matrix products: float32, or tf32 on a GPU.",
         default="float32",
         choices=PRECISIONS,
     )

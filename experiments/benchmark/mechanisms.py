@@ -94,11 +94,15 @@ def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     return np.where(is_open, open_score, noise)
 
 
-_LAPLACE = known_laws.LAWS["laplace"]
-_RESPONSE = known_laws.LAWS["randomized_response"]
-_SUBSAMPLED = known_laws.LAWS["subsampled"]
-_HEAVY = known_laws.LAWS["t3"]
 _MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _mixture_parts)
+
+
+# Names, families of laws whose trade-off curve is not Gaussian, and their parameters.
+_CURVED_FAMILIES = (
+    ("Laplace 1", known_laws.LAWS["laplace"], 1.0),
+    ("randomised response 1", known_laws.LAWS["randomized_response"], 1.0),
+    ("heavy tails", known_laws.LAWS["t3"], 2.0),
+)
 
 
 def _draw_worlds(
@@ -231,53 +235,27 @@ def _make_law(draw: Callable[..., Coins], family: ScoreFamily, *breaks: str, **c
     return Law(family.name, draw_family, truth, breaks=frozenset(breaks))
 
 
+def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns all sizes for mu 0 and mu 1, and only the usual size, the first, for any other mu."""
+    return sizes if mu in (0.0, 1.0) else sizes[:1]
+
+
 def _make_one_canary_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms whose runs have a single canary each.
-
-    A record has a name, a law, the law's parameter and a description. Some have sizes or a delta of their
-    own.
-    """
+    """Returns the mechanisms whose runs have a single canary each."""
     make = partial(BenchmarkedMechanism, ONE_CANARY)
-
-    # Laws whose trade-off curve is Gaussian.
     gaussian = _make_law(_draw_worlds, known_laws.GAUSSIAN)
     few_in = _make_law(_draw_worlds, known_laws.GAUSSIAN, share_in=0.1)
-
-    # Laws that break the assumption of a Gaussian curve. The last reveals with a small probability whether
-    # the canary is in, and nothing else.
-    laplace = _make_law(_draw_worlds, _LAPLACE, GAUSSIAN_CURVE)
-    response = _make_law(_draw_worlds, _RESPONSE, GAUSSIAN_CURVE)
-    subsampled = _make_law(_draw_worlds, _SUBSAMPLED, GAUSSIAN_CURVE)
-    mixture = _make_law(_draw_worlds, _MIXTURE, GAUSSIAN_CURVE)
-    heavy = _make_law(_draw_worlds, _HEAVY, GAUSSIAN_CURVE)
     opened = Law("open", partial(_draw_worlds, _sample_open), _nothing_leaks, breaks=_CURVED)
-
     mechanisms = []
     for mu in (0.0, 0.5, 1.0, 2.0, 4.0):
-        description = f"N({mu:g}, 1) against N(0, 1)"
-        sizes = _choose_sizes(mu, _WORLD_SIZES)
-        mechanisms.append(make(f"Gaussian {mu:g}", gaussian, mu, description, sizes))
-    return [
-        *mechanisms,
-        make("Gaussian 1, few in", few_in, 1.0, "N(1, 1) against N(0, 1), a tenth of the runs in"),
-        make("Laplace 1", laplace, 1.0, "Laplace noise of scale 1, shifted by 1"),
-        make(
-            "randomised response 1",
-            response,
-            1.0,
-            "a bit that is right with the odds e, in little noise",
-        ),
-        make("Poisson-subsampled", subsampled, 0.5, "noise 0.5, inserted with probability 0.1"),
-        make("mixture of runs", mixture, 3.0, "half of the runs at mu 0.5, half at mu 3"),
-        make("heavy tails", heavy, 2.0, "Student's t of 3 degrees of freedom, shifted by 2"),
-        make(
-            "(0, delta)",
-            opened,
-            0.0,
-            "nothing leaks, but a run in a hundred tells its bit; evaluated at delta 0.01",
-            delta=_OPEN_DELTA,
-        ),
-    ]
+        mechanisms.append(make(f"Gaussian {mu:g}", gaussian, mu, _choose_sizes(mu, _WORLD_SIZES)))
+    mechanisms.append(make("Gaussian 1, few in", few_in, 1.0))
+    subsampled = ("Poisson-subsampled", known_laws.LAWS["subsampled"], 0.5)
+    mixture = ("mixture of runs", _MIXTURE, 3.0)
+    for name, family, parameter in (*_CURVED_FAMILIES, subsampled, mixture):
+        law = _make_law(_draw_worlds, family, GAUSSIAN_CURVE)
+        mechanisms.append(make(name, law, parameter))
+    return [*mechanisms, make("(0, delta)", opened, 0.0, delta=_OPEN_DELTA)]
 
 
 def _make_coin_mechanisms(
@@ -285,102 +263,58 @@ def _make_coin_mechanisms(
 ) -> list[BenchmarkedMechanism]:
     """Returns the mechanisms with many canaries, each of which is in by a coin.
 
-    First come those that release a vector in Gaussian noise, then those whose scores are drawn independently.
-
     Args:
       design: SEVERAL, several canaries in each of several runs, or ONE_RUN, all canaries in a single run.
-      prefix: The first words of the mechanisms' names.
-      sizes: The sizes n in a full run of the benchmark, the usual size first.
+      prefix: the first words of the mechanisms' names.
+      sizes: the sizes n in a full run of the benchmark, the usual size first.
     """
-    usual_size = sizes[:1]
 
     def make(
-        name: str, law: Law, mu: float, description: str, audited: tuple[int, ...] = usual_size
+        name: str, law: Law, mu: float, audited: tuple[int, ...] = sizes[:1]
     ) -> BenchmarkedMechanism:
-        """Returns the record of a mechanism that is audited at these sizes, by default at the usual size."""
-        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, description, audited)
+        return BenchmarkedMechanism(design, f"{prefix}: {name}", law, mu, audited)
 
     # Vectors in Gaussian noise. `breaks`: the assumptions of some estimators that do not hold for a law.
     orthogonal = Law("orthogonal", laws.COINS["independent"].draw, laws.gaussian_truth)
     tied = Law("tied", _draw_tied, laws.gaussian_truth, breaks=frozenset([INDEPENDENT]))
     failing = Law("failing", _draw_failing, _failing_truth, breaks=_CURVED | {INDEPENDENT})
-
     mechanisms = []
     for mu in (0.0, 1.0, 2.0, 4.0):
-        description = f"orthogonal canaries, each of mu {mu:g}"
-        mechanisms.append(
-            make(f"Gaussian {mu:g}", orthogonal, mu, description, _choose_sizes(mu, sizes))
-        )
-    description = "any two canaries have the inner product 1/2; mu 1"
-    mechanisms.append(make("tied canaries", tied, 1.0, description, sizes))
-    description = "in half of the runs, which is released, nothing is inserted; else mu 2"
-    mechanisms.append(make("failing runs", failing, 2.0, description))
+        mechanisms.append(make(f"Gaussian {mu:g}", orthogonal, mu, _choose_sizes(mu, sizes)))
+    mechanisms.append(make("tied canaries", tied, 1.0, sizes))
+    mechanisms.append(make("failing runs", failing, 2.0))
 
-    # Scores that are drawn independently, with a curve that is not Gaussian: name, family of laws, parameter.
-    curved = (
-        ("Laplace 1", _LAPLACE, 1.0),
-        ("randomised response 1", _RESPONSE, 1.0),
-        ("heavy tails", _HEAVY, 2.0),
-    )
-    for name, family, parameter in curved:
+    # Scores that are drawn independently.
+    for name, family, parameter in _CURVED_FAMILIES:
         law = _make_law(_draw_coins, family, GAUSSIAN_CURVE)
-        mechanisms.append(make(name, law, parameter, f"independent canaries, each by {name}"))
-    # The same with a Gaussian curve, but with unfair coins.
+        mechanisms.append(make(name, law, parameter))
     unfair = _make_law(_draw_coins, known_laws.GAUSSIAN, FAIR, probability=0.9)
-    description = "mu 1, coins that are in with probability 0.9"
-    return [*mechanisms, make("nine tenths in", unfair, 1.0, description)]
-
-
-def _choose_sizes(mu: float, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns all sizes for mu 0 and mu 1, and only the usual size, the first, for any other mu."""
-    if mu in (0.0, 1.0):
-        return sizes
-    return sizes[:1]
+    return [*mechanisms, make("nine tenths in", unfair, 1.0)]
 
 
 def _make_direction_mechanisms() -> list[BenchmarkedMechanism]:
-    """Returns the mechanisms of a single run whose canaries are uniform directions.
-
-    The first are Gaussian mechanisms. The others have laws that the command `calibrate` has, too
-    (`laws.DIRECTIONS`).
-    """
-    mechanisms = []
-
-    def add(name: str, law: Law, parameter: float, description: str) -> None:
-        """Appends the record of a mechanism with directions to `mechanisms`."""
-        mechanisms.append(
-            BenchmarkedMechanism(
-                DIRECTIONS, f"directions: {name}", law, parameter, description, _DIRECTION_SIZES
-            )
-        )
-
+    """Returns the mechanisms of a single run whose canaries are uniform directions."""
+    named_laws = []
     gaussian = Law("directions", _draw_cosines, laws.gaussian_truth)
     for mu in (0.0, 1.0, 4.0):
-        description = f"cosines of uniform directions with a release of mu {mu:g}"
-        add(f"Gaussian {mu:g}", gaussian, mu, description)
-
-    # Laws with another trade-off curve, or with canaries that are not independent. The parameter is mu for
-    # the first two, and epsilon for the others.
-    parameter = 2.0
+        named_laws.append((f"Gaussian {mu:g}", gaussian, mu))
+    # Laws with another trade-off curve, or with canaries that are not independent.
     for name in ("equal", "failing", "laplace", "bound"):
-        description = f"cosines of the law {name!r} of calibrate, parameter 2"
-        add(f"{name} 2", laws.DIRECTIONS[name], parameter, description)
+        named_laws.append((f"{name} 2", laws.DIRECTIONS[name], 2.0))
+    mechanisms = []
+    for name, law, parameter in named_laws:
+        full_name = f"directions: {name}"
+        mechanism = BenchmarkedMechanism(DIRECTIONS, full_name, law, parameter, _DIRECTION_SIZES)
+        mechanisms.append(mechanism)
     return mechanisms
 
 
-_OPENED_COINS = BenchmarkedMechanism(
-    ONE_RUN,
-    "coins: (0, delta)",
-    Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED),
-    0.0,
-    "nothing leaks, but with probability 0.01 each coin is laid open, many at once; evaluated at delta 0.01",
-    delta=_OPEN_DELTA,
-)
+_OPENED = Law("opened", _draw_opened, _nothing_leaks, breaks=_CURVED)
 _RECORDS = (
     *_make_one_canary_mechanisms(),
     *_make_coin_mechanisms(SEVERAL, "runs of 16", _RUN_SIZES),
     *_make_coin_mechanisms(ONE_RUN, "coins", _COIN_SIZES),
-    _OPENED_COINS,
+    BenchmarkedMechanism(ONE_RUN, "coins: (0, delta)", _OPENED, 0.0, delta=_OPEN_DELTA),
     *_make_direction_mechanisms(),
     *trained.MECHANISMS,
 )

@@ -3,7 +3,9 @@
 A method that is added there is measured here too.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from audit.calibration.calibration import ENOUGH_RUNS, FAIR, GAUSSIAN_CURVE
 from audit.errors import InputError
@@ -28,7 +30,6 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     OURS,
     SEVERAL,
-    EpsilonFunction,
     Estimator,
 )
 
@@ -113,7 +114,7 @@ def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
 
 
 def _make_estimator(
-    name: str, design: str, documented: Assumption, epsilon: EpsilonFunction
+    name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
     """Returns the benchmark's record of a method of `audit.methods`.
 
@@ -138,7 +139,6 @@ def _make_estimator(
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
-        source=f"audit.methods, {name}",
         design=design,
         # The words for a page; where there are none, those of the JSON.
         assumption=documented.sentence or documented.text,

@@ -136,14 +136,12 @@ def privacyguard_counts(coins: Coins, delta: float, confidence: float) -> float:
 _jax = partial(
     Estimator,
     kind=PEER,
-    source="jax-privacy, CanaryScoreAuditor",
     package="jax-privacy",
     module="jax_privacy",
 )
 _opake = partial(
     Estimator,
     kind=PEER,
-    source="opake-auditing, one_run",
     design=ONE_RUN,
     package="opake-auditing",
     module="opake",
@@ -172,11 +170,7 @@ def _clopper_pearson(strategy: str, cost: int = 1) -> Estimator:
 
 
 def _one_run(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for a single run of any mechanism.
-
-    Args:
-      strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
-    """
+    """Returns the record of jax-privacy's bound for a single run of any mechanism."""
     return _jax(
         f"jax-privacy: one_run, {strategy}",
         design=ONE_RUN,
@@ -187,18 +181,14 @@ def _one_run(strategy: str) -> Estimator:
 
 
 def _one_run_fdp(strategy: str) -> Estimator:
-    """Returns the record of jax-privacy's bound for a single run, by a Gaussian trade-off curve.
-
-    Args:
-      strategy: The name of a threshold strategy, as `_make_jax_strategy` takes it.
-    """
+    """Returns the record of jax-privacy's bound for a single run, by a Gaussian trade-off curve."""
     return _jax(
         f"jax-privacy: one_run_fdp, {strategy}",
         design=ONE_RUN,
         assumption=f"{_SCORES_OF_ONE_RUN}; its source: a Gaussian curve",
         epsilon=partial(jax_bound, "epsilon_one_run_fdp", strategy),
         assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
-        cost=10,  # it is slow: a tenth of the audits
+        cost=10,
     )
 
 
@@ -209,7 +199,6 @@ ESTIMATORS = (
         assumption=f"{_SCORES_OF_BOTH_WORLDS}; GDP",
         epsilon=jax_gdp,
         assumes=frozenset([GAUSSIAN_CURVE]),
-        remark="fixed in its repository since July 2026, in no release yet",
     ),
     _jax(
         "jax-privacy: epsilon_raw_counts",
@@ -248,7 +237,6 @@ ESTIMATORS = (
     ),
     _privacyguard(
         "privacyguard: FDPAnalysisNode",
-        source="privacyguard-platform, FDPAnalysisNode",
         design=ONE_RUN,
         assumption='"Auditing f-DP in one run", at a probability threshold; its curves are Gaussian',
         epsilon=privacyguard_fdp,
@@ -257,7 +245,6 @@ ESTIMATORS = (
     ),
     _privacyguard(
         "privacyguard: eps_cp",
-        source="privacyguard-platform, MIAResults.compute_acc_auc_ci_epsilon",
         design=ONE_CANARY,
         assumption='an "empirical epsilon" by Clopper-Pearson limits',
         epsilon=privacyguard_counts,

@@ -6,6 +6,7 @@ experiments/one_shot, cited below, list them.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,13 @@ from experiments.benchmark.contract import (
     ONE_RUN,
     PAPER,
     SEVERAL,
-    EpsilonFunction,
     Estimator,
 )
 from experiments.canife import rounds
 
 Array = NDArray[np.float64]
+# (evidence, delta, confidence) -> epsilon
+EpsilonFunction = Callable[[Any, float, float], float]
 _BOOTSTRAPS = 2000
 _FIXED_SHARE = 0.2  # the share of coins that is guessed, where it is fixed beforehand
 _SHARES = np.linspace(0.05, 1.0, 20)  # the shares that are tried, where the best result is taken
@@ -317,21 +319,14 @@ def one_shot_limit(prior: float) -> EpsilonFunction:
     return epsilon
 
 
-_CANIFE = "CANIFE (Maddock et al., 2023)"
-_LIDP = "LiDP (Pillutla et al., 2023)"
-_STEINKE = "Steinke et al. (2023)"
-_MAHLOUJIFAR = "Mahloujifar et al. (2024)"
-_ONE_SHOT = "One-shot (Andrew et al., 2024)"
 _BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
 _SLOW = 10  # the cost of an estimator whose audits take a tenth of a second or more
 
 _make = partial(Estimator, kind=PAPER)
-_one_shot = partial(_make, source=_ONE_SHOT, design=DIRECTIONS)
-_steinke = partial(_make, source=_STEINKE, design=ONE_RUN)
-_mahloujifar = partial(_make, source=_MAHLOUJIFAR, design=ONE_RUN)
-_canife = partial(
-    _make, source=_CANIFE, design=ONE_CANARY, assumption="an empirical estimate", claims_level=False
-)
+_one_shot = partial(_make, design=DIRECTIONS)
+_steinke = partial(_make, design=ONE_RUN)
+_mahloujifar = partial(_make, design=ONE_RUN)
+_canife = partial(_make, design=ONE_CANARY, assumption="an empirical estimate", claims_level=False)
 
 
 def _make_one_shot_estimators() -> list[Estimator]:
@@ -362,7 +357,6 @@ ESTIMATORS = (
     _canife("CANIFE, first version", epsilon=canife(rounds.best_accuracy)),
     _make(
         "auditbench: Gaussian limit",
-        source="dpsgd-auditbench, ndis_eps_lower_bound_with_ci",
         design=ONE_CANARY,
         assumption="normal scores of equal variance; a bootstrap confidence lower bound",
         epsilon=bootstrapped_gaussian,
@@ -371,7 +365,6 @@ ESTIMATORS = (
     ),
     _make(
         "LiDP: order 4 as printed",
-        source=_LIDP,
         design=SEVERAL,
         assumption="exchangeable canaries; many runs (asymptotic)",
         epsilon=lidp_order_4,

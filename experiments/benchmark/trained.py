@@ -8,6 +8,8 @@ that an estimate above it is wrong, whatever the trade-off curve is.
 import functools
 import math
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,6 @@ import numpy as np
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, Law
 from audit.evidence.canaries import Coins
-from audit.runtime import processes
 from experiments.benchmark.contract import ONE_CANARY, SEVERAL, BenchmarkedMechanism
 
 _MU = 1.0
@@ -30,7 +31,8 @@ def _train_pool(canaries: int, runs: int) -> Coins:
     The runs are trained at the first call with these arguments, in a process of its own. Later calls return
     the same scores.
     """
-    return processes.run_in_own_process(functools.partial(_train, canaries, runs))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_train, canaries, runs).result()
 
 
 def _train(canaries: int, runs: int) -> Coins:
@@ -86,14 +88,8 @@ def _draw_runs(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
     return Coins(pool.scores[drawn], pool.presence[drawn])
 
 
-_DESCRIPTION = (
-    f"our FCNN on Housing, audits being samples of {_POOL_FACTOR} times as many trainings; "
-    "composition's mu 1"
-)
 _law = functools.partial(Law, "trained", truth=laws.gaussian_truth)
 MECHANISMS = (
-    BenchmarkedMechanism(ONE_CANARY, "trained FCNN", _law(_draw_worlds), _MU, _DESCRIPTION),
-    BenchmarkedMechanism(
-        SEVERAL, "runs of 16: trained FCNN", _law(_draw_runs), _MU, _DESCRIPTION, (200,)
-    ),
+    BenchmarkedMechanism(ONE_CANARY, "trained FCNN", _law(_draw_worlds), _MU),
+    BenchmarkedMechanism(SEVERAL, "runs of 16: trained FCNN", _law(_draw_runs), _MU, (200,)),
 )

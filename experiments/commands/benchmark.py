@@ -5,13 +5,13 @@
     ./run.sh benchmark --audits=25 --estimators=ours,jax        some of them
 
 Our own estimators are among them. The scores are simulated by mechanisms whose truth is known. A cell that is
-done is kept under --out, so that the same command goes on where it was ended. What is not installed is left
-out, with a line that says so.
+done is kept under --out, so the same command goes on where it ended. An estimator whose package is not
+installed is left out, with a line that names the package.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from absl import flags
 from tqdm import tqdm
@@ -19,20 +19,19 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from audit.runtime import installed
-from experiments.benchmark import registry, tables
+from experiments.benchmark import tables
 from experiments.benchmark.cells import (
     SCALES,
-    AuditedCell,
     Cell,
-    CellStore,
+    Journal,
     Scale,
-    find_missing,
     list_cells,
     list_claims,
-    load_all,
+    load_measured,
     measure_missing,
 )
 from experiments.benchmark.mechanisms import MECHANISMS
+from experiments.benchmark.registry import ESTIMATORS
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "smoke", f"How many audits: {', '.join(SCALES)}.")
@@ -48,93 +47,87 @@ cli.define_processes()
 cli.define_seed("Seed of the scores.")
 cli.define_out("Folder for results; the table goes into its folder benchmark.")
 
-MOST_AUDITS = 10**6
-LEAST_N = 50
-MOST_N = 5_000
-
 
 def main() -> None:
-    """Parses the flags, measures the cells that are not stored, prints the summary and writes all files.
-
-    A cell is an estimator on a mechanism, measured over many audits. In `cells` the estimator bounds epsilon.
-    In `claims` it is to refute a claim.
-    """
+    """Parses the flags, measures the cells that are missing, prints the summary and writes all files."""
     processes = cli.processes()
     folder = cli.folder() / "benchmark"
     scale = _parse_scale()
     cli.require_seed()
-    estimators = registry.choose_names("estimators", FLAGS.estimators, registry.ESTIMATORS)
-    cells = _choose_cells(estimators, scale)
-    measured_estimators = list(dict.fromkeys(cell.estimator for cell in cells))
-    claims = list_claims(measured_estimators, scale, FLAGS.seed)
-
-    store = CellStore(folder / "cells")
-
-    all_cells: list[Cell] = [*cells, *claims]
-    n_missing = len(find_missing(all_cells, store))
-    with tqdm(total=n_missing, unit="cell", desc="benchmark", disable=not n_missing) as bar:
-        for _ in measure_missing(all_cells, store, processes):
-            bar.update()
-
-    from experiments.benchmark import page
-
-    # All cells are in the store by now.
-    measured = load_all(cells, store)
-    measured_claims = load_all(claims, store)
-    paths = page.write_files(folder, measured, measured_claims)
-    print(tables.make_summary_table(measured, measured_claims).text())
-    print("\n" + "\n".join(map(os.fspath, paths)))
-
-
-def _choose_cells(estimators: list[str], scale: Scale) -> list[AuditedCell]:
-    """Returns the cells of these estimators on the mechanisms that --mechanisms chooses.
-
-    Estimators whose package is not installed are left out, and stderr says so. Raises InputError where no
-    cell is left.
-    """
-    mechanisms = registry.choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
-    cells = list_cells(estimators, mechanisms, scale, FLAGS.seed)
-    require(
-        cells, "--estimators and --mechanisms: no estimator that is installed takes such scores"
-    )
-    for package in _find_missing_packages(estimators):
+    chosen = choose_names("estimators", FLAGS.estimators, ESTIMATORS)
+    mechanisms = choose_names("mechanisms", FLAGS.mechanisms, MECHANISMS)
+    cells = list_cells(chosen, mechanisms, scale, FLAGS.seed)
+    require(cells, "--estimators and --mechanisms: no installed estimator takes such scores")
+    for package in {
+        ESTIMATORS[name].package for name in chosen if not ESTIMATORS[name].is_installed()
+    }:
         fix = installed.pip_install(package)
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
-    return cells
+    claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
+
+    journal = Journal(folder / "cells.jsonl")
+    all_cells: list[Cell] = [*cells, *claims]
+    n_done = len(load_measured(all_cells, journal))
+    progress = measure_missing(all_cells, journal, processes)
+    for _ in tqdm(progress, "benchmark", len(all_cells), initial=n_done, unit="cell"):
+        pass
+
+    from audit.report import style
+    from audit.storage import files
+    from experiments.benchmark import figure
+
+    measured = list(load_measured(cells, journal).values())
+    measured_claims = list(load_measured(claims, journal).values())
+    summary = tables.make_summary_table(measured, measured_claims)
+    print(summary.text())
+    contents = {
+        "estimators.csv": summary.csv(),
+        "benchmark.csv": tables.make_cell_table(measured).csv(),
+        "benchmark.png": style.png(figure.draw_figure(summary.rows)),
+    }
+    print()
+    for name, content in contents.items():
+        print(os.fspath(files.write_whole(folder / name, content)))
+
+
+def choose_names(flag: str, parts: list[str] | None, choices: Iterable[str]) -> list[str]:
+    """Returns the names that a flag's value chooses, in the order of `choices`.
+
+    Args:
+      flag: the flag's name, for messages.
+      parts: the flag's value: a whole name chooses that name only, any other text all names that contain it.
+        None chooses all names.
+      choices: all names.
+
+    Raises:
+      InputError: there are no parts, or a part is in no name.
+    """
+    names = list(choices)
+    if parts is None:
+        return names
+    require(parts, f"--{flag} is empty: give parts of names, comma-separated")
+    chosen: set[str] = set()
+    for part in parts:
+        matches = [part] if part in names else [name for name in names if part and part in name]
+        require(matches, f"--{flag}={part!r} is in no name: {', '.join(names[:4])}, ...")
+        chosen.update(matches)
+    return [name for name in names if name in chosen]
 
 
 def _parse_scale() -> Scale:
-    """Returns the scale that --scale names, with --audits and --n in place of its own numbers.
-
-    A scale has the number of audits in a cell and the size n of an audit: its scores in each world, its runs,
-    or its canaries in a single run, as the cell's estimator takes them.
-
-    Raises InputError for an unknown scale, and for numbers that are out of range.
-    """
+    """Returns the scale that --scale names, with --audits and --n in place of its own numbers."""
     require(
         FLAGS.scale in SCALES,
         f"--scale={FLAGS.scale} is unknown: choose one of {', '.join(SCALES)}",
     )
     scale = SCALES[FLAGS.scale]
     if FLAGS.audits is not None:
-        require(
-            1 <= FLAGS.audits <= MOST_AUDITS, f"--audits={FLAGS.audits}: give 1 to {MOST_AUDITS:,}"
-        )
+        require(1 <= FLAGS.audits <= 10**6, f"--audits={FLAGS.audits}: give 1 to 1,000,000")
         scale = scale._replace(audits=FLAGS.audits)
     if FLAGS.n is not None:
-        require(LEAST_N <= FLAGS.n <= MOST_N, f"--n={FLAGS.n}: give {LEAST_N} to {MOST_N:,}")
+        require(50 <= FLAGS.n <= 5_000, f"--n={FLAGS.n}: give 50 to 5,000")
         scale = scale._replace(n=FLAGS.n)
     return scale
-
-
-def _find_missing_packages(estimators: Sequence[str]) -> list[str]:
-    """Returns the names of the packages that these estimators need and lack, each once."""
-    packages = []
-    for name in estimators:
-        estimator = registry.ESTIMATORS[name]
-        if not registry.is_installed(estimator) and estimator.package not in packages:
-            packages.append(estimator.package)
-    return packages
 
 
 if __name__ == "__main__":

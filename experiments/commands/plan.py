@@ -4,12 +4,10 @@
     ./run.sh plan --tightness=0.9                        at the accountant's epsilon; runs for 90% of it
     ./run.sh plan --model=convnet --k=5 --runs=5000      another audit's time
     ./run.sh plan --bug=0.9,0.5                          how soon a claim is refuted with less noise
-    ./run.sh plan --model=convnet --ray_address=auto     on a Ray cluster
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
-audit itself, for about two seconds after compilation. Of small models linear response says beforehand, from
-one training without noise, which epsilon audits of GC-R and GC-S will find. At k > 1 it says what bounds the
-last model alone, and what an audit can reach. Nothing is kept.
+audit itself, for about two seconds after compilation. At k > 1 it also reports what bounds the last model
+alone, and what an audit can reach. Nothing is kept.
 """
 
 from typing import TYPE_CHECKING
@@ -27,13 +25,11 @@ from audit.methods import lifted
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
 from audit.values import plain_digits
-from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
     from audit.settings.setting import Setting
-    from audit.tasks.task import Dataset
-    from experiments.engine.forecast import ManyForecast, Probe
+    from experiments.forecast import ManyForecast
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
@@ -59,8 +55,6 @@ flags.DEFINE_integer("audits", 100, "Simulated audits.")
 cli.define_levels()
 cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
-engine_flags.define_ray_address("the time of this machine")
-flags.DEFINE_bool("linear_response", False, "Linear response also where it takes over a minute.")
 cli.define_json()
 
 
@@ -79,21 +73,14 @@ def main() -> None:
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
-    if FLAGS.ray_address is None:
-        cli.prepare_jax()
+    cli.prepare_jax()
     from audit.settings import build
-    from experiments.engine import forecast
+    from experiments import forecast
 
     build.validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
 
-    # What the model's training takes, and what its adversary is expected to see. This follows from how the
-    # canary and the noise spread along a single run without noise, as if steps were linear around it.
-    probe, workers = _time_training(setting, dataset)
-    if FLAGS.ray_address is not None:
-        cli.prepare_jax()  # only now: JAX takes this machine's accelerators, which Ray's workers may need
-    with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
-        expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
+    probe = forecast.probe(setting, dataset, FLAGS.runs)
     last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
 
     # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
@@ -119,8 +106,6 @@ def main() -> None:
         model=setting.model,
         steps=setting.schedule.steps,
         many=many,
-        workers=workers,
-        expected=expected,
         last_model=last_model,
     )
     if FLAGS.json:
@@ -166,26 +151,6 @@ def _print_bugs(setting: "Setting") -> None:
     print(Table(columns, rows, before=title, gap=" ").text())
 
 
-def _time_training(setting: "Setting", dataset: "Dataset") -> "tuple[Probe, int | None]":
-    """Times a few steps of the audit's training, on this machine or on a worker of a Ray cluster.
-
-    Args:
-      setting: The setting of the audit.
-      dataset: The data that it trains on.
-
-    Returns:
-      The times, and the cluster's number of workers; None in place of that without a cluster.
-    """
-    from experiments.cells import cluster
-    from experiments.engine.forecast import probe, probe_elsewhere
-
-    if FLAGS.ray_address is None:
-        return probe(setting, dataset, FLAGS.runs), None
-    with cluster.join(FLAGS.ray_address) as ray_cluster:
-        timed = ray_cluster.call(probe_elsewhere, setting, dataset, FLAGS.runs)
-        return timed, ray_cluster.count_workers()
-
-
 def _forecast_many_canaries(
     mechanism: calibration.KnownMechanism, canaries: int
 ) -> "ManyForecast | None":
@@ -201,7 +166,7 @@ def _forecast_many_canaries(
     """
     if canaries == 1:
         return None
-    from experiments.engine.forecast import ManyForecast
+    from experiments.forecast import ManyForecast
 
     setting = mechanism._replace(
         law=laws.COINS["independent"],

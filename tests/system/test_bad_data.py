@@ -162,7 +162,7 @@ DATA = [
     *rows(HEAD, "input_size", "--input_size={}: give 32 to 512 pixels", 0, -1, 31, 513, HUGE),
     *(
         case
-        for argv in (["audit"], ["plan"], ["precision"])
+        for argv in (["audit"], ["plan"])
         for case in (
             *rows(
                 argv, "data_file", "cannot be used", "", ".", "/dev/null", "missing.csv", TOO_LONG

@@ -19,9 +19,9 @@ from tests.system.bad import (
 )
 
 COMMANDS = (
-    "accelerator", "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare", "compile",
-    "federated", "figures", "landscape", "list", "norms", "one_shot", "plan", "precision",
-    "proof", "report", "sweep", "throughput",
+    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare",
+    "federated", "figures", "landscape", "list", "norms", "one_shot", "plan",
+    "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
 AUDIT = (
@@ -35,16 +35,16 @@ POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
     "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
-    "calibrate directions dimension; norms runs; landscape steps runs seed; precision examples steps; "
+    "calibrate directions dimension; norms runs; landscape steps runs seed; "
     "throughput rounds; check seeds; federated runs; bound insertions dimension; "
-    "one_shot simulations seed; benchmark audits processes seed n; proof rounds seed"
+    "one_shot simulations seed; benchmark audits processes seed n"
 )
 EMPTY = (  # lists that name nothing, after their command
     "calibrate mu runs mechanism; landscape batch_sizes; norms models; throughput models engines; "
-    "one_shot sigmas dimensions; compile models; accelerator only; benchmark estimators mechanisms"
+    "one_shot sigmas dimensions; benchmark estimators mechanisms"
 )
 SWITCHES = (
-    "audit json; bound json; calibrate json; check json; compile json; list json; plan json; precision json; "
+    "audit json; bound json; calibrate json; check json; list json; plan json; "
     "throughput json; sweep list"
 )
 
@@ -61,7 +61,6 @@ LEVELLED = (
     "figures",
     "landscape",
     "plan",
-    "proof",
     "report",
     "federated",
 )
@@ -125,7 +124,7 @@ def of_no_kind():
 SAID = """
     plan runs 4 1e8; plan audits 2 1e7; calibrate audits 1 1e7; calibrate processes 1 1024;
     calibrate one_run 40 20000; throughput rounds 1 1000; one_shot simulations 2 1e6; federated runs 1 1e6;
-    precision steps 1 1e7; benchmark audits 1 1e6; benchmark n 50 5000; benchmark processes 1 1024
+    benchmark audits 1 1e6; benchmark n 50 5000; benchmark processes 1 1024
 """  # command, flag, the least and the most that it takes, as the line says
 RANGES = """
     audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
@@ -254,30 +253,6 @@ SIZES = [
     ),
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
     *rows(["landscape"], "delta", "--delta={}: give at least 1e-100", "1e-300"),
-    *rows(
-        ["proof"],
-        "seconds",
-        "--seconds={}: give more than 0",
-        "nan",
-        "inf",
-        "0.0",
-        "-1.0",
-        "3600.0",
-    ),
-    *rows(
-        ["accelerator"],
-        "scale",
-        "--scale={}: give more than 0, up to 1",
-        "nan",
-        "inf",
-        "0.0",
-        "-1.0",
-        "1.5",
-    ),
-    *rows(
-        ["accelerator"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"
-    ),
-    *rows(["proof"], "minutes", "--minutes={}: give 0.01 to 1,440", "nan", "inf", "0.0", "-1.0"),
     *rows(AFRESH, "minutes", "--minutes={}: give a number above 0", "nan", "inf", "0.0", "-1.0"),
     *rows(AFRESH, "until", UNTIL, "", "0", "-1", "nan", "inf", "1e400", "10 %"),
     *rows(AFRESH, "until", r"--until=\udcff: give an epsilon", "\udcff"),
@@ -459,21 +434,10 @@ CHOICES = [
     *rows(["benchmark"], "estimators", "--estimators='{}' is in no name: ", "nobody", "OURS"),
     *rows(["benchmark"], "mechanisms", "--mechanisms='' is in no name: ", "Gaussian,,", ","),
     *lines("takes such scores", "benchmark --estimators=CANIFE --mechanisms=coins"),
-    *rows(["accelerator"], "only", "--only: '{}' is unknown: choose of gemm", "nobody", "GEMM"),
-    *rows(["accelerator"], "cifar10", "--cifar10={}: there is no such file", "nowhere.npz"),
-    *rows(
-        ["accelerator"],
-        "california_housing",
-        "--california_housing={}: there is no such",
-        "nowhere.csv",
-    ),
-    *rows(["proof"], "model", "--model={}: choose of convnet, fcnn", "nobody", "resnet18"),
-    *rows(["proof"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "ours"),
     *rows(["throughput"], "models", "--models: '{}' is unknown: choose of", "nobody"),
     *rows(["throughput"], "models", "--models: '{}' can't be timed, its network has not", "mlp"),
     *rows(["throughput"], "engines", "--engines: '{}' is unknown: choose of", "nobody", "OURS"),
     *rows(["throughput"], "engines", "--engines: '' is unknown", "ours,"),
-    *rows(["compile"], "models", "--models: '{}' is unknown: choose of fcnn", "nobody", "FCNN"),
     *rows(
         ["sweep"],
         "name",

@@ -244,7 +244,6 @@ SHOWN = {  # (page, how its block begins): the command that prints it
     ("README.md", "check  "): "check --example=numpy",
     ("README.md", "200 runs with 64 fresh"): _BRACKET,
     ("experiments/hidden_state/README.md", "The hidden-state paper's adversary"): "first",
-    ("audit/mechanism/README.md", "precision "): "precision",
     ("experiments/README.md", _BOUNDS): "audit --canaries=24 --runs=400",
 }
 NOT_RUN = {  # why nothing compares a page's other blocks
@@ -258,7 +257,7 @@ NOT_RUN = {  # why nothing compares a page's other blocks
     "experiments/hidden_state/README.md": "a formula",
     "experiments/one_shot/README.md": "sweeps of minutes",
 }
-STORELESS = ("check", "precision")  # commands that keep nothing
+STORELESS = ("check",)  # commands that keep nothing
 _DEPENDS = re.compile(r"(not )?confirmed \(|refuted \(")  # on a score or two
 
 

@@ -57,7 +57,6 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
     ["models"],
     ["experiments.cells"],
     ["experiments.sweeps"],
-    ["experiments.engine"],
     ["experiments.hidden_state", "experiments.lidp", "experiments.one_shot", "experiments.canife"],
     [
         "experiments.benchmark",

@@ -33,7 +33,7 @@ elif arguments[:2] == ["-m", "venv"]:
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
 elif arguments[:4] == ["-P", "-m", "experiments", "help"] and len(arguments) > 4:
-    if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "compile", "docs", "ray"):
+    if arguments[4] not in ("audit", "plan", "check", "test", "lint", "throughput", "docs", "ray"):
         print("error: no command", repr(arguments[4]), file=sys.stderr)
         sys.exit(2)
 elif os.environ.get("AUDIT_ONLY_FLAGS"):
@@ -135,7 +135,9 @@ def test_help_lists_every_command_in_a_group_with_a_whole_summary():
         assert all(len(line.split()) > 2 for line in lines), group
     audits, papers, tools, others = listed.values()
     assert {"audit", "bound", "check", "claim", "first", "list", "plan", "report"} == set(audits)
-    assert {"sweep", "figures", "canife"} <= set(papers) and {"benchmark", "proof"} <= set(tools)
+    assert {"sweep", "figures", "canife"} <= set(papers) and {"benchmark", "throughput"} <= set(
+        tools
+    )
     assert others == ["python", "test", "lint", "docs", "ray", "help"]
     files = (REPOSITORY / "experiments" / "commands").glob("[!_]*.py")
     commands = {path.stem for path in files} - {"engine_flags", "grid_flags"}
@@ -321,10 +323,6 @@ EXTRAS = [  # (commands, what is installed, in turn)
         [USUAL, ".[train,zoo,bench]", ".[train,zoo,bench,test]"],
     ),
     (
-        (["compile"], ["audit"], ["test"], ["compile"]),
-        [USUAL, ".[train,zoo,test]"],
-    ),
-    (
         (
             ["check", "--example=numpy"],
             ["check", "--example=opacus"],
@@ -359,18 +357,6 @@ def test_flags_are_read_and_nothing_else_where_that_is_asked():
         assert ended.returncode == status and ended.stdout == ""
 
 
-def test_libtpu_lies_apart_where_only_compile_and_the_tests_find_it(house):
-    assert house.run("compile").returncode == 0
-    *_, target, compiled = house.calls()
-    folder = str(house.venv / "tpu")
-    assert target["arguments"][-2:] == ["--target", folder]
-    assert compiled["path"] == f"{house.root}:{folder}"
-    (house.venv / "tpu").mkdir()
-    for command, path in (("audit", house.root), ("test", f"{house.root}:{folder}")):
-        assert house.run(command).returncode == 0
-        assert house.calls()[-1]["path"] == str(path)
-
-
 def test_an_example_takes_the_pytorch_that_is_there(ready):
     (ready.venv / "lib" / "python3.11" / "site-packages" / "opacus").mkdir(parents=True)
     assert ready.run("check", "--example=opacus").returncode == 0
@@ -378,7 +364,7 @@ def test_an_example_takes_the_pytorch_that_is_there(ready):
 
 
 @pytest.mark.parametrize(
-    "command", mostly_slow(["docs", "ray", "benchmark", "compile", "check", "lint"], quick=2)
+    "command", mostly_slow(["docs", "ray", "benchmark", "check", "lint"], quick=2)
 )
 def test_help_changes_nothing_of_an_environment_that_is_there(ready, command):
     before = (ready.venv / ".run-sh").read_text()

@@ -296,8 +296,6 @@ def test_the_mean_cosine_is_theorys(dataset, play, model, canaries, runs, leave_
 @pytest.mark.parametrize(
     "fields",
     [
-        {"precision": "tf32"},
-        {"precision": "bf16"},
         {"unknown_initialisation": True},
         {"periodicity": 5},
         {"canaries": 1},

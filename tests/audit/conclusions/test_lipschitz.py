@@ -101,7 +101,7 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
         ),
         ({"optimizer": "momentum"}, "a step of momentum depends on more than the last model"),
         ({"optimizer": "adam"}, "a step of adam depends on more than the last model"),
-        ({"precision": "bf16"}, "products are rounded to bf16"),
+        ({"precision": "tf32"}, "products are rounded to tf32"),
         (
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
             "this adversary sees every model",

@@ -91,7 +91,7 @@ def test_a_fingerprint_is_short_for_people_and_whole_for_programs():
 
 
 def test_rows_are_of_80_columns_whatever_they_hold():
-    crowded = {"optimizer": "momentum", "precision": "bf16", "unknown_initialisation": True}
+    crowded = {"optimizer": "momentum", "precision": "tf32", "unknown_initialisation": True}
     crowded |= {
         "learning_rate": 1e-7 / 3,
         "noise_multiplier": 1 / 3,

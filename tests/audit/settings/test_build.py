@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -138,3 +139,16 @@ def test_compiled_programs_do_not_keep_a_games_data(adversary):
     del table
     gc.collect()
     assert [array() for array in kept] == [None] * 3
+
+
+def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, monkeypatch):
+    tf32 = changed(SETTING, precision="tf32")
+    with pytest.raises(InputError, match="`precision=tf32` needs a GPU, but JAX runs on a cpu"):
+        build.build(tf32, dataset)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    for setting, word in ((SETTING, "HIGHEST"), (tf32, "HIGH")):
+        model = build.trainee(setting.model, dataset).model
+        clipped_sum = build.choices(setting, model).clipped_sum
+        batch = dataset.features[:4], dataset.labels[:4]
+        program = str(jax.make_jaxpr(clipped_sum)(jnp.zeros(model.n_parameters), batch, 1.0))
+        assert f"Precision.{word})" in program
