@@ -295,7 +295,6 @@ def _make_data(
     )
 
 
-_LAYER_CLIPPING = ("unfolded", "per_example")
 _NO_IMAGES = "its data are no images, which alone are dealt to clients"
 _SOFTMAX = "the clipped gradient of a softmax of many classes is not that of a convex loss"
 
@@ -398,7 +397,7 @@ def _make_image_row(
         # The defaults, where a user sets neither.
         learning_rate=0.01,
         batch_size=128,
-        clipping=_LAYER_CLIPPING,
+        clipping="unfolded",
         over_parameterised=True,
         step_seconds=step_seconds,
         **more,
@@ -436,7 +435,7 @@ def _make_housing_row(*, name: str, **more: Any) -> ZooModel:
         # The defaults, where a user sets neither.
         learning_rate=0.1,
         batch_size=400,
-        clipping=("book_keeping", "unfolded", "per_example"),  # all strategies, the fastest first
+        clipping="book_keeping",
         over_parameterised=False,
         **more,
     )
@@ -496,7 +495,7 @@ def _make_head_row(body: _FrozenBody, shortens: bool = False) -> ZooModel:
     head = "softmax_head" if shortens else "head"
     # Book-keeping is the fastest strategy. It applies the layer to a whole batch at once, so that shortening
     # would mix the examples' norms.
-    clipping = _LAYER_CLIPPING if shortens else ("book_keeping", "per_example")
+    clipping = "unfolded" if shortens else "book_keeping"
     row = Task(
         name=f"{body.module}_{head}",
         label=f"{body.label}'s softmax head" if shortens else f"{body.label}'s head",
@@ -630,7 +629,7 @@ _ROWS = (
             classes=tables.PURCHASE_CLASSES,
             learning_rate=0.05,
             batch_size=100,
-            clipping=_LAYER_CLIPPING,
+            clipping="unfolded",
             over_parameterised=True,
             step_seconds=StepSeconds(5e-4, 3e-5),
         )
@@ -645,7 +644,7 @@ _ROWS = (
             classes=2,
             learning_rate=0.1,
             batch_size=400,
-            clipping=_LAYER_CLIPPING,
+            clipping="unfolded",
             over_parameterised=False,
             step_seconds=StepSeconds(1e-5, 1e-7),
             canaries=8,
@@ -667,7 +666,7 @@ _ROWS = (
             classes=0,
             learning_rate=0.1,
             batch_size=400,
-            clipping=_LAYER_CLIPPING,
+            clipping="unfolded",
             over_parameterised=False,
             step_seconds=StepSeconds(5e-7, 4e-9),
             canaries=1,
@@ -685,7 +684,7 @@ _ROWS = (
             classes=2,
             learning_rate=0.5,
             batch_size=128,
-            clipping=_LAYER_CLIPPING,
+            clipping="unfolded",
             over_parameterised=True,
             step_seconds=StepSeconds(1e-5, 1e-7),
             canaries=64,

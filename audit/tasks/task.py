@@ -183,7 +183,7 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate: the default learning rate.
       batch_size: the default batch size.
-      clipping: the names of the clipping strategies that the model can take, the fastest first.
+      clipping: the name of the fastest clipping strategy that takes the model.
       over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
         has a formula (Errata H16).
       step_seconds: the seconds of a model-step.
@@ -205,7 +205,7 @@ class Task(NamedTuple):
     classes: int
     learning_rate: float
     batch_size: int
-    clipping: tuple[str, ...]
+    clipping: str
     over_parameterised: bool
     step_seconds: StepSeconds
     canaries: int = 256

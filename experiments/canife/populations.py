@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.mechanism import base, dpsgd, fedavg
-from audit.mechanism.clipping.base import scale_to_norm
-from audit.settings.build import CLIPPING, DOTS
+from audit.mechanism.clipping.base import clip, scale_to_norm
+from audit.settings.build import CLIPPING
 from audit.tasks.model import Model, losses_by_example
 from audit.tasks.task import Clients, Dataset
 from audit.training.game import root
@@ -36,6 +36,7 @@ LEAF = "leaf"  # the name of LEAF's folder among files of data
 _TEST_BLOCK = 1000  # examples that are tested at once
 _MOST_TESTED = 10_000  # labels that are tested, about
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
+_GRADIENTS_AT_ONCE = 8  # that are in memory where dot products are taken
 Indices = NDArray[np.int64]
 # (theta (p,), clients (n,)) -> the clipped updates (n, p) that they send
 UpdatesOf = Callable[[Array, Indices], Array]
@@ -377,10 +378,6 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     train = split.train
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
-    strategy = TASKS[setting.model].clipping[0]  # the model's fastest way of clipping
-    # DOTS and CLIPPING have functions for each way: DOTS for clipped gradients' dot products with a
-    # direction, and CLIPPING, below, for sums of clipped gradients.
-    compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
@@ -396,16 +393,26 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
         updates: Array = clipped_gradients(theta, features, labels)
         return updates
 
-    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
-        """Returns the dot products (n,) of clients' clipped gradients with a direction (p,)."""
-        batch = (
-            jnp.asarray(train.features[members]),
-            jnp.asarray(train.labels[members]),
-        )
-        dots: Array = compute_dots(theta, batch, norm, direction)
+    @jax.jit
+    def compute_dots(theta: Array, features: Array, labels: Array, direction: Array) -> Array:
+        """Returns the dot products (n,) of n examples' clipped gradients with a direction (p,)."""
+
+        def dot(example: tuple[Array, Array]) -> Array:
+            """Returns the dot product of a single example's clipped gradient with the direction."""
+            return clip(jax.grad(model.loss)(theta, example), norm) @ direction
+
+        dots: Array = jax.lax.map(dot, (features, labels), batch_size=_GRADIENTS_AT_ONCE)
         return dots
 
-    mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
+    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        """Returns the dot products (n,) of clients' clipped gradients with a direction (p,)."""
+        features = jnp.asarray(train.features[members])
+        labels = jnp.asarray(train.labels[members])
+        dots: Array = compute_dots(theta, features, labels, direction)
+        return dots
+
+    clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
+    mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
     return ClientTraining(
         mechanism,

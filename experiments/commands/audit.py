@@ -172,7 +172,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     # Bounds at declared looks exist for a single canary a run.
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)
-    validate(setting, runs, task(setting.model).clipping)
+    validate(setting, runs)
     require_accounted(setting, FLAGS.delta)
     chunk_message = (
         f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
@@ -187,8 +187,6 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
 
     sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
     dataset = task(setting.model).data.load(sources)
-    if setting.mechanism.clipping == "per_example":
-        print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     from experiments.cells.auditing import AuditRequest
 
     levels = Level(FLAGS.delta, FLAGS.confidence)

@@ -7,9 +7,8 @@
     ./run.sh plan --model=convnet --ray_address=auto     on a Ray cluster
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
-audit itself, for about two seconds after compilation. Of small models linear response says beforehand, from
-one training without noise, which epsilon audits of GC-R and GC-S will find. At k > 1 it says what bounds the
-last model alone, and what an audit can reach. Nothing is kept.
+audit itself, for about two seconds after compilation. At k > 1 it says what bounds the last model alone, and
+what an audit can reach. Nothing is kept.
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
+from audit.settings.setting import validate
 from experiments.commands import engine_flags
 from models.catalogue import task
 
@@ -59,7 +59,6 @@ cli.define_levels()
 cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
 engine_flags.define_ray_address("the time of this machine")
-flags.DEFINE_bool("linear_response", False, "Linear response also where it takes over a minute.")
 cli.define_json()
 
 
@@ -80,19 +79,14 @@ def main() -> None:
         return
     if FLAGS.ray_address is None:
         cli.prepare_jax()
-    from audit.settings import build
     from experiments.engine import forecast
 
-    build.validate(setting, FLAGS.runs)
+    validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
 
-    # What the model's training takes, and what its adversary is expected to see. This follows from how the
-    # canary and the noise spread along a single run without noise, as if steps were linear around it.
     probe, workers = _time_training(setting, dataset)
     if FLAGS.ray_address is not None:
         cli.prepare_jax()  # only now: JAX takes this machine's accelerators, which Ray's workers may need
-    with tqdm(desc="forecasting by linear response", bar_format="{desc} ...", leave=False):
-        expected = forecast.expected(setting, dataset, probe, FLAGS.linear_response)
     last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
 
     # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
@@ -119,7 +113,6 @@ def main() -> None:
         steps=setting.schedule.steps,
         many=many,
         workers=workers,
-        expected=expected,
         last_model=last_model,
     )
     if FLAGS.json:

@@ -13,6 +13,7 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
+from audit.settings.setting import validate
 from models.catalogue import task
 
 FIELDS = ("model", "clipping_norm", "noise_multiplier", "clipping", "seed")
@@ -29,10 +30,9 @@ def main() -> None:
     # A setting needs some adversary, and 2 runs at least. Neither is used, since nothing is audited.
     setting = cli.setting(FIELDS, steps=FLAGS.steps, adversary="gc_r")
     cli.prepare_jax()
-    from audit.settings import build
     from experiments.engine import rounding
 
-    build.validate(setting, runs=2)
+    validate(setting, runs=2)
     dataset = task(setting.model).data.load(cli.sources())
     most = len(dataset.labels)
     require(1 <= FLAGS.examples <= most, f"`examples={FLAGS.examples}`: give 1 to {most}")

@@ -174,9 +174,8 @@ def _build_dpsgd(name: str, hardware: "Hardware") -> "Game":
     number, shape, kind = TASKS[name].data.examples
     features = np.zeros((number, *shape), kind)
     dataset = Dataset(features, np.zeros(number, "<i4"), source="", checksum="")
-    model = build.trainee(name, dataset).model
     # `build.build` takes this process's own hardware: only the mechanism depends on it.
-    mechanism = dpsgd.mechanism(build.choices(setting, model, hardware))
+    mechanism = dpsgd.mechanism(build.choices(setting, build.trainee(name, dataset), hardware))
     return build.build(setting, dataset)._replace(mechanism=mechanism)
 
 

@@ -236,11 +236,13 @@ def scored_again(fields: dict[str, Any], runs: int) -> np.ndarray:
     from audit.training import game
 
     model = fields["model"]
-    given = {name: value for name, value in fields.items() if name != "model"}
+    given = {name: value for name, value in fields.items() if name not in ("model", "clipping")}
     # `make_setting` needs the model's usual values, though the recorded fields replace all of them.
     usual = Usual(*(given[name] for name in Usual._fields))
     setting = make_setting(model, usual, given)
-    played = build.build(setting, _make_up_recorded(model))
+    dataset = _make_up_recorded(model)
+    trainee = build.trainee(model, dataset)._replace(clipping=fields["clipping"])
+    played = build.build_for(setting, dataset, trainee)
     (chunk,) = game.play(played, [(0, runs)], chunk=runs)  # all runs in a single chunk
     return chunk.scores[:, 0]  # of the single canary
 

@@ -1,7 +1,6 @@
 """Forecasts of an audit: the bounds that it will show and the time that it will take, before it is run.
 
-The time follows from a probe, which measures how fast this machine trains. A forecast may also hold what
-linear response expects of canaries along coordinates, an estimate and no bound.
+The time follows from a probe, which measures how fast this machine trains.
 """
 
 import math
@@ -9,9 +8,6 @@ import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from audit.calibration.calibration import Calibration
 from audit.calibration.planning import MOST_RUNS
@@ -33,7 +29,6 @@ from audit.training.rehearsal import Effort
 _SECONDS = 2.0  # for which a probe trains, after compilation
 _MOST_STEPS = 250  # in a run of a probe
 _PATIENCE = 60.0  # seconds that a part of a forecast may take, unless it is asked for
-_FLOPS = 1e10  # floating-point operations a second of a core
 _ENDLESS = 2**31  # more runs than a probe has time for
 # How much is measured of a network's steps: little, so that a forecast stays quick.
 _QUICK = Effort(runs=2, steps=25, walked=25, reach=4, searched=1, starts=16, rounds=4)
@@ -67,58 +62,6 @@ class Probe(NamedTuple):
     compilation: float
 
 
-class ExpectedLeak(NamedTuple):
-    """The leak that linear response expects of a canary along a coordinate, or its average over coordinates.
-
-    Attributes:
-      name: Which coordinate: "worst" or "best", or "average" for all.
-      coordinate: The coordinate's index; None for the average.
-      mu: The parameter of the Gaussian trade-off curve.
-      epsilon: The epsilon of that curve at the bounds' delta.
-    """
-
-    name: str
-    coordinate: int | None
-    mu: float
-    epsilon: float
-
-
-class Expected(NamedTuple):
-    """The leak that linear response expects of GC-R and GC-S, whose canaries lie along a coordinate.
-
-    Attributes:
-      mu: (p,) the expected mu of a canary along each of the model's p coordinates; empty where it is left
-        out.
-      why: The reason why it is left out; empty where it is not.
-    """
-
-    mu: NDArray[np.float64]
-    why: str = ""
-
-    def rows(self, delta: float) -> list[ExpectedLeak]:
-        """Returns three rows: the worst coordinate's leak, the average over all coordinates, the best's leak.
-
-        The worst coordinate has the smallest mu, so that a canary along it leaks least. The average row's
-        epsilon is the mean of the coordinates' epsilons, not the epsilon of the mean mu. There are no rows
-        where linear response is left out.
-
-        Args:
-          delta: The delta of the rows' epsilon.
-        """
-        if self.why:  # the reason why linear response is left out
-            return []
-        epsilons = [conversions.epsilon_from_mu(float(mu), delta) for mu in self.mu]
-        worst = int(np.argmin(self.mu))
-        best = int(np.argmax(self.mu))
-        mean_mu = float(np.mean(self.mu))
-        mean_epsilon = float(np.mean(epsilons))
-        return [
-            ExpectedLeak("worst", worst, float(self.mu[worst]), epsilons[worst]),
-            ExpectedLeak("average", None, mean_mu, mean_epsilon),
-            ExpectedLeak("best", best, float(self.mu[best]), epsilons[best]),
-        ]
-
-
 class LastModelForecast(NamedTuple):
     """The most that the last model alone can leak, where a canary comes in one of every k > 1 steps.
 
@@ -150,7 +93,6 @@ class Forecast(NamedTuple):
       steps: The number of training steps in a run.
       many: The bounds of several canaries a run; None where they are not requested.
       workers: The number of the cluster's workers; None where this machine is to train.
-      expected: The estimate for canaries along coordinates, by linear response.
       last_model: The most that the last model alone can leak; None at k = 1, where it is what all models
         leak.
     """
@@ -164,7 +106,6 @@ class Forecast(NamedTuple):
     steps: int
     many: ManyForecast | None = None
     workers: int | None = None
-    expected: Expected | None = None
     last_model: LastModelForecast | None = None
 
     def seconds(self, runs: int) -> float:
@@ -201,8 +142,6 @@ def as_text(forecast: Forecast) -> str:
         lines += ["", *_describe_many(forecast, forecast.many)]
     if forecast.last_model is not None:
         lines += ["", *_describe_last_model(forecast.last_model)]
-    if forecast.expected is not None:
-        lines += ["", *_describe_expected(forecast.expected, setting.delta)]
     return "\n".join(lines)
 
 
@@ -310,33 +249,6 @@ def _describe_last_model(last: LastModelForecast) -> list[str]:
     return lines
 
 
-def _describe_expected(expected: Expected, delta: float) -> list[str]:
-    """Returns lines with the leak that linear response expects, or with the reason why it is left out."""
-    if expected.why:
-        return [f"linear response, an estimate, is left out: {expected.why}"]
-    rows = expected.rows(delta)
-    columns = (
-        Column("coordinate", _show_coordinate, "coordinate", width=12, left=True),
-        Column("mu", lambda row: row.mu, "mu", number(".3f"), 8),
-        Column("epsilon", lambda row: row.epsilon, "epsilon", number(".3f"), 8),
-    )
-    best = rows[-1]  # after "worst" and "average"
-    return [
-        "linear response expects of a canary along a coordinate (an estimate, no bound):",
-        "",
-        *Table(columns, rows, gap=" ").text().splitlines(),
-        "",
-        f"the best is what --gc_s=linear_response audits; plan for it: --epsilon={best.epsilon:.3g}",
-    ]
-
-
-def _show_coordinate(row: ExpectedLeak) -> str:
-    """Returns the row's name, followed by the coordinate's index if it has one: "best (17)"."""
-    if row.coordinate is None:
-        return row.name
-    return f"{row.name} ({row.coordinate})"
-
-
 def as_json(forecast: Forecast) -> str:
     """Returns the forecast as a JSON object; the upper bound is null where it is infinite."""
     first = forecast.bounds[0]  # its setting and its truth are those of all rows
@@ -357,8 +269,6 @@ def as_json(forecast: Forecast) -> str:
         content["workers"] = forecast.workers
     if forecast.last_model is not None:
         content["last_model"] = _last_model_json(forecast.last_model)
-    if forecast.expected is not None:
-        content["linear_response"] = _expected_json(forecast.expected, first.setting.delta)
     if forecast.many is not None:
         content["many_canaries"] = _many_json(forecast.many)
     return write_json(content)
@@ -376,19 +286,6 @@ def _last_model_json(last: LastModelForecast) -> dict[str, Any]:
     if isinstance(last.state, str):
         return {**content, "why_not": last.state}
     return {**content, **results.last_model_fields(last.state)}
-
-
-def _expected_json(expected: Expected, delta: float) -> dict[str, Any]:
-    """Returns what linear response expects, for JSON: the fields of "worst", "average" and "best".
-
-    Where linear response is left out, only the reason is returned.
-    """
-    if expected.why:
-        return {"left_out": expected.why}
-    content: dict[str, Any] = {}
-    for row in expected.rows(delta):
-        content[row.name] = {"coordinate": row.coordinate, "mu": row.mu, "epsilon": row.epsilon}
-    return content
 
 
 def _many_json(many: ManyForecast) -> dict[str, Any]:
@@ -482,28 +379,6 @@ def _time_chunks(played: game.Game, chunk: int, seconds: float) -> Probe:
     return Probe(seconds_per_step, chunk, compilation=times[0] - begin)
 
 
-def expected(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> Expected:
-    """Computes the leak that linear response expects of a canary along each coordinate.
-
-    Linear response is an estimate: it follows how the canary and the noise spread along a single run without
-    noise, as if steps were linear around it. Where it is left out, the result holds the reason in place of
-    the leak.
-
-    Args:
-      setting: The audit's setting.
-      dataset: The audit's data.
-      probed: How fast this machine trains.
-      patient: Whether to compute it even where that takes more than a minute.
-    """
-    why = _find_obstacle(setting, dataset, probed, patient)
-    if why:
-        return Expected(np.zeros(0), why)
-    # The adversaries GC-R and GC-S score a model by its movement along the coordinate. The other array,
-    # which is for the best linear score, is not used.
-    mu_of_coordinate_score, _ = build.mu_by_coordinate(build.build(setting, dataset))
-    return Expected(np.asarray(mu_of_coordinate_score, np.float64))
-
-
 def forecast_last_model(
     setting: Setting, dataset: Dataset, probed: Probe, delta: float
 ) -> LastModelForecast | None:
@@ -561,35 +436,9 @@ def _find_state(
     seconds = effort.runs * steps_per_run * probed.model_step
     if seconds > _PATIENCE:
         return f"`audit` measures how much steps expand, in about {_show_time(seconds)}"
-    model = build.trainee(setting.model, dataset).model
-    clipped_sum = build.choices(setting, model).clipped_sum
+    clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     steps = measuring.measure_steps(setting, build.build(setting, dataset), clipped_sum, effort)
     return lipschitz.hidden_state(setting, delta, steps)
-
-
-def _find_obstacle(setting: Setting, dataset: Dataset, probed: Probe, patient: bool) -> str:
-    """Returns the reason why linear response is left out; "" where it is not.
-
-    For each training step of a model with p parameters, linear response takes about as long as 2 p training
-    steps and a QR decomposition. The steps start from models on both sides of the run's model, a pair for
-    each parameter. QR of a matrix (m, n) has about 2 m n^2 floating-point operations, which is 4 p^3 for the
-    matrix here, (2 p, p). This is for SGD without momentum, and is a rough figure with it.
-
-    Args:
-      setting: The audit's setting.
-      dataset: The audit's data.
-      probed: How fast this machine trains.
-      patient: Whether it may take more than a minute.
-    """
-    parameters = build.trainee(setting.model, dataset).model.n_parameters
-    why = build.unresponsive(setting, parameters)
-    if why or patient:
-        return why
-    seconds_per_step = 2 * parameters * probed.model_step + 4 * parameters**3 / _FLOPS
-    seconds = setting.schedule.steps * seconds_per_step
-    if seconds <= _PATIENCE:
-        return ""
-    return f"it would take {_show_time(seconds)}; ask with --linear_response"
 
 
 def probe_elsewhere(devices: int, setting: Setting, dataset: Dataset, runs: int) -> Probe:

@@ -93,9 +93,10 @@ def measure(setting: Setting, dataset: Dataset, examples: int) -> dict[str, list
     Raises:
       InputError: Setting and data do not fit.
     """
-    model = build.trainee(setting.model, dataset).model
-    # The setting's way to sum clipped gradients, with its products in each of the precisions.
-    clipped_sum = build.CLIPPING[setting.mechanism.clipping](model)
+    trainee = build.trainee(setting.model, dataset)
+    model = trainee.model
+    # The model's way to sum clipped gradients, with its products in each of the precisions.
+    clipped_sum = build.CLIPPING[trainee.clipping](model)
     strategies = {}
     for precision in PRECISIONS:
         strategies[precision] = _compile_strategy(build.in_precision(clipped_sum, precision))

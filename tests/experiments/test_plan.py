@@ -33,14 +33,6 @@ def test_plan_says_bounds_runs_and_time(housing_file, tmp_path):
     assert list(bounds) == ["in_sample", "if_gaussian", "assumption_free"]
     assert all(0 <= row["low"] <= row["mean"] <= row["high"] < 8 for row in bounds.values())
     assert 2 < bounds["if_gaussian"]["mean"] < 4 and 40 <= result["runs_needed"] <= 400
-    along = result["linear_response"]
-    assert (
-        0
-        < along["worst"]["mu"]
-        <= along["average"]["mu"]
-        <= along["best"]["mu"]
-        <= 8**0.5 / 4 * 1.001
-    )
     trained = 400 * 8 * result["probe"]["model_step"]
     assert result["seconds"] == pytest.approx(trained + result["probe"]["compilation"])
     assert result["seconds"] > 0 and result["probe"]["chunk"] <= 400

@@ -11,10 +11,10 @@ import pytest
 
 from audit.calibration import laws
 from audit.calibration.calibration import Calibration, KnownMechanism
-from audit.laws.conversions import epsilon_from_mu
 from audit.mechanism.base import no_canaries
 from audit.settings import build
 from audit.settings.make import changed, setting_of
+from audit.settings.setting import validate
 from audit.tasks.task import Dataset
 from experiments.engine import forecast, rounding
 from experiments.engine.forecast import Forecast, Probe
@@ -33,48 +33,6 @@ def test_the_text_says_bounds_runs_and_time():
     assert "if_gaussian, on average 90% of the truth: about 1,200 runs" in lines
     assert "here a model-step takes 2.0 us (fcnn, chunks of 640)" in lines
     assert lines[-2:] == ["5000 runs of 250 steps: 10 s, 7 s of them to compile", "1200 runs: 8 s"]
-
-
-def test_linear_response_says_which_coordinates_leak_or_why_it_says_nothing():
-    mu = np.array([1.5, 0.5, 1.0])
-    with_response = EXPECTED._replace(expected=forecast.Expected(mu))
-    lines = forecast.as_text(with_response).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "an estimate, no bound" in "\n".join(lines)
-    worst = epsilon_from_mu(0.5, 1e-5)
-    middle = epsilon_from_mu(1.0, 1e-5)
-    best = epsilon_from_mu(1.5, 1e-5)
-    average = (worst + middle + best) / 3
-    rows = [line.split() for line in lines]
-    assert ["worst", "(1)", "0.500", f"{worst:.3f}"] in rows
-    assert ["best", "(0)", "1.500", f"{best:.3f}"] in rows
-    assert ["average", "1.000", f"{average:.3f}"] in rows
-    assert lines[-1].endswith(f"--epsilon={best:.3g}")
-    row = {"coordinate": 0, "mu": 1.5, "epsilon": pytest.approx(best)}
-    assert json.loads(forecast.as_json(with_response))["linear_response"]["best"] == row
-    silent = EXPECTED._replace(expected=forecast.Expected(np.zeros(0), "there is no noise"))
-    assert forecast.as_text(silent).endswith("is left out: there is no noise")
-    assert json.loads(forecast.as_json(silent))["linear_response"] == {
-        "left_out": "there is no noise"
-    }
-
-
-@pytest.mark.slow
-def test_linear_response_is_asked_for_where_it_takes_long(dataset):
-    few = changed(SETTING, batch_size=50)
-    expected = forecast.expected(few, dataset, Probe(1e-6, 640, 1.0), patient=False)
-    assert expected.mu.shape == (68,)
-    assert not expected.why
-    bound = np.sqrt(2) / 4  # of two insertions, at sigma = 4
-    assert 0.5 * bound < expected.mu.min()
-    assert expected.mu.max() <= bound * (1 + 1e-5)
-    slow = forecast.expected(few, dataset, Probe(1.0, 640, 1.0), patient=False)
-    assert slow.why == "it would take 14 minutes; ask with --linear_response"
-    assert not slow.mu.size
-    adam = forecast.expected(
-        changed(few, optimizer="adam"), dataset, Probe(1e-6, 640, 1.0), patient=True
-    )
-    assert "Adam" in adam.why
 
 
 def test_workers_of_a_cluster_train_chunks_at_once():
@@ -174,7 +132,7 @@ def test_a_clipped_gradient_exceeds_c_by_rounding_and_no_more(dataset):
 @pytest.mark.parametrize(("name", "bits"), [("float32", None), ("tf32", 10), ("bf16", 7)])
 def test_the_setting_s_precision_is_the_training_s(dataset, name, bits):
     setting = changed(LINEAR, precision=name, adversary="loss", clipping="per_example")
-    build.validate(setting, 2)
+    validate(setting, 2)
     table = build.build(setting, dataset)
     theta = jnp.zeros(68)
     state, key = table.mechanism.start(theta), jax.random.key(0)
