@@ -82,19 +82,15 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The sources of data and weights that a user gives; None for each that is not given.
+    """The sources of data that a user gives; None for each that is not given.
 
     Attributes:
       data_file: a data file.
       tfds_dir: a folder of data that TFDS prepared, in place of a data file.
-      weights: the weights file of a frozen body, the pretrained part of a network.
-      input_size: the side in pixels to which images are resized for the frozen body.
     """
 
     data_file: str | None = None
     tfds_dir: str | None = None
-    weights: str | None = None
-    input_size: int | None = None
 
 
 class DataShape(NamedTuple):

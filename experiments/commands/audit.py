@@ -58,8 +58,6 @@ cli.define_setting()
 cli.define_levels()
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
 cli.define_sources()
-flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
-flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
 cli.define_json()
@@ -185,7 +183,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     # step expands the distance between two models. This is their number; None for no measurement.
     runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 
-    sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
+    sources = cli.sources()
     dataset = task(setting.model).data.load(sources)
     from experiments.cells.auditing import AuditRequest
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Flags of a single audit, which a grid has no use for.
 _SINGLE = (
     *("looks", "until", "minutes", "lipschitz", "rehearsals"),
-    *("chunk_size", "weights", "input_size"),
+    "chunk_size",
 )
 
 

@@ -16,7 +16,6 @@ from audit.errors import require
 from audit.settings.setting import validate
 from models.catalogue import task
 
-FIELDS = ("model", "clipping_norm", "noise_multiplier", "clipping", "seed")
 FLAGS = flags.FLAGS
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("examples", 500, "Examples whose gradients are measured.")

@@ -18,7 +18,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
-from audit.mechanism.clipping.layers import apply, is_exactly, module_of
+from audit.mechanism.clipping.layers import UnknownLayer, apply, is_exactly, module_of
 
 # Multiply-adds an output column up to which a product is written out as a sum.
 _UNROLLED = 32
@@ -122,9 +122,11 @@ def _forward(
 
     def compute(layer: nn.Module, columns: Array) -> tuple[Array, Array] | None:
         """Returns (a dense layer's output plus its tap, its input), or None for another layer."""
-        if not is_exactly(layer, nn.Dense) or not layer.use_bias:
+        if not is_exactly(layer, nn.Dense):
             return None
         parameters = layer.variables["params"]
+        if "bias" not in parameters:
+            raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
         product = _multiply(parameters["kernel"], columns)
         output = product + parameters["bias"][:, None] + taps["/".join(layer.path)]
         return output, columns
