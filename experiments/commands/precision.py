@@ -17,6 +17,7 @@ from audit.settings.setting import validate
 from models.catalogue import task
 
 FLAGS = flags.FLAGS
+FIELDS = ("model", "clipping_norm", "noise_multiplier", "seed")
 cli.define_setting(names=FIELDS)
 flags.DEFINE_integer("examples", 500, "Examples whose gradients are measured.")
 flags.DEFINE_integer("steps", 100, "Training steps before the second measurement.")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from audit.training.game import Game
 
 _CHIP_BYTES = 16 * 10**9
-_VMEM_BYTES = 128 << 20
 _CLIENTS = 600  # in a federated program; the examples are dealt evenly among them
 _MOST_LETTERS = 200  # of a compiler's message that a table shows
 
@@ -97,7 +96,7 @@ def _compile_here(mechanism: str, model: str) -> CompiledRow:
     # Without the cache of compiled programs: only a process on the chip could read this program from it.
     jax.config.update("jax_enable_compilation_cache", False)
     # The chip's memory decides how many examples or clients the program takes at once.
-    hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES, scratch=_VMEM_BYTES)
+    hardware = Hardware(is_cpu=False, number=1, memory=_CHIP_BYTES)
     build = _build_dpsgd if mechanism == "DP-SGD" else _build_federated
     try:
         # A single chip on a single host.

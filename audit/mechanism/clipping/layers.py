@@ -440,7 +440,7 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
 
     K is the window's rows times its columns times the channels C, in the order of the kernel's axes.
     """
-    window = layer.kernel_size
+    window = np.broadcast_to(layer.kernel_size, 2).tolist()
     strides = np.broadcast_to(layer.strides or 1, 2).tolist()
     padding = canonicalize_padding(layer.padding, 2)
     pads = padding

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from audit.errors import InputError
@@ -18,7 +17,7 @@ from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
 from models.convolutional import lenet
 from models.data.clients import by_name, one_each
-from models.recurrent import LanguageModel, TextClassifier, next_token_loss
+from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
 OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7)
@@ -26,11 +25,6 @@ OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7)
 
 def language_model():
     return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
-
-
-def classifier():
-    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-    return flat_model(TextClassifier(6, 4, 6, 3), jnp.zeros(LENGTH, jnp.uint8), cross_entropy)
 
 
 def numbers(text, form):
