@@ -49,7 +49,6 @@ class OwnSettings(TypedDict, total=False):
     all_in: bool
     canaries: int
     batch_size: int
-    clipping: str
     clipping_norm: float
     coins: bool
     cots_score: str
@@ -176,7 +175,7 @@ def audit(
     from audit.conclusions import concluded, lipschitz, measuring, rehearsals, results
     from audit.runtime import progress
     from audit.settings import build, make, stored
-    from audit.settings.setting import flat, require_accounted
+    from audit.settings.setting import flat, require_accounted, validate
     from audit.tasks import zoo
     from audit.tasks.task import Sources
     from audit.training import training
@@ -192,7 +191,7 @@ def audit(
     if not gives_steps:
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
-    build.validate(setting, request.runs)
+    validate(setting, request.runs)
     require_accounted(setting, request.level.delta)
     runs_rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
 
@@ -245,8 +244,7 @@ def audit_model(
         `audit.adversaries.base.Adversary` of your own.
       out: the folder of the store; figure and page are written there too.
       settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, such as
-        steps=100, noise_multiplier=2, k=5. `model` names the model in the report. `clipping` is by default
-        the fastest strategy that takes the model, or one with which `out` already holds all runs.
+        steps=100, noise_multiplier=2, k=5. `model` names the model in the report.
         `lipschitz` is the Lipschitz constant, or a list with one for each step, of the map from a model to
         the next: without canary and noise, with learning rate, clipping and weight decay. Give it where you
         can vouch for it: the upper bound on what the last model leaks then is smaller

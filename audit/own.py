@@ -40,8 +40,8 @@ from audit.settings import build, stored
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.build import Trainee
 from audit.settings.fields import declared
-from audit.settings.make import Usual, changed, make_setting
-from audit.settings.setting import STRATEGIES, Setting, flat, require_accounted, summary, validate
+from audit.settings.make import Usual, make_setting
+from audit.settings.setting import Setting, flat, require_accounted, summary, validate
 from audit.storage.store import FIGURE, RESULT, Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
@@ -53,6 +53,7 @@ TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PAGE = "report.html"
 _FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
+_PER_EXAMPLE = "per_example"
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
 _REASON_CHARACTERS = 200  # shown of an error that a caller's code raised
 
@@ -66,7 +67,6 @@ class OwnModel(NamedTuple):
       name: the model's name in reports, where the caller gives none.
       computes: the model's fingerprint: SHA-256, in hex, of what its functions compute. It tells the model's
         stored scores from another model's.
-      strategies: the names of the clipping strategies that may fit it, the fastest first.
       draws: whether its initialisation is random; if not, every run begins at the caller's parameters.
     """
 
@@ -74,7 +74,6 @@ class OwnModel(NamedTuple):
     dataset: Dataset
     name: str
     computes: str
-    strategies: tuple[str, ...]
     draws: bool
 
 
@@ -128,7 +127,7 @@ def wrap_module(
 ) -> OwnModel:
     """Returns a caller's Flax Linen module and data, checked, as a model to be audited.
 
-    Any clipping strategy may fit it, and the module draws its initial parameters.
+    The module draws its initial parameters.
 
     Args:
       module: a module that takes a single example, without a batch axis.
@@ -143,14 +142,14 @@ def wrap_module(
     model = _model(module, criterion, dataset)
     fingerprint = _fingerprint(model, dataset)
     model = _share(_Computed(fingerprint, model))
-    return OwnModel(model, dataset, type(module).__name__, fingerprint, STRATEGIES, draws=True)
+    return OwnModel(model, dataset, type(module).__name__, fingerprint, draws=True)
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
     """Returns a caller's loss over a tree of parameters and its data, checked, as a model to be audited.
 
-    Its gradients can only be clipped example by example, the last and slowest of STRATEGIES. It draws no
-    initial parameters: every run begins at `params`.
+    Its gradients can only be clipped example by example. It draws no initial parameters: every run begins at
+    `params`.
 
     Args:
       loss: (params, (feature, label)) -> the scalar loss of a single example.
@@ -166,7 +165,7 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     name = getattr(loss, "__name__", "loss")
     fingerprint = _fingerprint(model, dataset)
     model = _share(_Computed(fingerprint, model))
-    return OwnModel(model, dataset, name, fingerprint, STRATEGIES[-1:], draws=False)
+    return OwnModel(model, dataset, name, fingerprint, draws=False)
 
 
 def audited(
@@ -205,24 +204,22 @@ def audited(
         own_field = _describe_adversary(adversary, own.model)
         own_adversary = _share_functions(own_field.computes, adversary)
         fields = {**fields, "adversary": own_field, "canaries": adversary.canaries}
-    requested = _make_setting(own, fields)
-    validate(requested, runs, own.strategies)
-    require_accounted(requested, level.delta)
-    can_start = own.draws or not requested.unknown_initialisation
+    setting = _make_setting(own, fields)
+    validate(setting, runs)
+    require_accounted(setting, level.delta)
+    can_start = own.draws or not setting.unknown_initialisation
     require(
         can_start,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
     rehearsals.require_rehearsals(steps_request.constants, steps_request.rehearsals)
     parameters = own.model.n_parameters
-    _require_covered(requested, steps_request, own_adversary, parameters, level.delta)
+    _require_covered(setting, steps_request, own_adversary, parameters, level.delta)
 
-    # The clipping strategy is fixed where the caller chose it, or where the model has a single strategy.
-    is_chosen = fields.get("clipping") is not None or len(own.strategies) == 1
     audit = _Audit(own, own_adversary, out)
-    # The setting with the strategy that was used, and the store of its scores.
-    stored_audit = _find_stored(audit, requested, is_chosen, runs)
-    setting, store = stored_audit or _train(audit, requested, is_chosen, runs)
+    store = stored.find_store(out, setting, own.dataset, model=own.computes)
+    if store is None or store.missing(runs):
+        store = _train(audit, setting, runs)
 
     steps = _find_steps(audit, setting, store, steps_request)
     conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
@@ -234,13 +231,13 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     """Returns the setting that a caller's fields describe, with defaults for fields that are missing.
 
     Args:
-      own: the model with its data. Its fastest clipping strategy is the default of the field `clipping`.
+      own: the model with its data.
       fields: the caller's values by field. The field `model` is the name that the setting gets; without it,
         that is the model's own name.
     """
     # `make_setting` takes the name apart from the other fields.
     given = {name: value for name, value in fields.items() if name != "model"}
-    usual = Usual(learning_rate=0.1, batch_size=400, clipping=own.strategies[0])
+    usual = Usual(learning_rate=0.1, batch_size=400)
     examples = len(own.dataset.labels)
     return make_setting(fields.get("model") or own.name, usual, given, examples)
 
@@ -352,7 +349,7 @@ def _find_steps(
     if request.is_measured:
         own = audit.own
         game = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
-        clipped_sum = build.choices(setting, own.model).clipped_sum
+        clipped_sum = build.choices(setting, _make_trainee(own)).clipped_sum
         runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
         return measuring.measure(store, setting, game, clipped_sum, runs)
     steps = None
@@ -368,47 +365,20 @@ def _find_steps(
 
 def _make_trainee(own: OwnModel) -> Trainee:
     """Returns a caller's model with its number of classes, from which a game is built."""
-    return Trainee(own.model, _count_classes(own.dataset.labels))
+    clipping = _PER_EXAMPLE  # for a loss, which has no layers to see
+    if own.draws:  # a module
+        clipping = _find_strategy(own.model, own.dataset)
+    return Trainee(own.model, _count_classes(own.dataset.labels), clipping)
 
 
-def _find_stored(
-    audit: _Audit, requested: Setting, is_chosen: bool, runs: int
-) -> tuple[Setting, Store] | None:
-    """Returns the first store that already has all runs, as (its setting, the store); None without any.
-
-    Args:
-      audit: the model, its adversary and the folder of the stores.
-      requested: the caller's setting.
-      is_chosen: whether the caller chose the clipping strategy. If not, a store of runs with any of the
-        model's strategies will do, since all of them compute the same sum.
-      runs: the number of runs that there must be.
-    """
+def _train(audit: _Audit, setting: Setting, runs: int) -> Store:
+    """Trains the missing of a number of runs; returns the store of their scores."""
     own = audit.own
-    strategies = (requested.mechanism.clipping,) if is_chosen else own.strategies
-    for name in strategies:
-        setting = changed(requested, clipping=name)
-        store = stored.find_store(audit.out, setting, own.dataset, model=own.computes)
-        if store is not None and not store.missing(runs):
-            return setting, store
-    return None
-
-
-def _train(audit: _Audit, requested: Setting, is_chosen: bool, runs: int) -> tuple[Setting, Store]:
-    """Trains the missing runs; returns (the setting with the clipping strategy that was used, its store).
-
-    Args:
-      audit: the model, its adversary and the folder of the stores.
-      requested: the caller's setting.
-      is_chosen: whether the caller chose the clipping strategy; if not, the fastest that fits is used.
-      runs: the number of runs to have in all.
-    """
-    own = audit.own
-    setting = _with_strategy(requested, is_chosen, own.model, own.dataset)
     played = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
     store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
     with progress.bar(training.count_missing(store, runs)) as line:
         training.train(played, store, runs, progress=line)
-    return setting, store
+    return store
 
 
 def _describe_adversary(adversary: Adversary, model: Model) -> OwnAdversary:
@@ -699,53 +669,36 @@ def _no_criterion(logits: Array, label: Array) -> Array:
     raise TypeError("this model is a loss: it has no criterion")
 
 
-def _with_strategy(setting: Setting, is_chosen: bool, model: Model, dataset: Dataset) -> Setting:
-    """Returns the setting with a clipping strategy that computes a model's clipped sums correctly.
+def _find_strategy(model: Model, dataset: Dataset) -> str:
+    """Returns the name of the fastest clipping strategy that computes a model's clipped sums correctly.
 
-    Strategies are tried on a few examples, the fastest first. The last, one gradient per example, is always
-    correct; a line to stderr then warns that it is slow.
-
-    Args:
-      setting: the caller's setting.
-      is_chosen: whether the caller chose the setting's strategy, which then is the only candidate.
-      model: the caller's model.
-      dataset: the data, whose first examples are used.
-
-    Raises:
-      InputError: the chosen strategy does not take the model.
+    Strategies are tried on a few examples. If only one gradient per example is left, which is always correct,
+    a line to stderr warns that it is slow.
     """
     batch = (jnp.asarray(dataset.features[:_PROBE]), jnp.asarray(dataset.labels[:_PROBE]))
-    clipping_norm = setting.mechanism.clipping_norm
-    if is_chosen:
-        strategy = setting.mechanism.clipping
-        reason = _why_unfit(strategy, model, batch, clipping_norm)
-        require(not reason, f"`clipping={strategy}` does not take this model: {reason}")
-        return setting
-    for strategy in STRATEGIES[:-1]:
-        reason = _why_unfit(strategy, model, batch, clipping_norm)
+    for name in ("book_keeping", "unfolded"):
+        reason = _why_unfit(name, model, batch)
         if not reason:
-            return changed(setting, clipping=strategy)
-    # No faster strategy fits; `reason` is that of the last of them.
+            return name
     print(
         f"a gradient per example, ten to a hundred times slower: {reason}",
         file=sys.stderr,
     )
-    return changed(setting, clipping=STRATEGIES[-1])
+    return _PER_EXAMPLE
 
 
-def _why_unfit(name: str, model: Model, batch: Batch, clipping_norm: float) -> str:
+def _why_unfit(name: str, model: Model, batch: Batch) -> str:
     """Returns why a clipping strategy is wrong for a model; empty where it is right.
 
-    On the batch, its sum of clipped gradients must agree with the sum from per-example gradients: at the
-    audit's clipping norm, at one that clips nothing, and at one that clips the largest gradient. The norm of
-    the difference may be a share of the sum of the clipped gradients' norms, which is 0 only if they are all
-    0. Small gradients are so held to as much as large ones.
+    On the batch, its sum of clipped gradients must agree with the sum from per-example gradients: at
+    clipping norms that clip nothing, about half of the gradients, and all. The norm of the difference may be
+    a share of the sum of the clipped gradients' norms, which is 0 only if they are all 0. Small gradients are
+    so held to as much as large ones.
 
     Args:
       name: the strategy.
       model: the model.
       batch: examples to try.
-      clipping_norm: the audit's clipping norm.
     """
     features, _ = batch
     if name == "book_keeping" and features.ndim != 2:
@@ -754,11 +707,11 @@ def _why_unfit(name: str, model: Model, batch: Batch, clipping_norm: float) -> s
     gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)
     lengths = jnp.linalg.norm(gradients, axis=1)
     clipped_sum = jax.jit(per_example(model.loss))
-    for norm in (clipping_norm, jnp.inf, lengths.max() / 2):
+    for norm in (jnp.inf, jnp.median(lengths), lengths.min() / 2):
         expected = clipped_sum(theta, batch, jnp.float32(norm))
         try:
             actual = jax.jit(build.CLIPPING[name](model))(theta, batch, jnp.float32(norm))
-        except (TypeError, ValueError, FlaxError) as error:  # it refuses the model
+        except (TypeError, ValueError, IndexError, FlaxError) as error:  # it refuses the model
             return " ".join(str(error).split())  # on one line
         allowed = _TOLERANCE * jnp.minimum(lengths, norm).sum()
         if not jnp.linalg.norm(actual - expected) <= allowed:

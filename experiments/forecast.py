@@ -412,7 +412,6 @@ def _find_state(
     seconds = effort.runs * steps_per_run * probed.model_step
     if seconds > _PATIENCE:
         return f"`audit` measures how much steps expand, in about {_show_time(seconds)}"
-    model = build.trainee(setting.model, dataset).model
-    clipped_sum = build.choices(setting, model).clipped_sum
+    clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     steps = measuring.measure_steps(setting, build.build(setting, dataset), clipped_sum, effort)
     return lipschitz.hidden_state(setting, delta, steps)

@@ -12,8 +12,6 @@ from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from audit.tasks.model import Model, flat_model
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
-from models.data.leaf import PIXELS
-from models.data.tff import EMNIST_CLASSES
 from models.layers import (
     Convolution,
     PooledConvolution,
@@ -23,9 +21,7 @@ from models.layers import (
     normalised,
 )
 
-CELEBA_CLASSES = 2
-CELEBA_MEAN = (0.5, 0.5, 0.5)  # with the deviation below: pixels on [-1, 1]
-CELEBA_STD = (0.5, 0.5, 0.5)
+EMNIST_CLASSES = 62
 
 
 class ConvNet(nn.Module):
@@ -176,33 +172,18 @@ class ResNet(nn.Module):
       widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
         first block halves the image.
       classes: the number of classes.
-      mean: the mean of the training pixels on [0, 1], by channel.
-      deviation: their standard deviation, by channel.
-      large_stem: whether the network begins with a 7x7 convolution of stride 2 and max-pooling, as for large
-        images, instead of a 3x3 convolution.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
     classes: int = 10
-    mean: tuple[float, ...] = CIFAR10_MEAN
-    deviation: tuple[float, ...] = CIFAR10_STD
-    large_stem: bool = False
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
         """Returns the logits (classes,) of an image (height, width, 3) of uint8."""
-        x = normalised(image, self.mean, self.deviation)
-        # The stem; that for large images halves them twice.
-        if self.large_stem:
-            x = _make_convolution(self.widths[0], 7, (2, 2))(x)
-        else:
-            x = _make_convolution(self.widths[0], 3, (1, 1))(x)
+        x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
+        x = _make_convolution(self.widths[0], 3, (1, 1))(x)
         x = _make_norm(self.widths[0])(x)
         x = nn.relu(x)
-        if self.large_stem:
-            x = nn.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
-
-        # Each stage has two blocks, and from the second stage on the first of them halves the image.
         for stage, features in enumerate(self.widths):
             stride = 1 if stage == 0 else 2
             x = Block(features, stride)(x)
@@ -245,52 +226,3 @@ def resnet18() -> Model:
     """
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ResNet(), image, cross_entropy)
-
-
-def face_resnet18() -> Model:
-    """Makes ResNet18 for CelebA's faces in two classes, of 11,177,538 parameters.
-
-    It has the form for large images: a 7 x 7 stem of stride 2 and max-pooling (Maddock et al., 2023, Appendix
-    B, and its public code).
-    """
-    module = ResNet(
-        classes=CELEBA_CLASSES,
-        mean=CELEBA_MEAN,
-        deviation=CELEBA_STD,
-        large_stem=True,
-    )
-    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
-    return flat_model(module, image, cross_entropy)
-
-
-class FaceCNN(nn.Module):
-    """A network for CelebA's faces: images (..., 32, 32, 3) of uint8 -> logits (..., 2).
-
-    It has four 3x3 convolutions to 32 channels. After each come a GroupNorm with one group for each channel,
-    ReLU and 2 x 2 max-pooling. All four convolutions share one GroupNorm and its parameters.
-    """
-
-    @nn.compact
-    def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., 2) of images (..., 32, 32, 3) of uint8."""
-        x = normalised(image, CELEBA_MEAN, CELEBA_STD)
-        # All four convolutions share the norm, which normalises each of the 32 channels by itself.
-        shared_norm = nn.GroupNorm(32, reduction_axes=(-3, -2, -1))
-        for _ in range(4):
-            # Padded by 2 pixels on all sides, so that the image grows by 2. It shrinks by pooling from 34 to
-            # 17, 19 to 9, 11 to 5, and 7 to 3 pixels a side.
-            x = nn.Conv(32, (3, 3), padding=2)(x)
-            x = shared_norm(x)
-            x = nn.relu(x)
-            x = nn.max_pool(x, (2, 2), (2, 2))
-        x = x.reshape(*x.shape[:-3], -1)  # (..., 3 x 3 pixels x 32 channels)
-        return nn.Dense(CELEBA_CLASSES)(x)
-
-
-def face_cnn() -> Model:
-    """Makes CANIFE's CNN for CelebA's faces in two classes (Maddock et al., 2023, Appendix B).
-
-    It has 29,282 parameters.
-    """
-    image = jnp.zeros((PIXELS, PIXELS, 3), jnp.uint8)
-    return flat_model(FaceCNN(), image, cross_entropy)

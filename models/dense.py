@@ -148,18 +148,6 @@ def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
     return jax.nn.softplus((1 - 2 * label) * logits[0])
 
 
-class WideFCNN(nn.Module):
-    """A dense network with hidden layers of 64 and 32 units and ReLU: features (n,) -> a logit (1,)."""
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Returns the logit (1,) of features (n,)."""
-        for width in (64, 32):
-            x = nn.Dense(width)(x)
-            x = nn.relu(x)
-        return nn.Dense(1)(x)
-
-
 def wide_fcnn(n_features: int = 8) -> Model:
     """Makes a wider network than `fcnn` for California Housing, with the logistic loss.
 
@@ -167,7 +155,7 @@ def wide_fcnn(n_features: int = 8) -> Model:
     has 2,689 parameters.
     """
     example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(WideFCNN(), example, _one_logit_cross_entropy)
+    return flat_model(MLP((64, 32), classes=1), example, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:

@@ -1,7 +1,6 @@
 """Recurrent models of text.
 
-They are of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020), and of LEAF's tweets and
-plays (Caldas et al., 2018).
+They are of Stack Overflow's words and Shakespeare's characters (Reddi et al., 2020).
 """
 
 from collections.abc import Callable
@@ -13,7 +12,10 @@ from jax import Array
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from audit.tasks.model import Model, flat_model
-from models.data import leaf, shakespeare, tff
+from models.data import shakespeare
+
+WORDS = 10_004  # Stack Overflow's 10,000 words, padding (0), begin, end and unknown
+SENTENCE_LENGTH = 20
 
 
 class LSTM(nn.Module):
@@ -25,12 +27,9 @@ class LSTM(nn.Module):
 
     Attributes:
       units: the number of cells.
-      two_biases: whether each gate has a second bias, which is added to the first, as in PyTorch. That makes
-        4 * units more parameters, and a step of SGD moves their sum twice as far.
     """
 
     units: int
-    two_biases: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -38,12 +37,9 @@ class LSTM(nn.Module):
         width = 4 * self.units  # of the input gate, forget gate, candidate and output gate
         lecun_normal = nn.initializers.lecun_normal()
         orthogonal = nn.initializers.orthogonal()
-        zeros = nn.initializers.zeros_init()
         kernel = self.param("kernel", lecun_normal, (x.shape[-1], width))
         recurrent_kernel = self.param("recurrent_kernel", orthogonal, (self.units, width))
         bias = self.param("bias", _initialise_bias, (width,))
-        if self.two_biases:  # as in PyTorch; the layer uses their sum
-            bias = bias + self.param("recurrent_bias", zeros, (width,))
 
         def step(state: tuple[Array, Array], product: Array) -> tuple[tuple[Array, Array], Array]:
             """Advances the state by a position, by the equations of an LSTM cell.
@@ -103,31 +99,6 @@ class LanguageModel(nn.Module):
         return nn.Dense(self.vocabulary)(x)
 
 
-class TextClassifier(nn.Module):
-    """A classifier of texts: numbers (T,) -> logits (classes,), from the last output of two LSTMs.
-
-    Attributes:
-      vocabulary: the number of tokens; they are numbered from 0.
-      embedding: the width of a token's embedding.
-      units: the width of an LSTM.
-      classes: the number of classes.
-    """
-
-    vocabulary: int
-    embedding: int
-    units: int
-    classes: int
-
-    @nn.compact
-    def __call__(self, numbers: Array) -> Array:
-        """Returns the logits (classes,) of a text of token numbers (T,)."""
-        embed = nn.Embed(self.vocabulary, self.embedding)
-        x = embed(numbers.astype(jnp.int32))
-        for _ in range(2):  # two layers, with PyTorch's two biases
-            x = LSTM(self.units, two_biases=True)(x)
-        return nn.Dense(self.classes)(x[-1])  # from the output at the last position
-
-
 def next_token_loss(padding: int) -> Callable[[Array, Array], Array]:
     """Returns the next-token loss: a sequence's mean cross entropy over the labels that are not `padding`.
 
@@ -153,9 +124,9 @@ def word_lstm() -> Model:
 
     It has an embedding of 96, an LSTM of 670, and dense layers of 96 and 10,004.
     """
-    module = LanguageModel(tff.VOCABULARY, embedding=96, units=670, layers=1, projection=96)
-    example = jnp.zeros(tff.SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
-    return flat_model(module, example, next_token_loss(tff.PADDING))
+    module = LanguageModel(WORDS, embedding=96, units=670, layers=1, projection=96)
+    example = jnp.zeros(SENTENCE_LENGTH, jnp.uint16)  # only its shape and type matter
+    return flat_model(module, example, next_token_loss(0))
 
 
 def character_lstm() -> Model:
@@ -166,25 +137,3 @@ def character_lstm() -> Model:
     module = LanguageModel(shakespeare.VOCABULARY, embedding=8, units=256, layers=2)
     example = jnp.zeros(shakespeare.LENGTH, jnp.uint8)  # only its shape and type matter
     return flat_model(module, example, next_token_loss(shakespeare.PADDING))
-
-
-def tweet_lstm() -> Model:
-    """Makes the model of Sent140's sentiment from 25 characters (Maddock et al., 2023).
-
-    It has an embedding of 300 and two LSTMs of 100.
-    """
-    module = TextClassifier(leaf.SENT140_VOCABULARY, embedding=300, units=100, classes=2)
-    example = jnp.zeros(leaf.SENT140_LENGTH, jnp.uint8)  # only its shape and type matter
-    return flat_model(module, example, cross_entropy)
-
-
-def play_lstm() -> Model:
-    """Makes LEAF's model of Shakespeare: which character follows 80 others.
-
-    It has an embedding of 8, two LSTMs of 256 and a dense layer of 80; 819,920 parameters (Maddock et al.,
-    2023).
-    """
-    characters = len(leaf.SHAKESPEARE_CHARACTERS)
-    module = TextClassifier(characters, embedding=8, units=256, classes=characters)
-    example = jnp.zeros(leaf.SHAKESPEARE_LENGTH, jnp.uint8)  # only its shape and type matter
-    return flat_model(module, example, cross_entropy)

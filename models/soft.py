@@ -1,7 +1,6 @@
 """Losses of relaxed examples, whose label or tokens are mixtures, so that gradients can descend on them."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -26,28 +25,18 @@ def soft_label(model: Model, classes: int) -> SoftLoss:
       label with these probabilities. Where a single probability is 1, it is the loss of that label.
     """
 
-    def compute_logits(theta: Array, features: Array) -> Any:
-        """Returns the module's logits for features, with the flat parameters theta (p,)."""
-        return model.module.apply({"params": model.unravel(theta)}, features)
+    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        """Returns the mean of the criterion, weighted by the label's probabilities (classes,)."""
+        features, probabilities = example
+        logits: Any = model.module.apply({"params": model.unravel(theta)}, features)
 
-    return _make_mean_criterion(model, classes, compute_logits)
+        def criterion(label: Array) -> Array:
+            """Returns the model's criterion at a label, which `vmap` runs over all classes."""
+            return model.criterion(logits, label)
 
+        return probabilities @ jax.vmap(criterion)(jnp.arange(classes))
 
-def soft_text(model: Model, classes: int) -> SoftLoss:
-    """Makes a loss function for texts whose tokens are mixtures and whose label is random.
-
-    A mixture is a vector of weights over the V tokens of the vocabulary. The model reads it, in place of a
-    single token, as the weighted sum of the tokens' embeddings.
-
-    Args:
-      model: a model whose module begins with a single nn.Embed of V rows.
-      classes: the number of classes.
-
-    Returns:
-      loss(theta (p,), (mixtures (T, V), probabilities (classes,))): the expectation of the criterion over a
-      label with these probabilities. Row t of the mixtures is the mixture at position t of the text.
-    """
-    return _make_mean_criterion(model, classes, partial(_compute_logits_of_mixtures, model))
+    return loss
 
 
 def soft_tokens(model: Model) -> Callable[[Array, Array], Array]:
@@ -90,33 +79,6 @@ def gumbel_softmax(key: Array, log_weights: Array, temperature: float = 1.0) -> 
     """
     noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
     return jax.nn.softmax((log_weights + noise) / temperature)
-
-
-def _make_mean_criterion(
-    model: Model,
-    classes: int,
-    compute_logits: Callable[[Array, Array], Any],
-) -> SoftLoss:
-    """Returns a loss that averages the model's criterion over a random label.
-
-    Args:
-      model: the model whose criterion is averaged.
-      classes: the number of classes.
-      compute_logits: (theta (p,), features) -> logits.
-    """
-
-    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
-        """Returns the mean of the criterion, weighted by the label's probabilities (classes,)."""
-        features, probabilities = example
-        logits = compute_logits(theta, features)
-
-        def criterion(label: Array) -> Array:
-            """Returns the model's criterion at a label, which `vmap` runs over all classes."""
-            return model.criterion(logits, label)
-
-        return probabilities @ jax.vmap(criterion)(jnp.arange(classes))
-
-    return loss
 
 
 def _compute_logits_of_mixtures(model: Model, theta: Array, mixtures: Array) -> Any:

@@ -17,8 +17,6 @@ from audit.mechanism.base import Coordinates, Trajectory, Tree
 
 # (key, theta_0) -> a training run without the canary.
 Simulate = Callable[[Array, Array], Trajectory]
-# theta_0 -> the mu (p,) that linear response forecasts by coordinate.
-Respond = Callable[[Array], Array]
 
 # `_biased` and `_many` keep their names: `audit.audit_loss` stores an audit of such an adversary under the
 # name of the function that made it.
@@ -95,28 +93,6 @@ def simulated_biased_dimension(
 
     def rank(key: Array, theta_0: Array) -> Array:
         return _sum_movements(simulate, simulations, per_step, key, theta_0)
-
-    return _least(rank, canaries, expect)
-
-
-def responsive_biased_dimension(
-    respond: Respond, canaries: int = 1, expect: Expect | None = None
-) -> Adversary:
-    """Returns a variant of GC-S: canaries at the coordinates with the largest forecast leak mu.
-
-    mu is how far a canary along a coordinate shifts the mean of its score, in standard deviations. It is
-    forecast by linear response, without simulated runs. The variant is not in the hidden-state paper.
-
-    Args:
-      respond: theta_0 (p,) -> the forecast mu (p,) of each coordinate.
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
-        are measured; None for a single canary.
-    """
-
-    def rank(key: Array, theta_0: Array) -> Array:
-        """Returns minus mu for each coordinate, since `_least` takes the coordinates that rank lowest."""
-        return -respond(theta_0)
 
     return _least(rank, canaries, expect)
 

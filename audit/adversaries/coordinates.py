@@ -32,7 +32,6 @@ GC_S_VARIANTS = {
     "noisy_final_model": GcSVariant(noisy=True, per_step=False),
 }
 _MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
-_LINEAR_RESPONSE = "linear_response"  # a variant beyond the paper's, which simulates nothing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +40,9 @@ class GcS(AdversaryFields):
 
     name: ClassVar[str] = "gc_s"
     gc_s: str = described(
-        "GC-S: {noiseless,noisy}_{per_step,final_model}, or linear_response.",
+        "GC-S: {noiseless,noisy}_{per_step,final_model}.",
         default="noiseless_per_step",
-        choices=(*GC_S_VARIANTS, _LINEAR_RESPONSE),
+        choices=tuple(GC_S_VARIANTS),
     )
     simulations: int = described(
         "GC-S: how many noisy simulations.", default=4, least=1, most=10_000
@@ -53,11 +52,10 @@ class GcS(AdversaryFields):
         """Returns the fields on which scores depend, by name, without those at their defaults.
 
         `simulations`, the number of simulated runs, is left out unless they are noisy. Noiseless runs are all
-        the same, so that there is a single one whatever the field says, and linear response needs none.
+        the same, so that there is a single one whatever the field says.
         """
         identity = super().deciding()
-        is_noisy = self.gc_s != _LINEAR_RESPONSE and GC_S_VARIANTS[self.gc_s].noisy
-        if not is_noisy:
+        if not GC_S_VARIANTS[self.gc_s].noisy:
             identity.pop("simulations", None)
         return identity
 
@@ -95,23 +93,12 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
     """Makes GC-S: gradients of norm C along the coordinates that simulated training moves least.
 
     Simulated runs are trained without canaries: with the noise and clipping of the real training, or with
-    neither. The variant "linear_response" simulates nothing: it takes the coordinates for which linear
-    response forecasts the largest leak.
-
-    Raises InputError for more canaries than coordinates, and if linear response is chosen where it cannot
-    forecast.
+    neither. Raises InputError for more canaries than coordinates.
     """
     from audit.adversaries import biased
     from audit.mechanism import dpsgd
 
     knowledge.require_coordinates()
-    canaries = knowledge.canaries
-    expect = knowledge.expect_of_several()
-    if fields.gc_s == _LINEAR_RESPONSE:
-        reason = knowledge.unresponsive  # why linear response cannot forecast; empty if it can
-        require(not reason, f"`gc_s={_LINEAR_RESPONSE}`: {reason}; choose another")
-        return biased.responsive_biased_dimension(knowledge.respond, canaries, expect)
-
     variant = GC_S_VARIANTS[fields.gc_s]
     if variant.noisy:
         hyper = knowledge.hyper
@@ -121,7 +108,11 @@ def _make_gc_s(fields: GcS, knowledge: Knowledge) -> "Adversary":
         simulations = 1  # without noise, all are the same
     simulate = partial(knowledge.simulate, hyper)
     return biased.simulated_biased_dimension(
-        simulate, simulations, per_step=variant.per_step, canaries=canaries, expect=expect
+        simulate,
+        simulations,
+        per_step=variant.per_step,
+        canaries=knowledge.canaries,
+        expect=knowledge.expect_of_several(),
     )
 
 
@@ -180,9 +171,8 @@ GC_S = AdversaryRow(
     GcS,
     "GC-S",
     "a gradient along the coordinate that moves least",
-    "GC-S: simulates training, picks the coordinate of the model that moves least, or leaks most by "
-    "linear response, and inserts a gradient of norm C along it. Its score is how far the final model "
-    "moved along that coordinate.",
+    "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
+    "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
     _make_gc_s,
     biased=True,
 )

@@ -27,8 +27,6 @@ class Knowledge(NamedTuple):
       simulate: (hyper, key, theta_0) -> a training run without canaries.
       canaries: the number of canaries that the adversary is to make.
       expect: (craft, state, theta_0) -> the final model that an adversary with several canaries expects.
-      respond: theta_0 (p,) -> the mu (p,) that linear response forecasts for each coordinate.
-      unresponsive: why linear response cannot forecast; empty if it can.
       insertions: the number of steps that insert a canary.
       steps: the number of steps of the training run.
     """
@@ -40,8 +38,6 @@ class Knowledge(NamedTuple):
     simulate: "Callable[[Hyperparameters, Array, Array], Trajectory]"
     canaries: int
     expect: "Expect"
-    respond: "Callable[[Array], Array]"
-    unresponsive: str
     insertions: int = 1
     steps: int = 1
 

@@ -51,8 +51,6 @@ _GROUPS = {  # the groups in --help, and flags of them that are no fields of a s
         "looks",
         "data_file",
         "tfds_dir",
-        "weights",
-        "input_size",
         "california_housing",
         "cifar10",
         "fashion_mnist",

@@ -36,9 +36,8 @@ def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = US
       dataset: the data set of the model.
       runs: the number of training runs to rehearse, or `USUAL` for as many as are usual.
     """
-    model = build.trainee(setting.model, dataset).model
     game = build.build(setting, dataset)
-    clipped_sum = build.choices(setting, model).clipped_sum
+    clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
     kinks = not zoo.task(setting.model).smooth
     measure(store, setting, game, clipped_sum, runs, kinks)
 

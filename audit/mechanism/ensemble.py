@@ -28,8 +28,6 @@ SEGMENT_STEPS = 250
 # What a chunk's step may write on a CPU's core; larger chunks fall out of cache.
 _CACHE_BYTES = 32 << 20
 _MEMORY_SHARE = 0.25  # of the memory, at most, for a chunk's step
-# What a chunk's step may hold before it is fused, in units of VMEM: larger ones move ten times the bytes.
-_VMEM_FACTOR = 2
 # The least chunk, where memory allows: models of a chunk share what depends on the data alone.
 _LEAST_CHUNK = 4
 _LARGEST_CHUNK = 8192
@@ -278,8 +276,7 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
 
     - On a CPU the budget is for what a step of these runs writes. It is _CACHE_BYTES, or what _LEAST_CHUNK
       runs write if that is more; but never more than _MEMORY_SHARE of the memory.
-    - Elsewhere the budget is for what a step of these runs holds at once. It is _MEMORY_SHARE of the memory,
-      and on a TPU at most _VMEM_FACTOR times the VMEM, its on-chip memory.
+    - Elsewhere the budget is for what a step of these runs holds at once. It is _MEMORY_SHARE of the memory.
 
     Args:
       runs: the number of runs in all.
@@ -292,8 +289,6 @@ def chunk_size(runs: int, step: StepMemory, hardware: Hardware | None = None) ->
     if devices.is_cpu:
         bytes_per_run = step.written
         budget = min(max(_CACHE_BYTES, _LEAST_CHUNK * bytes_per_run), budget)
-    elif devices.scratch:  # a TPU's VMEM
-        budget = min(_VMEM_FACTOR * devices.scratch, budget)
     # A step that takes no bytes counts as 1, since the budget is divided by it.
     per_device = int(min(max(budget // max(bytes_per_run, 1), 1), _LARGEST_CHUNK))
     chunks = math.ceil(runs / (per_device * devices.number))

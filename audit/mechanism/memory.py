@@ -1,6 +1,5 @@
 """The memory that devices have, and that a program takes, estimated from its trace."""
 
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,37 +15,23 @@ class Hardware(NamedTuple):
       is_cpu: whether they are CPU cores, whose caches decide what is fast.
       number: the number of devices.
       memory: the bytes of memory of each.
-      scratch: the bytes of on-chip memory of each in which a compiler keeps what fits (a TPU's VMEM), or 0.
     """
 
     is_cpu: bool
     number: int
     memory: int
-    scratch: int = 0
 
 
 def local_hardware() -> Hardware:
-    """Returns what kind of devices this process has, how many, and how much memory each has.
-
-    For a TPU the record has the size of the on-chip memory (VMEM) too, as `scratch`.
-    """
+    """Returns what kind of devices this process has, how many, and how much memory each has."""
     devices = jax.local_devices()
-    platform = devices[0].platform
-    if platform == "cpu":
+    if devices[0].platform == "cpu":
         # The machine's memory, of which each device gets an equal share.
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return Hardware(is_cpu=True, number=len(devices), memory=memory // len(devices))
-
     stats = devices[0].memory_stats() or {}  # None for devices that count nothing
     # Where a device does not say, a low guess, 4 GiB: too low a value only makes fewer runs train at once.
-    memory = stats.get("bytes_limit", 4 << 30)
-    scratch = 0
-    if platform == "tpu":
-        from jax.experimental.pallas import tpu  # slow to import
-
-        with contextlib.suppress(ValueError):  # raised for a kind that JAX does not know
-            scratch = int(tpu.get_tpu_info().vmem_capacity_bytes)
-    return Hardware(is_cpu=False, number=len(devices), memory=memory, scratch=scratch)
+    return Hardware(is_cpu=False, number=len(devices), memory=stats.get("bytes_limit", 4 << 30))
 
 
 class StepMemory(NamedTuple):

@@ -331,7 +331,7 @@ def _describe_setting(
     }
     if conclusion.looks is not None:
         facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
-    facts["Arithmetic"] = f"{mechanism.precision}, clipped sums by {mechanism.clipping}"
+    facts["Arithmetic"] = mechanism.precision
     if conclusion.reason:  # the mechanism gives a reason why the trade-off curve should be Gaussian
         facts["Gaussian curve"] = _REASON
     if conclusion.sampled is not None:

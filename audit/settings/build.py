@@ -17,13 +17,12 @@ from jax.stages import Wrapped
 from audit.adversaries.base import Adversary
 from audit.adversaries.knowledge import Knowledge
 from audit.errors import require
-from audit.mechanism import base, cohorts, dpsgd, joining, response
+from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
-from audit.mechanism.clipping.base import ClippedDots, ClippedSum, per_example, per_example_dots
+from audit.mechanism.clipping.base import ClippedSum, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.mechanism.memory import Hardware
-from audit.settings import setting as settings
 from audit.settings.adversaries import adversary_row
 from audit.settings.sampler import POISSON, SHUFFLED, Sampling
 from audit.settings.setting import Setting
@@ -60,22 +59,12 @@ class Strategy(Protocol):
 
 
 def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums a batch's clipped gradients by book-keeping, for models of dense layers.
-
-    Book-keeping stores each layer's inputs and output gradients. The examples' gradient norms and the clipped
-    sum follow from these, without a gradient for each example (see `clipping.dense`). The hardware makes no
-    difference; every strategy takes it.
-    """
+    """Returns the function for narrow networks of dense layers; the hardware makes no difference."""
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums a batch's clipped gradients by book-keeping, for more kinds of layers.
-
-    Beside dense layers it takes others, such as convolutions, whose inputs it unfolds into matrices of
-    patches. It goes through the batch block by block. See `layerwise.unfolded_book_keeping`.
-    """
-    # How many bytes a block of examples may take depends on the devices that train the model.
+    """Returns the function for networks of more kinds of layers, such as convolutions."""
     block_bytes = layerwise.block_bytes(hardware)
     return layerwise.unfolded_book_keeping(
         model.module, model.unravel, model.criterion, block_bytes
@@ -83,32 +72,14 @@ def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum
 
 
 def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function that sums clipped gradients example by example, for any model, but slowly."""
+    """Returns the function that takes each example's gradient, for any model."""
     return per_example(model.loss)
 
 
-def _dots_unfolded(model: Model) -> ClippedDots:
-    """Returns the function of clipped gradients' dot products by the "unfolded" strategy; see `DOTS`."""
-    block_bytes = layerwise.block_bytes()
-    return layerwise.unfolded_dots(model.module, model.unravel, model.criterion, block_bytes)
-
-
-def _dots_per_example(model: Model) -> ClippedDots:
-    """Returns the function of clipped gradients' dot products from each example's gradient; see `DOTS`."""
-    return per_example_dots(model.loss)
-
-
-CLIPPING: dict[str, Strategy] = {
+CLIPPING: dict[str, Strategy] = {  # the fastest first
     "book_keeping": _clip_by_book_keeping,
     "unfolded": _clip_unfolded,
     "per_example": _clip_per_example,
-}
-# By clipping strategy, what computes each example's clipped gradient times a direction. Book-keeping has no
-# such function of its own.
-DOTS: dict[str, Callable[[Model], ClippedDots]] = {
-    "book_keeping": _dots_per_example,
-    "unfolded": _dots_unfolded,
-    "per_example": _dots_per_example,
 }
 
 
@@ -118,10 +89,12 @@ class Trainee(NamedTuple):
     Attributes:
       model: the model.
       classes: the number of classes of its labels; 0 where labels are no classes.
+      clipping: the clipping strategy, a key of CLIPPING.
     """
 
     model: Model
     classes: int
+    clipping: str
 
 
 class _Training(NamedTuple):
@@ -159,15 +132,7 @@ def trainee(model: str, dataset: Dataset) -> Trainee:
     """Returns one of the repository's models, by its name, for a data set whose features have this shape."""
     row = task(model)
     shape = dataset.features.shape[1:]
-    return Trainee(model=row.make(shape), classes=row.classes)
-
-
-def validate(setting: Setting, runs: int) -> None:
-    """Raises InputError for a setting with a value out of range, or for too few or too many runs.
-
-    `build` checks what needs the data.
-    """
-    settings.validate(setting, runs, task(setting.model).clipping)
+    return Trainee(model=row.make(shape), classes=row.classes, clipping=row.clipping)
 
 
 def build(setting: Setting, dataset: Dataset) -> game.Game:
@@ -227,7 +192,7 @@ def _make_training(setting: Setting, dataset: Dataset, trained: Trainee) -> _Tra
         weight_decay=fields.weight_decay or None,  # None leaves the decay out of the program
     )
     return _Training(
-        mechanism=_make_mechanism(choices(setting, trained.model)),
+        mechanism=_make_mechanism(choices(setting, trained)),
         hyper=hyper,
         data=(jnp.asarray(dataset.features), jnp.asarray(dataset.labels)),
         schedule=Schedule(batches_of(setting, len(dataset.labels)), _make_insertion_mask(setting)),
@@ -285,16 +250,6 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         theta: Array = compiled(hyper, state, theta_0, training.data, training.schedule, presence)
         return theta
 
-    def respond(theta_0: Array) -> Array:
-        """Returns the mu (p,) that linear response forecasts for a canary along each coordinate.
-
-        The canary's score is its coordinate of theta_0 minus the final model. mu is the distance between the
-        score's means with and without the canary, in standard deviations.
-        """
-        # The other result is the mu of the best linear score, which is not the adversary's.
-        mu_of_projection, _ = _forecast_by_coordinate(training, theta_0)
-        return mu_of_projection
-
     return Knowledge(
         model=trained.model,
         classes=trained.classes,
@@ -303,8 +258,6 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
         simulate=simulate,
         canaries=setting.canaries,
         expect=expect,
-        respond=respond,
-        unresponsive=unresponsive(setting, trained.model.n_parameters),
         insertions=setting.insertions,
         steps=setting.schedule.steps,
     )
@@ -334,89 +287,6 @@ def batches_of(setting: Setting, n_examples: int) -> Array:
     return base.fixed_shuffle(key, n_examples, setting.mechanism.batch_size, steps)
 
 
-def unresponsive(setting: Setting, parameters: int) -> str:
-    """Returns why linear response can't forecast a setting, in a few words; empty where it can.
-
-    Args:
-      setting: the setting.
-      parameters: the number of its model's parameters.
-    """
-    most = response.MOST_PARAMETERS
-    if parameters > most:
-        return f"{setting.model} has {parameters:,} parameters, more than {most:,}"
-    if setting.mechanism.optimizer == "adam":
-        return "Adam's steps are not linear in the noise"
-    if not setting.mechanism.noise_multiplier:
-        return "there is no noise"
-    return ""
-
-
-def mu_by_coordinate(played: game.Game) -> tuple[Array, Array]:
-    """Forecasts by linear response which mu an audit finds with a canary along each coordinate.
-
-    mu is the distance between a score's means with and without the canary, in standard deviations.
-
-    Args:
-      played: the game of a model with p parameters whose optimizer is SGD, with momentum or without.
-
-    Returns:
-      Two arrays (p,): the mu of the score that projects on the coordinate, as the adversaries GC-R and GC-S
-      score, and the mu of the best linear score.
-    """
-    theta_0 = played.init(game.root(played.seed, "theta"))
-    training = _Training(played.mechanism, played.hyper, played.data, played.schedule)
-    return _forecast_by_coordinate(training, theta_0)
-
-
-def _forecast_by_coordinate(training: _Training, theta_0: Array) -> tuple[Array, Array]:
-    """Forecasts by linear response which mu a canary along each coordinate gives.
-
-    mu is the distance between a score's means with and without the canary, in standard deviations.
-
-    Where canaries have steps of their own, the mean of the canaries' masks stands in for each mask. The
-    response is linear in the mask, so that the mean mask gives the mean of the canaries' shifts. The mu of a
-    projection is linear in the shift, so that its mean is right. The mu of the best linear score is a norm of
-    the shift. Its forecast may be too low: the norm of the mean shift is at most the mean of the norms.
-
-    Args:
-      training: the training run.
-      theta_0: (p,) the initial model of the run.
-
-    Returns:
-      Two arrays (p,): the mu of the score that projects on the coordinate, and the mu of the best linear
-      score.
-    """
-    mask = training.schedule.mask  # (T,), or (T, K) if each of K canaries has steps of its own
-    if mask.ndim > 1:
-        mask = jnp.mean(mask, axis=1)
-    schedule = training.schedule._replace(mask=mask)
-    forecast = _make_forecast(training.mechanism)
-    hyper = _trace(training.hyper)
-    mu: tuple[Array, Array] = forecast(hyper, theta_0, training.data, schedule)
-    return mu
-
-
-@lru_cache(MOST_PROGRAMS)
-def _make_forecast(mechanism: base.Mechanism) -> Wrapped:
-    """Returns the compiled function that forecasts what a canary along each coordinate leaks."""
-
-    @jax.jit
-    def forecast(
-        hyper: Hyperparameters, theta_0: Array, data: base.Data, schedule: Schedule
-    ) -> tuple[Array, Array]:
-        """Returns two mus (p,) for a canary along each coordinate, by the score's kind.
-
-        The first is that of the canary's own score, <canary, theta_0 - theta_T>. The second is that of the
-        linear score with the largest mu.
-        """
-        # Row i is a canary along axis i, as long as the clipping norm.
-        canaries = hyper.clipping_norm * jnp.eye(theta_0.size)
-        forecasts = response.respond(mechanism, hyper, theta_0, data, schedule, canaries)
-        return forecasts.projected(canaries), forecasts.optimal
-
-    return forecast
-
-
 def _make_insertion_mask(setting: Setting) -> Array:
     """Returns the mask of the steps that insert canaries, 1 at those steps and 0 at others.
 
@@ -433,16 +303,15 @@ def _make_insertion_mask(setting: Setting) -> Array:
     return jnp.asarray(mask)
 
 
-def choices(setting: Setting, model: Model, hardware: Hardware | None = None) -> dpsgd.DPSGD:
+def choices(setting: Setting, trained: Trainee, hardware: Hardware | None = None) -> dpsgd.DPSGD:
     """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer.
 
     Args:
-      setting: the setting, which names the clipping strategy, the precision and the optimizer.
-      model: the model.
+      setting: the setting, which names the precision and the optimizer.
+      trained: the model and its clipping strategy.
       hardware: the devices that it is trained on; by default this process's.
     """
-    strategy = CLIPPING[setting.mechanism.clipping]
-    clipped_sum = _make_clipped_sum(strategy, model, hardware)  # type: ignore[arg-type]
+    clipped_sum = _make_clipped_sum(CLIPPING[trained.clipping], trained.model, hardware)  # type: ignore[arg-type]
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, setting.mechanism.precision),
         OPTIMIZERS[setting.mechanism.optimizer],

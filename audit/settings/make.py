@@ -26,11 +26,10 @@ P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
 
 
 class Usual(NamedTuple):
-    """A model's own defaults of the fields learning_rate, batch_size and clipping."""
+    """A model's own defaults of the fields learning_rate and batch_size."""
 
     learning_rate: float
     batch_size: int
-    clipping: str
 
 
 @cache
@@ -117,8 +116,8 @@ def _undeclared_fields() -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting of one of the repository's models.
 
-    Where nothing else is given, it has the model's learning rate, batch size and fastest clipping strategy,
-    the adversary GC-S, and 250 steps.
+    Where nothing else is given, it has the model's learning rate and batch size, the adversary GC-S, and 250
+    steps.
 
     Args:
       model: the model's name.
@@ -134,8 +133,7 @@ def setting_of(model: str, **given: Any) -> Setting:
     if isinstance(canaries, str) and canaries == AUTO:
         draws_directions = given.get("adversary") == SphereFields.name
         given["canaries"] = row.directions if draws_directions else row.canaries
-    fastest_clipping = row.clipping[0]
-    usual = Usual(row.learning_rate, row.batch_size, fastest_clipping)
+    usual = Usual(row.learning_rate, row.batch_size)
     return make_setting(model, usual, given, row.data.examples.number)
 
 
@@ -324,7 +322,7 @@ def changed(setting: Setting, **given: Any) -> Setting:
     """
     given = {name: value for name, value in given.items() if value is not None}
     mechanism = setting.mechanism
-    usual = Usual(mechanism.learning_rate, mechanism.batch_size, mechanism.clipping)
+    usual = Usual(mechanism.learning_rate, mechanism.batch_size)
 
     values = flat(setting)
     del values["model"]  # which `make_setting` takes apart from the fields

@@ -26,7 +26,6 @@ MOST_NOISE = 1e9
 NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
-STRATEGIES = ("book_keeping", "unfolded", "per_example")  # of clipping, the fastest first
 PRECISIONS = ("float32", "tf32")
 
 # Words for the step of a period that inserts the canary, which may also be a number.
@@ -52,9 +51,6 @@ class DpSgdFields:
     )
     batch_size: int = described(
         "Examples a mini-batch; by default the model's.", least=1, most=MOST_DRAWS
-    )
-    clipping: str = described(
-        "book_keeping, unfolded or per_example; by default the fastest.", choices=STRATEGIES
     )
     optimizer: str = described(
         "sgd, momentum or adam, on the privatised mean gradient.", default="sgd", choices=OPTIMIZERS
@@ -224,7 +220,7 @@ def summary(setting: Setting, runs: int) -> str:
     )
 
 
-def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
+def validate(setting: Setting, runs: int) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
     What needs the data is checked when the game is built.
@@ -232,13 +228,8 @@ def validate(setting: Setting, runs: int, strategies: tuple[str, ...]) -> None:
     Args:
       setting: the setting.
       runs: the number of runs to train.
-      strategies: the names of the clipping strategies that the model can take.
     """
     require_fields(setting)
-    clipping = setting.mechanism.clipping
-    cannot_take = f"`clipping={clipping}` is none that {setting.model} can take"
-    require(clipping in strategies, f"{cannot_take}: choose one of {', '.join(strategies)}")
-
     steps = setting.schedule.steps
     k = setting.schedule.periodicity
     require(

@@ -82,19 +82,15 @@ def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
 
 
 class Sources(NamedTuple):
-    """The sources of data and weights that a user gives; None for each that is not given.
+    """The sources of data that a user gives; None for each that is not given.
 
     Attributes:
       data_file: a data file.
       tfds_dir: a folder of data that TFDS prepared, in place of a data file.
-      weights: the weights file of a frozen body, the pretrained part of a network.
-      input_size: the side in pixels to which images are resized for the frozen body.
     """
 
     data_file: str | None = None
     tfds_dir: str | None = None
-    weights: str | None = None
-    input_size: int | None = None
 
 
 class DataShape(NamedTuple):
@@ -183,7 +179,7 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate: the default learning rate.
       batch_size: the default batch size.
-      clipping: the names of the clipping strategies that the model can take, the fastest first.
+      clipping: the name of the fastest clipping strategy that takes the model.
       over_parameterised: whether genuine gradients leave a crafted coordinate alone, so that its score's law
         has a formula (Errata H16).
       step_seconds: the seconds of a model-step.
@@ -205,7 +201,7 @@ class Task(NamedTuple):
     classes: int
     learning_rate: float
     batch_size: int
-    clipping: tuple[str, ...]
+    clipping: str
     over_parameterised: bool
     step_seconds: StepSeconds
     canaries: int = 256

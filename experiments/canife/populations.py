@@ -6,7 +6,6 @@ train by DP-FedAvg.
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.mechanism import base, dpsgd, fedavg
-from audit.mechanism.clipping.base import scale_to_norm
-from audit.settings.build import CLIPPING, DOTS
+from audit.mechanism.clipping.base import clip, scale_to_norm
+from audit.settings.build import CLIPPING
 from audit.tasks.model import Model, losses_by_example
 from audit.tasks.task import Clients, Dataset
 from audit.training.game import root
@@ -27,15 +26,14 @@ from experiments.canife import samples
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import ImageForm, Samples, TextForm
 from experiments.cells.cell import DataSets
-from models import convolutional, recurrent
 from models.catalogue import TASKS, federated_task
-from models.data import images, leaf, shakespeare
+from models.data import images, shakespeare
 from models.data.clients import dirichlet, one_each, select
 
-LEAF = "leaf"  # the name of LEAF's folder among files of data
 _TEST_BLOCK = 1000  # examples that are tested at once
 _MOST_TESTED = 10_000  # labels that are tested, about
 _MOCK_SHARE = 0.1  # of the roles, as in the paper
+_GRADIENTS_AT_ONCE = 8  # that are in memory where dot products are taken
 Indices = NDArray[np.int64]
 # (theta (p,), clients (n,)) -> the clipped updates (n, p) that they send
 UpdatesOf = Callable[[Array, Indices], Array]
@@ -167,63 +165,16 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     return Split(train, mock, (mock.features, mock.labels), all_roles.checksum)
 
 
-def _split_users(load: Callable[..., Clients], setting: Attacked, data: DataSets) -> Split:
-    """Loads the users of LEAF's training split to train on and, as mock clients, those of its test split.
-
-    The examples of mock clients are the test set too.
-
-    Args:
-      load: A loader of `models.data.leaf`.
-      setting: The setting; its `clients` limits the number of users to train on.
-      data: The models' data, which include LEAF's folder.
-    """
-    folder = data.file(LEAF)
-    train = load(folder, "train", setting.clients)
-    mock = load(folder, "test")
-    checksum = f"{train.checksum} {mock.checksum}"
-    return Split(train, mock, (mock.features, mock.labels), checksum)
-
-
-_FACES = ImageForm(
-    (leaf.PIXELS, leaf.PIXELS, 3),
-    convolutional.CELEBA_CLASSES,
-    convolutional.CELEBA_MEAN,
-    convolutional.CELEBA_STD,
-)
-_TWEETS = TextForm(
-    length=leaf.SENT140_LENGTH,
-    alphabet=leaf.SENT140_CHARACTERS,
-    first=0,
-    vocabulary=leaf.SENT140_VOCABULARY,
-    classes=2,
-)
-_PLAYS = TextForm(
-    length=leaf.SHAKESPEARE_LENGTH,
-    alphabet=leaf.SHAKESPEARE_CHARACTERS,
-    first=0,
-    vocabulary=80,
-    classes=80,
-)
 _ROLES = TextForm(
     length=shakespeare.LENGTH + 1,
     alphabet=shakespeare.CHARACTERS,
     first=1,
     vocabulary=shakespeare.VOCABULARY,
-    classes=0,
 )
-_split_celebrities = partial(_split_users, leaf.load_celeba)
 # Beside these, every model of an audit whose data are images has a row; see `get_row`.
 ROWS: dict[str, ModelRow] = {
     "character_lstm": ModelRow(
         split_roles, federated_task("character_lstm").make, _ROLES, shakespeare.PADDING
-    ),
-    "celeba_cnn": ModelRow(_split_celebrities, convolutional.face_cnn, _FACES),
-    "celeba_resnet18": ModelRow(_split_celebrities, convolutional.face_resnet18, _FACES),
-    "sent140_lstm": ModelRow(
-        partial(_split_users, leaf.load_sent140), recurrent.tweet_lstm, _TWEETS
-    ),
-    "shakespeare_lstm": ModelRow(
-        partial(_split_users, leaf.load_shakespeare_json), recurrent.play_lstm, _PLAYS
     ),
 }
 _IMAGE_FORMS = {
@@ -289,7 +240,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     if isinstance(row.form, ImageForm):
         canaries = samples.image_samples(model, row.form, setting.soft_label, setting.clamp)
     else:
-        canaries = samples.text_samples(model, row.form, setting.soft_label)
+        canaries = samples.text_samples(model, row.form)
 
     def start() -> base.State:
         """Returns the state before the first round, with theta drawn by the setting's seed."""
@@ -377,10 +328,6 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
     train = split.train
     mock = split.mock
     norm = jnp.float32(setting.clipping_norm)
-    strategy = TASKS[setting.model].clipping[0]  # the model's fastest way of clipping
-    # DOTS and CLIPPING have functions for each way: DOTS for clipped gradients' dot products with a
-    # direction, and CLIPPING, below, for sums of clipped gradients.
-    compute_dots = jax.jit(DOTS[strategy](model))
 
     @jax.jit
     def clipped_gradients(theta: Array, features: Array, labels: Array) -> Array:
@@ -396,16 +343,26 @@ def _train_by_dpsgd(setting: Attacked, model: Model, split: Split) -> ClientTrai
         updates: Array = clipped_gradients(theta, features, labels)
         return updates
 
-    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
-        """Returns the dot products (n,) of clients' clipped gradients with a direction (p,)."""
-        batch = (
-            jnp.asarray(train.features[members]),
-            jnp.asarray(train.labels[members]),
-        )
-        dots: Array = compute_dots(theta, batch, norm, direction)
+    @jax.jit
+    def compute_dots(theta: Array, features: Array, labels: Array, direction: Array) -> Array:
+        """Returns the dot products (n,) of n examples' clipped gradients with a direction (p,)."""
+
+        def dot(example: tuple[Array, Array]) -> Array:
+            """Returns the dot product of a single example's clipped gradient with the direction."""
+            return clip(jax.grad(model.loss)(theta, example), norm) @ direction
+
+        dots: Array = jax.lax.map(dot, (features, labels), batch_size=_GRADIENTS_AT_ONCE)
         return dots
 
-    mechanism = dpsgd.mechanism(dpsgd.DPSGD(CLIPPING[strategy](model)))
+    def train_dots(theta: Array, members: Indices, direction: Array) -> Array:
+        """Returns the dot products (n,) of clients' clipped gradients with a direction (p,)."""
+        features = jnp.asarray(train.features[members])
+        labels = jnp.asarray(train.labels[members])
+        dots: Array = compute_dots(theta, features, labels, direction)
+        return dots
+
+    clipped_sum = CLIPPING[TASKS[setting.model].clipping](model)
+    mechanism = dpsgd.mechanism(dpsgd.DPSGD(clipped_sum))
     data = (jnp.asarray(train.features), jnp.asarray(train.labels))
     return ClientTraining(
         mechanism,

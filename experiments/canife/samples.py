@@ -75,14 +75,12 @@ class TextForm(NamedTuple):
       alphabet: The characters, whose tokens are first, first + 1, ... in this order.
       first: The token of the alphabet's first character.
       vocabulary: The number of the model's tokens.
-      classes: The number of a label's classes; 0 where each character is the label of those before it.
     """
 
     length: int
     alphabet: str
     first: int
     vocabulary: int
-    classes: int
 
 
 def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
@@ -159,7 +157,7 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
     return Samples(draw, from_example, loss, project, settle, show)
 
 
-def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
+def text_samples(model: Model, form: TextForm) -> Samples:
     """Returns the samples of a model on texts.
 
     A design needs texts that change continuously. So each character is a mixture over the alphabet, drawn by
@@ -168,53 +166,33 @@ def text_samples(model: Model, form: TextForm, soft_label: bool) -> Samples:
     Args:
       model: The model.
       form: The form of the model's texts.
-      soft_label: Whether a label, where texts have one, is a mixture of classes that is designed too.
     """
     tokens = jnp.arange(len(form.alphabet)) + form.first  # the token of each character
 
     def draw(rng: np.random.Generator) -> Sample:
-        """Draws a sample with uniform log weights, and with a uniform label if texts have labels."""
-        # Texts without labels have 0 classes: their label is 0, and unused.
-        label = int(rng.integers(form.classes or 1))
+        """Draws a sample with uniform log weights."""
         content = rng.random((form.length, len(form.alphabet)), np.float32)
-        return Sample(jnp.asarray(content), _label_weights(label, form.classes))
+        return Sample(jnp.asarray(content), _label_weights(0, 0))
 
     def from_example(features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample made of an example, whose T characters have large log weights (T, alphabet).
 
         Args:
           features: The tokens of the example's text.
-          label: The class of the text. Where texts have no classes, the next character at each place.
+          label: The next character at each place.
         """
-        if form.classes:
-            text = features
-            weights = _label_weights(int(label), form.classes)
-        else:
-            # The text's last character is a label alone.
-            text = np.append(features, label[-1])
-            weights = _label_weights(0, form.classes)  # unused
+        text = np.append(features, label[-1])  # the text's last character is a label alone
+        weights = _label_weights(0, 0)  # texts have no label of their own
         # Each character's log weight is _TOKEN_WEIGHT, and the others' at its place are 0.
         content = _TOKEN_WEIGHT * jax.nn.one_hot(text - form.first, len(form.alphabet))
         return Sample(content, weights)
 
     def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax.
-
-        Where texts have labels, the label is a mixture of classes with `soft_label`. Otherwise it is the
-        class with the largest weight.
-        """
+        """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax."""
         # The model's vocabulary can have tokens beside those of the alphabet; their weight stays 0.
         mixtures = jnp.zeros((form.length, form.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
-        if not form.classes:  # each character is the label of those before it
-            return soft.soft_tokens(model)(theta, mixtures)
-        if soft_label:
-            label = jax.nn.softmax(sample.label)
-        else:
-            # The design does not change a fixed label, so the label has no gradient.
-            likeliest = jnp.argmax(jax.lax.stop_gradient(sample.label))
-            label = jax.nn.one_hot(likeliest, form.classes)
-        return soft.soft_text(model, form.classes)(theta, (mixtures, label))
+        return soft.soft_tokens(model)(theta, mixtures)
 
     def project(sample: Sample) -> Sample:
         """Returns the sample as it is: all log weights are allowed."""

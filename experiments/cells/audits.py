@@ -10,7 +10,7 @@ from audit.errors import InputError
 from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
-from audit.settings.setting import Setting, flat, identity
+from audit.settings.setting import Setting, flat, identity, validate
 from audit.storage.index import Holdings
 from audit.storage.store import LOOKS, Store
 from audit.tasks.task import Dataset
@@ -145,7 +145,7 @@ def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
     """
     from audit.settings import build
 
-    build.validate(setting, runs)
+    validate(setting, runs)
     key = json.dumps([identity(setting), dataset.checksum])
     return GameRecipe(key, partial(build.build, setting), build.provenance)
 

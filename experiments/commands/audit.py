@@ -59,8 +59,6 @@ cli.define_setting()
 cli.define_levels()
 flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
 cli.define_sources()
-flags.DEFINE_string("weights", None, "Heads: the frozen body's .pth or .safetensors file.")
-flags.DEFINE_integer("input_size", None, "Heads: side in pixels to which images are resized.")
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
 cli.define_json()
@@ -172,7 +170,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     # Bounds at declared looks exist for a single canary a run.
     one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
     require(setting.canaries == 1 or not looks, one_canary_message)
-    validate(setting, runs, task(setting.model).clipping)
+    validate(setting, runs)
     require_accounted(setting, FLAGS.delta)
     chunk_message = (
         f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
@@ -185,10 +183,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     # step expands the distance between two models. This is their number; None for no measurement.
     runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
 
-    sources = cli.sources(weights=FLAGS.weights, input_size=FLAGS.input_size)
+    sources = cli.sources()
     dataset = task(setting.model).data.load(sources)
-    if setting.mechanism.clipping == "per_example":
-        print("clipping by per-example gradients: any model, but slow", file=sys.stderr)
     from experiments.cells.auditing import AuditRequest
 
     levels = Level(FLAGS.delta, FLAGS.confidence)

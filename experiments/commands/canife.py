@@ -4,7 +4,6 @@
 ./run.sh canife --model=convnet --cohort=64      CIFAR-10, one example a client
 ./run.sh canife --clients=600 --cohort=30 --rounds=100 --every=20
 ./run.sh canife --model=character_lstm           Shakespeare's roles: canaries are texts
-./run.sh canife --model=celeba_cnn --leaf=leaf/data/celeba/data    a folder of LEAF's
 ./run.sh canife --as_published --charge=backward    as the paper's public code
 
 ./run.sh sweep --name=canife_figure_5a and ./run.sh figures draw the paper's ablations.
@@ -20,7 +19,7 @@ from tqdm import tqdm
 from audit.commands import cli
 from audit.errors import require
 from experiments.canife import attacked
-from experiments.canife.attacked import LEAF_MODELS, Attacked
+from experiments.canife.attacked import Attacked
 from experiments.cells.cell import DataSets
 from models.catalogue import federated_task
 
@@ -29,11 +28,6 @@ cli.define_setting(Attacked)
 cli.define_sources()
 flags.DEFINE_string(
     "charge", "forward", "Rounds that a measured one stands for: forward, or backward."
-)
-flags.DEFINE_string(
-    "leaf",
-    None,
-    "LEAF's folder of CelebA, Sent140 or Shakespeare, with train/ and test/.",
 )
 cli.define_out("Folder of the store and its results.")
 
@@ -51,7 +45,10 @@ def main() -> None:
     charge_is_known = FLAGS.charge in ("forward", "backward")
     require(charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward")
     setting = attacked.resolve_setting(values, given)
-    data = _make_data_sets(setting.model)
+    data_set = federated_task(
+        setting.model
+    ).file  # the name of the data set that --data_file replaces
+    data = DataSets({data_set: FLAGS.data_file}, FLAGS.tfds_dir)
     out = cli.folder()
     cli.prepare_jax()
     from audit.report import style
@@ -87,24 +84,6 @@ def main() -> None:
         print("\n" + canaries)
     print("\n" + curves.format_totals(setting, rows, composed, backward))
     print("\n" + "\n".join(os.fspath(path) for path in written))
-
-
-def _make_data_sets(model: str) -> DataSets:
-    """Returns where a model's data come from, as the flags --leaf, --data_file and --tfds_dir say.
-
-    Raises:
-      InputError: A flag is given for which the model has no use: --data_file or --tfds_dir for a model on
-        LEAF's data, --leaf for any other.
-    """
-    if model in LEAF_MODELS:
-        other = FLAGS.data_file or FLAGS.tfds_dir
-        message = f"`model={model}` reads LEAF's folder: name it with `leaf`, not {other}"
-        require(other is None, message)
-        return DataSets({"leaf": FLAGS.leaf})
-    message = f"`leaf={FLAGS.leaf}` is for {', '.join(LEAF_MODELS)}: drop it"
-    require(FLAGS.leaf is None, message)
-    data_set = federated_task(model).file  # the name of the data set that --data_file replaces
-    return DataSets({data_set: FLAGS.data_file}, FLAGS.tfds_dir)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Flags of a single audit, which a grid has no use for.
 _SINGLE = (
     *("looks", "until", "minutes", "lipschitz", "rehearsals"),
-    *("chunk_size", "weights", "input_size"),
+    "chunk_size",
 )
 
 
@@ -143,7 +143,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
     try:
         setting = cli.setting(**{by_flag[flag]: value for flag, value in values.items()})
         number = runs or setting.adversary.usual_runs
-        validate(setting, number, task(setting.model).clipping)
+        validate(setting, number)
         require_accounted(setting, flags.FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {grid.describe(values)}: {error}") from None

@@ -19,7 +19,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.report.table import Column, Table
 from audit.settings import stored
-from audit.settings.setting import Setting
+from audit.settings.setting import Setting, validate
 from audit.storage import files
 from audit.tasks.task import Sources
 from experiments.hidden_state import cells
@@ -49,10 +49,9 @@ def main() -> None:
     settings = [cli.setting(FIELDS, model=model, adversary="loss") for model in FLAGS.models]
     out = cli.folder()
     cli.prepare_jax()
-    from audit.settings import build
 
     for setting in settings:
-        build.validate(setting, FLAGS.runs)
+        validate(setting, FLAGS.runs)
     norms = {setting.model: _canary_norms(setting, out) for setting in settings}
 
     folder = out / "norms"

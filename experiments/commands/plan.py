@@ -24,6 +24,7 @@ from audit.laws import conversions
 from audit.methods import lifted
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
+from audit.settings.setting import validate
 from audit.values import plain_digits
 from models.catalogue import task
 
@@ -74,10 +75,9 @@ def main() -> None:
         _print_bugs(setting)
         return
     cli.prepare_jax()
-    from audit.settings import build
     from experiments import forecast
 
-    build.validate(setting, FLAGS.runs)
+    validate(setting, FLAGS.runs)
     dataset = task(setting.model).data.load(cli.sources())
 
     probe = forecast.probe(setting, dataset, FLAGS.runs)

@@ -33,8 +33,7 @@ COORDINATE = "coordinate"
 _PERIODICITIES = (1, 2, 5, 10, 25)
 _RATES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
 _SMOKE_RATES = (0.1, 1.0)
-_LINEAR_RESPONSE = GcS("linear_response")
-_LEAST_MOVED = GcS()  # of networks with too many parameters for linear response
+_LEAST_MOVED = GcS()
 # How long a measurement takes. It compiles, trains its runs, and measures some steps of each run. To measure
 # a step takes as long as 300 training steps of a large model, and never less than 0.005 seconds. Compiling
 # takes longer than that of an audit, which is counted elsewhere, by these seconds.
@@ -105,7 +104,7 @@ def _at_each(runs: int) -> dict[int, int]:
 
 
 _SMALL = Amount(
-    CoordinateAudits(_LINEAR_RESPONSE, 1, {**_at_each(2000), 25: 1000}),
+    CoordinateAudits(_LEAST_MOVED, 1, {**_at_each(2000), 25: 1000}),
     {**_at_each(1000), 25: 500},
     batch_size=400,
 )

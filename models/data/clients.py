@@ -1,12 +1,15 @@
 """Data sets whose examples belong to clients; the examples of a client are consecutive."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, checksum_of
+from audit.tasks.task import Clients, Dataset, Federation, checksum_of
+from models.data.sources import Arrays, Recipe, load_arrays, require_arrays
 
 
 def by_name(
@@ -40,6 +43,79 @@ def by_name(
     if checksum is None:
         checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
     return Clients(features, labels, _compute_starts(counts), counts, source, checksum)
+
+
+class Form(NamedTuple):
+    """The form of a client's examples in a file.
+
+    Attributes:
+      name: the data set's name.
+      shape: the shape of an example's features.
+      dtype: their type.
+      label_shape: the shape of its label: () for a class.
+      classes: the number of classes; labels are numbered from 0.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    label_shape: tuple[int, ...]
+    classes: int
+
+
+def read_clients(form: Form, file: str | None, number: int) -> Federation:
+    """Reads clients, and test examples if the file has some, from a file that the user names.
+
+    Args:
+      form: the form of the examples.
+      file: the path of an .npz file with arrays `features` (N, ...), `labels` (N, ...) and `counts` (M,), the
+        number of examples of each client, whose examples are consecutive; perhaps with `test_features` and
+        `test_labels`.
+      number: the largest number of clients to take, the first of the file; 0 for all.
+
+    Raises:
+      InputError: no file is given, or it is not in that form.
+    """
+    arrays = "features, labels and counts"
+    require(file is not None, f"{form.name}: name an .npz file of {arrays} with `data_file`")
+    recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None)
+    loaded = load_arrays(recipe, file=file)
+    counts = loaded.arrays["counts"][: number or None]
+    rows = int(counts.sum())
+    clients = Clients(
+        loaded.arrays["features"][:rows],
+        loaded.arrays["labels"][:rows],
+        _compute_starts(counts),
+        counts,
+        loaded.source,
+        loaded.checksum,
+    )
+    if "test_labels" not in loaded.arrays:
+        return Federation(clients, None)
+    return Federation(clients, (loaded.arrays["test_features"], loaded.arrays["test_labels"]))
+
+
+def _make_canonical(form: Form, raw: Arrays) -> Arrays:
+    """Returns a file's arrays in fixed types; raises InputError where they do not fit."""
+    require_arrays(raw, ("features", "labels", "counts"))
+    canonical = {"counts": raw["counts"].astype("<i4")}
+    counts = canonical["counts"]
+    adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
+    require(adds_up, "its counts are not the numbers of examples of each client, above 0")
+    splits = ("", "test_") if "test_labels" in raw else ("",)
+    for split in splits:
+        features = raw[f"{split}features"]
+        labels = raw[f"{split}labels"]
+        fits = features.shape[1:] == form.shape and features.dtype == form.dtype
+        found = f"{features.dtype} {features.shape}"
+        require(fits, f"{split}features is {found}, not {form.dtype} (n, *{form.shape})")
+        fits = labels.shape == (len(features), *form.label_shape)
+        require(fits, f"{split}labels is of shape {labels.shape}, not (n, *{form.label_shape})")
+        is_class = (labels >= 0) & (labels < form.classes)
+        require(is_class.all(), f"{split}labels are not all of 0 to {form.classes - 1}")
+        canonical[f"{split}features"] = features
+        canonical[f"{split}labels"] = labels.astype("<i4")
+    return canonical
 
 
 def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:

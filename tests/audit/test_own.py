@@ -5,6 +5,7 @@ import json
 import pydoc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import flax.linen as nn
@@ -24,7 +25,7 @@ from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.report import audit_panels
 from audit.settings import build, make
-from audit.settings.make import changed, setting_of
+from audit.settings.make import setting_of
 from audit.training import training
 from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
@@ -87,7 +88,7 @@ def test_a_model_of_ours_gets_our_scores_and_its_report(dataset, tmp_path, plain
     for ours, theirs in zip(scores.worlds(), worlds, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     config = json.loads((audit.folder / "config.json").read_text())
-    assert config["mechanism"]["clipping"] == "book_keeping" and config["model"] == "FCNN"
+    assert config["model"] == "FCNN"
     assert page(audit).read_text().startswith("<!DOCTYPE html>") and "if_gaussian" in str(audit)
 
 
@@ -149,14 +150,28 @@ def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset)
 @pytest.mark.slow
 def test_a_strategy_is_chosen_that_clips_rightly(dataset, capsys, monkeypatch):
     model = own._model(Net("parameter"), CROSS_ENTROPY, dataset)
-    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "per_example"
+    assert own._find_strategy(model, dataset) == "per_example"
     assert "slower" in capsys.readouterr().err
-    with pytest.raises(InputError, match="`clipping=unfolded` does not take"):
-        own._with_strategy(changed(USUAL, clipping="unfolded"), True, model, dataset)
     wrong = lambda model: lambda theta, batch, norm: jnp.ones_like(theta)  # noqa: E731
     monkeypatch.setitem(build.CLIPPING, "book_keeping", wrong)
     model = own._model(Net(), CROSS_ENTROPY, dataset)
-    assert own._with_strategy(USUAL, False, model, dataset).mechanism.clipping == "unfolded"
+    assert own._find_strategy(model, dataset) == "unfolded"
+
+
+class Mixed(nn.Module):
+    """A function between dense layers that would mix examples if they were columns of one array."""
+
+    mix: Callable[[jax.Array], jax.Array]
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(2)(nn.relu(self.mix(nn.Dense(6)(x))))
+
+
+@pytest.mark.parametrize("mix", [nn.softmax, lambda h: h - h.mean(), lambda h: h[..., ::-1]])
+def test_book_keeping_by_columns_is_not_chosen_where_examples_would_mix(dataset, mix):
+    model = own._model(Mixed(mix), CROSS_ENTROPY, dataset)
+    assert own._find_strategy(model, dataset) == "unfolded"
 
 
 class Tied(nn.Module):
@@ -169,17 +184,15 @@ class Tied(nn.Module):
         return hidden @ layer.variables["params"]["kernel"].T
 
 
-@pytest.mark.parametrize("clipping_norm", [1e-4, 1.0])
 @pytest.mark.parametrize("scale", [1.0, 1e-4])
-def test_small_gradients_show_a_strategy_that_sums_wrongly(dataset, scale, clipping_norm, capsys):
+def test_small_gradients_show_a_strategy_that_sums_wrongly(dataset, scale):
     def criterion(output, label):
         return scale * jnp.sum(output**2 + label * output)
 
     model = own._model(Tied(), criterion, dataset)
-    setting = changed(USUAL, clipping_norm=clipping_norm)
-    assert own._with_strategy(setting, False, model, dataset).mechanism.clipping == "per_example"
+    assert own._find_strategy(model, dataset) == "per_example"
     right = own._model(Net(), lambda output, label: scale * CROSS_ENTROPY(output, label), dataset)
-    assert own._with_strategy(setting, False, right, dataset).mechanism.clipping == "book_keeping"
+    assert own._find_strategy(right, dataset) == "book_keeping"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +224,7 @@ def test_images_stay_bytes_and_other_numbers_become_32_bits():
 @pytest.mark.parametrize(
     ("flags", "told", "shown", "kept"),
     [
-        (["--runs=40"], ["if_gaussian"], "small CNN on made-up images", '"clipping": "unfolded"'),
+        (["--runs=40"], ["if_gaussian"], "small CNN on made-up images", '"runs": 40'),
         (
             ["--runs=16", "--canaries=8"],
             ["16 runs with 8 canaries each", "lifted_gaussian"],
@@ -417,7 +430,6 @@ def test_a_loss_over_a_tree_is_audited_with_flags_names_and_not_twice(tmp_path, 
         ),
         (lambda params, example: params["b"], PARAMS, {}, r"shape \(2,\)"),
         (cross_entropy, PARAMS, {"unknown_initialisation": True}, "unknown_initialisation"),
-        (cross_entropy, PARAMS, {"clipping": "unfolded"}, "clipping"),
         (
             cross_entropy,
             PARAMS,

@@ -9,11 +9,8 @@ from audit.tasks.model import flat_model
 from models.recurrent import (
     LSTM,
     LanguageModel,
-    TextClassifier,
     character_lstm,
     next_token_loss,
-    play_lstm,
-    tweet_lstm,
     word_lstm,
 )
 
@@ -21,8 +18,6 @@ from models.recurrent import (
 def test_parameters_are_the_papers():
     assert word_lstm().n_parameters == 4_050_748
     assert character_lstm().n_parameters == 820_522
-    assert tweet_lstm().n_parameters == 272_102
-    assert play_lstm().n_parameters == 819_920
 
 
 def _sigmoid(x):
@@ -86,27 +81,6 @@ def test_padding_and_what_comes_later_change_nothing():
     _, gradient_of_nothing = value_and_grad(theta, (numbers, np.zeros(8, int)))
     assert not np.any(gradient_of_nothing)
     assert np.isfinite(gradient_of_nothing).all()
-
-
-@pytest.mark.slow
-def test_two_biases_add_and_a_classifier_reads_to_the_end():
-    x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
-    module = LSTM(5)
-    module_of_two = LSTM(5, two_biases=True)
-    parameters_of_two = _shift(module_of_two.init(jax.random.key(0), x)["params"])
-    parameters = dict(parameters_of_two)
-    parameters["bias"] = parameters_of_two["bias"] + parameters_of_two["recurrent_bias"]
-    del parameters["recurrent_bias"]
-    outputs = module_of_two.apply({"params": parameters_of_two}, x)
-    expected = module.apply({"params": parameters}, x)
-    np.testing.assert_allclose(outputs, expected, atol=1e-6)
-
-    module = TextClassifier(11, 4, 6, 3)
-    variables = module.init(jax.random.key(2), jnp.zeros(8, jnp.uint8))
-    logits = module.apply(variables, jnp.array([*range(7), 5]))
-    other_logits = module.apply(variables, jnp.array([*range(7), 9]))
-    assert logits.shape == (3,)
-    assert not np.allclose(logits, other_logits)
 
 
 @pytest.mark.slow

@@ -66,16 +66,6 @@ LEVELLED = (
 )
 
 
-def brackets(folder):
-    (folder / "l" / "train").mkdir(parents=True)
-    (folder / "l" / "train" / "all.json").write_text("[" * 100_000)
-
-
-def endless(folder):
-    (folder / "m" / "train").mkdir(parents=True)
-    (folder / "m" / "train" / "all.json").symlink_to("/dev/zero")
-
-
 def failing(folder):
     (folder / "mine.py").write_text("1 / 0")
 
@@ -378,22 +368,10 @@ CHECK = [
     *before_the_file("--step=mine.py:step", OF_STEP),
     *before_the_file("--batches=mine.py:loader --sampling_rate=0.1", OF_BATCHES),
 ]
-SENT140 = ("canife", "--model=sent140_lstm")
 CANIFE = [
     *rows(["canife", "--model=linear"], "examples", "--examples={}: give 0 to 1,000,000", HUGE),
-    *rows(SENT140, "leaf", "train/all.json is not LEAF's JSON", "l", lay=brackets),
-    *rows(SENT140, "leaf", "cannot read m/train/all.json: it is no file", "m", lay=endless),
     *rows(["canife"], "charge", "--charge={}: choose one of forward, backward", "", "sideways"),
-    named(Bad(("canife", "--leaf=here"), "--leaf=here is for celeba_cnn")),
     named(Bad(("canife", "--data_file=nowhere.npz"), "nowhere.npz")),
-    *lines("--model=celeba_cnn reads LEAF's folder", "canife --model=celeba_cnn --data_file=y.npz"),
-    named(Bad(("canife", "--model=celeba_cnn"), "--leaf: name the folder data/celeba/data")),
-    named(
-        Bad(
-            ("canife", "--model=sent140_lstm", "--leaf=nowhere"),
-            "--leaf=nowhere holds no train/*.json",
-        )
-    ),
     *rows(["compare"], "measured_rounds", "--measured_rounds={}: give 1 to 250, the steps", 251),
 ]
 LONG = "a" * 5000
@@ -492,9 +470,6 @@ RAY = "--ray_address=host:1"
 TOGETHER = [
     *lines(f"{RAY} goes with --engine=ray", f"audit {RAY}", f"sweep --name=figure_1c {RAY}"),
     *lines("are both set; name one", "audit --data_file=a.csv --tfds_dir=b"),
-    *lines(
-        "drop them, or name a model with a head", "audit --weights=w.pth", "audit --input_size=64"
-    ),
     *lines("do not go together: drop one", "report --setting=all --sweep=figure_4"),
     *lines("--data_file is one model's", "throughput --data_file=x.csv"),
     *lines("--report=: name an HTML file", "federated --report=", "one_shot --report="),
@@ -551,8 +526,8 @@ FEDERATED = [
         NOISY, "quantile", "on the count costs more: lower it, or raise --cohort", 0.5, lay=images
     ),
     *rows(SMALL, "data_file", "{}", "nowhere.npz", lay=images),
-    *lines("emnist_all.sqlite", "federated --model=emnist_cnn"),
-    *lines("stackoverflow", "federated --model=word_lstm"),
+    *lines("name an .npz file", "federated --model=emnist_cnn"),
+    *lines("name an .npz file", "federated --model=word_lstm"),
     *(
         named(Bad(argv, says, lay), f": {says}")
         for argv, says, lay in (

@@ -17,6 +17,7 @@ from audit.methods import estimate
 from audit.report import verdicts
 from audit.settings import build
 from audit.settings.make import setting_of
+from audit.settings.setting import validate
 from audit.tasks.task import Dataset
 from audit.training import game
 
@@ -160,7 +161,7 @@ def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
 
     named = {"noise_multiplier": SIGMA, "batch_size": 50, "steps": 40, "learning_rate": 0.05}
     setting = setting_of("fcnn", adversary=adversary, **named)
-    build.validate(setting, RUNS)
+    validate(setting, RUNS)
     scores = play(build.build(setting, dataset), [(0, RUNS)], 1000)
     share = _bound(scores).mu / accounting.mu_upper_bound(SIGMA, setting.insertions)
     assert share < 1

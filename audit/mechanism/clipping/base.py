@@ -25,8 +25,6 @@ from jax import Array
 
 Batch = tuple[Array, Array]
 ClippedSum = Callable[[Array, Batch, Array], Array]
-# (theta, batch, C, v (p,)) -> (B,).
-ClippedDots = Callable[[Array, Batch, Array, Array], Array]
 Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
 # In place of a squared norm of 0; its root times any C is far below float32's sums.
@@ -101,24 +99,6 @@ def per_example(loss: Loss) -> ClippedSum:
         return total
 
     return clipped_sum
-
-
-def per_example_dots(loss: Loss) -> ClippedDots:
-    """Returns a function (theta, batch, C, v (p,)) -> the dot product of each clipped gradient with v, (B,).
-
-    It takes each example's gradient by vmap.
-
-    Args:
-      loss: loss(theta, example) of a single example; any function.
-    """
-
-    def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
-        gradients = jax.vmap(jax.grad(loss), (None, 0))(theta, batch)
-        products: Array = gradients @ direction
-        # Clipping scales a gradient, and its dot product likewise.
-        return products * scale_to_norm(jnp.sum(gradients**2, axis=1), clipping_norm)
-
-    return dots
 
 
 def separate(theta: Array, batch: Batch) -> Batch:

@@ -13,12 +13,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
+from audit.mechanism.clipping.layers import UnknownLayer, apply, is_exactly, module_of
 
 # Multiply-adds an output column up to which a product is written out as a sum.
 _UNROLLED = 32
@@ -40,16 +40,13 @@ def book_keeping(
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
 
-    Raises:
-      TypeError: a parameter does not belong to exactly one call of a flax.linen.Dense, or a function between
-        the layers mixes examples. The returned function raises it when it is traced, after a check on random
-        data. `per_example` serves such modules.
-    """
+    The module is applied to a whole batch whose examples are columns. A function between the layers that is
+    not elementwise would mix examples: compare a module's sum with that of `per_example` first.
 
-    @functools.cache
-    def require_separate_examples(size: tuple[int, ...], shape: tuple[int, ...]) -> None:
-        """Checks the module once for each shape of theta and of a batch; raises TypeError if examples mix."""
-        _require_separate_examples(module, unravel, size, shape)
+    Raises:
+      UnknownLayer: a parameter does not belong to exactly one call of a flax.linen.Dense with a bias. The
+        strategy raises it. `per_example` serves such modules.
+    """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum (p,) of the gradients of features (B, inputs) with labels (B, ...).
@@ -61,7 +58,6 @@ def book_keeping(
             ||g||^2 (1 + ||a||^2), summed over layers; the 1 is for the bias.
         """
         features, labels = batch
-        require_separate_examples(theta.shape, features.shape)
         columns = features.T  # an example in each column
         params = unravel(theta)
         taps = _make_taps(params, len(labels))
@@ -96,53 +92,6 @@ def book_keeping(
     return clipped_sum
 
 
-def _require_separate_examples(
-    module: nn.Module,
-    unravel: Callable[[Array], Any],
-    theta_shape: tuple[int, ...],
-    features_shape: tuple[int, ...],
-) -> None:
-    """Raises TypeError if a module gives other logits for a batch than for each of its examples alone.
-
-    `_forward` takes the whole batch at once, with an example in each column. Its logits are wrong if a
-    function between the dense layers mixes examples, such as a softmax over the last axis. They are wrong
-    too if a layer has a dtype of its own: `_forward` ignores it, while the module itself rounds to it. Both
-    kinds of logits are computed with random parameters and random features, and compared.
-
-    Args:
-      module: a module of dense layers.
-      unravel: theta (p,) -> the module's parameters.
-      theta_shape: the shape of theta, (p,).
-      features_shape: the shape of a batch of features, (B, inputs).
-    """
-    rng = np.random.default_rng(0)
-
-    def compute_both_ways(theta: Array, features: Array) -> tuple[Array, Any]:
-        """Returns the logits (B, outputs) of a batch: by columns at once, and example by example."""
-        params = unravel(theta)
-        taps = _make_taps(params, len(features))
-        logits, _ = _forward(module, params, features.T, taps)
-        return logits.T, jax.vmap(lambda x: module.apply({"params": params}, x))(features)
-
-    try:
-        theta = np.float32(rng.normal(size=theta_shape) / 3)  # small, so that no logit overflows
-        features = np.float32(rng.normal(size=features_shape))
-        # Compiled whole: op by op even a small network would compile 60 programs.
-        program = jax.jit(compute_both_ways).lower(theta, features).compile()
-        together, alone = program(theta, features)
-    except (ValueError, IndexError) as error:
-        # A function that mixes examples may not take columns at all.
-        raise TypeError(
-            f"{type(module).__name__} mixes examples ({error}): use per_example"
-        ) from None
-    # Room for rounding in float32, relative to the largest logit.
-    tolerance = 1e-4 * max(1.0, np.max(np.abs(alone)))
-    same_shape = together.shape == alone.shape
-    if not same_shape or not np.allclose(together, alone, rtol=0, atol=tolerance):
-        name = type(module).__name__
-        raise TypeError(f"{name} mixes examples or rounds them: use per_example")
-
-
 def _make_taps(params: Any, count: int) -> dict[str, Array]:
     """Returns zeros (outputs, B) for each dense layer, by its path, to be added to the layer's output.
 
@@ -153,31 +102,10 @@ def _make_taps(params: Any, count: int) -> dict[str, Array]:
       count: B, the number of examples.
     """
     taps = {}
-    for path, kernel in _dense_kernels(params).items():
-        taps[path] = jnp.zeros((kernel.shape[1], count), kernel.dtype)
+    for path, value in jax.tree_util.tree_leaves_with_path(params):
+        if path[-1].key == "kernel":
+            taps[module_of(path)] = jnp.zeros((value.shape[-1], count), value.dtype)
     return taps
-
-
-def _dense_kernels(params: Any) -> dict[str, Array]:
-    """Returns the kernel (inputs, outputs) of each dense layer, by the layer's path.
-
-    Raises TypeError for parameters of other layers, and for dense layers without a bias.
-    """
-    kernels: dict[str, Array] = {}
-    with_bias = set()
-    for path, value in flatten_dict(params).items():
-        *parents, name = path
-        layer = "/".join(parents)
-        if name == "kernel" and value.ndim == 2:
-            kernels[layer] = value
-        elif name == "bias":
-            with_bias.add(layer)
-        else:
-            raise TypeError(f"parameter {'/'.join(path)} is no dense layer's: use per_example")
-    if with_bias != set(kernels):
-        odd = sorted(with_bias ^ set(kernels))
-        raise TypeError(f"{odd} are no dense layers with a bias: use per_example")
-    return kernels
 
 
 def _forward(
@@ -190,44 +118,20 @@ def _forward(
       params: its parameters.
       features: (inputs, B), an example in each column.
       taps: each dense layer's path -> an array (outputs, B) that is added to its output.
-
-    Raises:
-      TypeError: a dense layer is called twice or never, or with more than its input.
     """
-    inputs: dict[str, Array] = {}
 
-    def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Computes a dense layer on columns, notes its input and adds its tap; leaves all else to Flax.
+    def compute(layer: nn.Module, columns: Array) -> tuple[Array, Array] | None:
+        """Returns (a dense layer's output plus its tap, its input), or None for another layer."""
+        if not is_exactly(layer, nn.Dense):
+            return None
+        parameters = layer.variables["params"]
+        if "bias" not in parameters:
+            raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
+        product = _multiply(parameters["kernel"], columns)
+        output = product + parameters["bias"][:, None] + taps["/".join(layer.path)]
+        return output, columns
 
-        Flax calls this in place of each method of each module. A tap is an array that is added to the layer's
-        output, so that the loss's gradient at the tap is that at the output.
-
-        Args:
-          call: the method itself.
-          args, kwargs: its arguments; a dense layer's only one is its input (inputs, B), given by position or
-            by name.
-          context: the module, and the method's name.
-        """
-        if not isinstance(context.module, nn.Dense) or context.method_name != "__call__":
-            return call(*args, **kwargs)
-        path = "/".join(context.module.path)
-        if path in inputs:
-            raise TypeError(f"dense layer {path} is called twice: use per_example")
-        arguments = [*args, *kwargs.values()]
-        if len(arguments) != 1:  # as a subclass may take more
-            raise TypeError(f"dense layer {path} takes more than its input: use per_example")
-        columns = arguments[0]
-        inputs[path] = columns
-        layer = context.module.variables["params"]
-        product = _multiply(layer["kernel"], columns)
-        return product + layer["bias"][:, None] + taps[path]
-
-    with nn.intercept_methods(intercept):
-        logits: Any = module.apply({"params": params}, features)
-    if set(inputs) != set(taps):
-        missing = sorted(set(taps) - set(inputs))
-        raise TypeError(f"dense layers {missing} are not called: use per_example")
-    return logits, inputs
+    return apply(module, params, features, compute)
 
 
 def _multiply(kernel: Array, columns: Array) -> Array:

@@ -24,13 +24,20 @@ A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x;
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.linen.linear import canonicalize_padding
 from jax import Array
+
+Note = TypeVar("Note")
+
+
+class UnknownLayer(TypeError):
+    """A parameter that belongs to no layer that a strategy can sum, or to a layer that is called twice."""
 
 
 class Factors(NamedTuple):
@@ -117,6 +124,55 @@ class Call:
         return self.output + tap.reshape(self.output.shape)
 
 
+def apply(
+    module: nn.Module,
+    params: Any,
+    x: Array,
+    compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
+) -> tuple[Array, dict[str, Note]]:
+    """Applies a module whose layers a strategy computes; returns (logits, each layer's note by its path).
+
+    Args:
+      module: the network.
+      params: its parameters.
+      x: its input.
+      compute: (layer, the layer's input) -> (its output, a note), or None for what Flax is to compute.
+
+    Raises:
+      UnknownLayer: a parameter belongs to no layer that `compute` takes, or a layer is called twice.
+    """
+    notes: dict[str, Note] = {}
+
+    def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        """Stands in for each method of each module; an input may be given by position or by name."""
+        inputs = [*args, *kwargs.values()]
+        computed = None
+        # A call with further arguments, such as a normalisation's mask, cannot be measured.
+        if context.method_name == "__call__" and len(inputs) == 1:
+            computed = compute(context.module, inputs[0])
+        if computed is None:
+            return method(*args, **kwargs)
+        path = "/".join(context.module.path)
+        if path in notes:
+            raise UnknownLayer(f"layer {path} is called twice")
+        output, notes[path] = computed
+        return output
+
+    with nn.intercept_methods(intercept):
+        logits: Any = module.apply({"params": params}, x)
+    unknown = {module_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    unknown -= set(notes)
+    if unknown:
+        names = ", ".join(name or "the module itself" for name in sorted(unknown))
+        raise UnknownLayer(f"{names}: no layer of one input whose sums are known")
+    return logits, notes
+
+
+def module_of(path: Any) -> str:
+    """Returns the path of the module to which a parameter belongs, from the parameter's own path."""
+    return "/".join(entry.key for entry in path[:-1])
+
+
 def call(layer: Any, x: Array) -> Call | None:
     """Passes a single example x through a layer, if it is of a kind whose gradients `measure` can measure.
 
@@ -132,13 +188,13 @@ def call(layer: Any, x: Array) -> Call | None:
         return None
 
     # A linear layer's output is computed as a product with its unfolded input, which is what is saved.
-    if _is_exactly(layer, nn.Dense):
+    if is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
         output = _add_bias(product.reshape(*x.shape[:-1], -1), params)
         return Call(output, rows, channels_last=True)
 
-    if _is_exactly(layer, nn.Conv) and _is_plain(layer, x):
+    if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
         patches = _patch_rows(layer, x)
         product = patches @ params["kernel"].reshape(-1, layer.features)
         output = _add_bias(product, params)
@@ -154,8 +210,8 @@ def call(layer: Any, x: Array) -> Call | None:
         output = product + params["bias"][:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
-    is_group_norm = _is_exactly(layer, nn.GroupNorm)
-    is_layer_norm = _is_exactly(layer, nn.LayerNorm)
+    is_group_norm = is_exactly(layer, nn.GroupNorm)
+    is_layer_norm = is_exactly(layer, nn.LayerNorm)
     if (is_group_norm or is_layer_norm) and _is_by_channel(layer):
         # The scale's gradient needs the normalised inputs, so that scale and bias are applied here. A copy
         # without them, detached from the network by parent=None, normalises.
@@ -257,7 +313,25 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     return result
 
 
-def _measure_kernel(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
+class _Axes(NamedTuple):
+    """The subscripts of `einsum`: examples b, places l, inputs k and outputs o.
+
+    Attributes:
+      inputs: those of what a layer saved.
+      outputs: those of the gradients at its output.
+      formed: those of the kernel's gradients by example, in the order that copies less memory.
+    """
+
+    inputs: str
+    outputs: str
+    formed: str
+
+
+_ROWS = _Axes("blk", "blo", "bok")
+_COLUMNS = _Axes("bkl", "bol", "bko")
+
+
+def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
     """Measures the kernel's per-example gradients in the form that takes the fewest multiply-adds.
 
     An example's gradient is the sum over L places of the outer product of K inputs and O output gradients.
@@ -268,20 +342,17 @@ def _measure_kernel(saved: Array, gradients: Array, places_are_rows: bool) -> Me
     Args:
       saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
       gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      places_are_rows: whether the L places are the rows of these matrices, or their columns.
+      channels_last: whether the L places are the rows of these matrices.
     """
-    if places_are_rows:
-        _, length, k = saved.shape
-        o = gradients.shape[2]
-    else:
-        _, k, length = saved.shape
-        o = gradients.shape[1]
-
+    axes = _ROWS if channels_last else _COLUMNS
+    length = saved.shape[axes.inputs.index("l")]
+    k = saved.shape[axes.inputs.index("k")]
+    o = gradients.shape[axes.outputs.index("o")]
     if length == 1:
         return _measure_factors(saved.reshape(-1, k), gradients.reshape(-1, o))
     if k * o < length * (k + o):
-        return _measure_formed(saved, gradients, places_are_rows)
-    return _measure_gram(saved, gradients, places_are_rows)
+        return _measure_formed(saved, gradients, axes)
+    return _measure_gram(saved, gradients, axes)
 
 
 def _measure_factors(inputs: Array, gradients: Array) -> Measure:
@@ -290,45 +361,30 @@ def _measure_factors(inputs: Array, gradients: Array) -> Measure:
     return Measure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
 
 
-def _measure_formed(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
-    """Measures a kernel's gradients by forming that of each example, (B, K, O).
-
-    If places are rows, the transpose (B, O, K) is formed instead, which copies less memory.
-
-    Args:
-      saved: the layer's inputs, rows (B, L, K) or columns (B, K, L).
-      gradients: the gradients at its output, (B, L, O) or (B, O, L).
-      places_are_rows: whether the L places are the rows of these matrices, or their columns.
-    """
-    # The second part of a Measure returns the sum (K, O) of the gradients, each times its scale (B,).
-    if not places_are_rows:
-        by_example = jnp.einsum("bkl,bol->bko", saved, gradients)
-        squares = jnp.sum(by_example**2, axis=(1, 2))
-        return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1))
-    by_example = jnp.einsum("blo,blk->bok", gradients, saved)
+def _measure_formed(saved: Array, gradients: Array, axes: _Axes) -> Measure:
+    """Measures a kernel's gradients by forming that of each example."""
+    by_example = jnp.einsum(f"{axes.inputs},{axes.outputs}->{axes.formed}", saved, gradients)
     squares = jnp.sum(by_example**2, axis=(1, 2))
-    return Measure(squares, lambda scales: jnp.tensordot(scales, by_example, 1).T)
+    return Measure(squares, lambda scales: jnp.einsum(f"b,{axes.formed}->ko", scales, by_example))
 
 
-def _measure_gram(saved: Array, gradients: Array, places_are_rows: bool) -> Measure:
+def _measure_gram(saved: Array, gradients: Array, axes: _Axes) -> Measure:
     """Measures a kernel's gradients by the Gram form, without forming that of any example.
 
     The squared norm of sum_l a_l g_l' is the sum over places l, m of (a_l . a_m)(g_l . g_m).
-
-    Args:
-      saved: the layer's inputs a, rows (B, L, K) or columns (B, K, L).
-      gradients: the gradients g at its output, (B, L, O) or (B, O, L).
-      places_are_rows: whether the L places are the rows of these matrices, or their columns.
     """
-    # Subscripts of `einsum`: dot products of all pairs of places l, m, and the sum of outer products.
-    dot_places = "blk,bmk->blm" if places_are_rows else "bkl,bkm->blm"
-    sum_outer = "blk,blo->ko" if places_are_rows else "bkl,bol->ko"
-    gram = jnp.einsum(dot_places, saved, saved) * jnp.einsum(dot_places, gradients, gradients)
+
+    def dot_places(matrices: Array, subscripts: str) -> Array:
+        """Returns the dot products (B, L, L) of all pairs of places."""
+        others = subscripts.replace("l", "m")
+        return jnp.einsum(f"{subscripts},{others}->blm", matrices, matrices)
 
     def contract(scales: Array) -> Array:
         """Returns the sum (K, O) of the examples' gradients, each times its scale (B,)."""
-        return jnp.einsum(sum_outer, saved, gradients * scales[:, None, None])
+        scaled = gradients * scales[:, None, None]
+        return jnp.einsum(f"{axes.inputs},{axes.outputs}->ko", saved, scaled)
 
+    gram = dot_places(saved, axes.inputs) * dot_places(gradients, axes.outputs)
     return Measure(jnp.sum(gram, axis=(1, 2)), contract)
 
 
@@ -345,7 +401,7 @@ def _add_bias(output: Array, params: Any) -> Array:
     return biased
 
 
-def _is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
+def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     """Returns whether a layer computes in float32 just what Flax's class `kind` does.
 
     It is False for an instance of a subclass, which may compute something else, for a layer of another dtype,
@@ -384,13 +440,12 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
 
     K is the window's rows times its columns times the channels C, in the order of the kernel's axes.
     """
-    window = _make_pair(layer.kernel_size)
-    strides = _make_pair(layer.strides)
-    padding = layer.padding
+    window = np.broadcast_to(layer.kernel_size, 2).tolist()
+    strides = np.broadcast_to(layer.strides or 1, 2).tolist()
+    padding = canonicalize_padding(layer.padding, 2)
+    pads = padding
     if isinstance(padding, str):
         pads = jax.lax.padtype_to_pads(x.shape[:2], window, strides, padding)
-    else:
-        pads = [_make_pair(sides) for sides in _make_pair(padding)]
     x = jnp.pad(x, (*pads, (0, 0)))
 
     # How many places the window has in the padded image, downwards and across, at stride 1.
@@ -402,15 +457,3 @@ def _patch_rows(layer: nn.Conv, x: Array) -> Array:
     for i, j in np.ndindex(*window):
         shifted.append(x[i : i + height : down, j : j + width : across])
     return jnp.concatenate(shifted, axis=-1)
-
-
-def _make_pair(value: Any) -> tuple[Any, Any]:
-    """Returns a window, stride or padding as a pair: Flax takes a number, a sequence, or None for 1."""
-    if value is None:
-        return 1, 1
-    if isinstance(value, int):
-        return value, value
-    if len(value) == 1:
-        return value[0], value[0]
-    first, second = value
-    return first, second

@@ -22,7 +22,6 @@ from jax.flatten_util import ravel_pytree
 from audit.mechanism.clipping import layers
 from audit.mechanism.clipping.base import (
     Batch,
-    ClippedDots,
     ClippedSum,
     Criterion,
     scale_to_norm,
@@ -33,10 +32,6 @@ from audit.mechanism.memory import Hardware, local_hardware
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # a block's least size, by that of the parameters
-
-
-class UnknownLayer(TypeError):
-    """A parameter that belongs to no layer of `layers`, or to a layer that is called twice."""
 
 
 _Shapes = dict[str, tuple[int, int]]
@@ -71,7 +66,8 @@ def unfolded_book_keeping(
         blocks would do too often.
 
     Raises:
-      UnknownLayer: a parameter does not belong to exactly one call of such a layer; raised by the strategy.
+      layers.UnknownLayer: a parameter does not belong to exactly one call of such a layer. The strategy
+        raises it.
     """
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
@@ -85,11 +81,7 @@ def unfolded_book_keeping(
         # would read and write a kernel's whole sum. Their factors are stacked instead, and are multiplied at
         # the end, all at once.
         def add_unless_factored(total: Array, summed: Any) -> Array:
-            """Returns a parameter's total plus its sum over a block, unless that is held as Factors.
-
-            Then it returns the total as it is. The factors of all blocks are multiplied at the end, at once,
-            so that the kernel's whole sum is not read and written for each block.
-            """
+            """Returns a parameter's total plus its sum over a block, unless that is held as Factors."""
             if _is_factored(summed):
                 return total
             added: Array = total + summed.reshape(total.shape)
@@ -114,61 +106,6 @@ def unfolded_book_keeping(
         return ravel_pytree(jax.tree.map(complete, total, factors))[0]
 
     return clipped_sum
-
-
-def unfolded_dots(
-    module: nn.Module,
-    unravel: Callable[[Array], Any],
-    criterion: Criterion,
-    block_bytes: int,
-) -> ClippedDots:
-    """Returns a function (theta, batch, C, v (p,)) -> the dot product of each clipped gradient with v, (B,).
-
-    No per-example gradient is formed. If example i has the weight w_i in the clipped sum, the derivative of
-    the sum's dot product with v at w_i is the dot product of example i. The modules are those that
-    `unfolded_book_keeping` takes.
-
-    Args:
-      module: module.apply({"params": unravel(theta)}, x) gives a single example's logits.
-      unravel: theta (p,) -> the module's parameters.
-      criterion: criterion(logits, label) is the loss of a single example.
-      block_bytes: bounds what a model's layers store of a block of examples, as for
-        `unfolded_book_keeping`.
-    """
-
-    def dots(theta: Array, batch: Batch, clipping_norm: Array, direction: Array) -> Array:
-        """Returns the dot products (B,) of the clipped gradients with a direction (p,)."""
-        params = unravel(theta)
-        direction_tree = unravel(direction)  # v in the parameters' tree
-        shapes, size = _plan_blocks(module, params, batch, block_bytes)
-
-        def dots_of_block(block: _Block) -> Array:
-            """Returns the dot products (b,) of a block's clipped gradients with v.
-
-            If example i has the weight w_i in the block's clipped sum, the derivative of the sum's dot
-            product with v at w_i is the dot product of example i.
-            """
-
-            def dot_of_leaf(direction_leaf: Array, summed: Any) -> Array:
-                """Returns the dot product of a single parameter's clipped sum with its part of v."""
-                leaf = summed.sum() if _is_factored(summed) else summed
-                return jnp.vdot(leaf, direction_leaf)
-
-            def dot_of_sum(weights: Array) -> Array:
-                """Returns the dot product of v with the block's clipped sum under these weights (b,)."""
-                weighted = block._replace(weights=weights)
-                sums = _block_sum(module, params, criterion, shapes, weighted, clipping_norm)
-                products = jax.tree.map(dot_of_leaf, direction_tree, sums)
-                return sum(jax.tree.leaves(products), jnp.zeros(()))
-
-            slopes: Array = jax.grad(dot_of_sum)(block.weights)
-            return slopes
-
-        products: Array = jax.lax.map(dots_of_block, _cut_into_blocks(batch, size))
-        n_examples = len(batch[1])
-        return products.reshape(-1)[:n_examples]  # without the examples that fill the last block
-
-    return dots
 
 
 def block_bytes(hardware: Hardware | None = None) -> int:
@@ -262,10 +199,12 @@ def _block_sum(
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
 
     # The squared norm of an example's gradient is the sum over all parameters of all layers.
-    names = _parameters_by_module(params)
+    names: dict[str, set[str]] = {path: set() for path in shapes}
+    for path, _ in jax.tree_util.tree_leaves_with_path(params):
+        names[layers.module_of(path)].add(path[-1].key)
     measures = {}
-    for path in shapes:
-        measures[path] = layers.measure(set(names[path]), calls[path], gradients[path])
+    for layer in shapes:
+        measures[layer] = layers.measure(names[layer], calls[layer], gradients[layer])
     squared_norms = jnp.zeros(count)
     for by_parameter in measures.values():
         squared_norms = squared_norms + sum(measure.squares for measure in by_parameter.values())
@@ -273,22 +212,20 @@ def _block_sum(
 
     def contract(path: Any, _: Array) -> Array | layers.Factors:
         """Returns the clipped sum of the parameter at this path, whose last entry is the parameter's name."""
-        return measures[_module_of(path)][path[-1].key].contract(scales)
+        return measures[layers.module_of(path)][path[-1].key].contract(scales)
 
     return jax.tree_util.tree_map_with_path(contract, params)
 
 
 def _is_factored(summed: Any) -> bool:
-    """Returns whether a parameter's sum over a block is held as `layers.Factors`.
-
-    The factors of all blocks are multiplied at once, at the end of the batch. To multiply them block by block
-    would read and write the kernel's sum for each block.
-    """
+    """Returns whether a parameter's sum over a block is held as `layers.Factors`."""
     return isinstance(summed, layers.Factors)
 
 
 def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
     """Returns a single example's logits, and the call of each layer by the layer's path.
+
+    A tap is an array that is added to a layer's output: a gradient at the tap is that at the output.
 
     Args:
       module: the network.
@@ -299,52 +236,14 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
     Raises:
       UnknownLayer: a parameter belongs to no layer that can be measured, or a layer is called twice.
     """
-    calls: dict[str, layers.Call] = {}
 
-    def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Computes a layer that can be measured, notes its call and adds its tap; leaves all else to Flax.
-
-        Flax calls this in place of each method of each module. A tap is an array that is added to the layer's
-        output, so that a gradient at the tap is that at the output.
-
-        Args:
-          method: the method itself.
-          args, kwargs: its arguments; a layer's only one is its input, given by position or by name.
-          context: the module, and the method's name.
-        """
-        layer = context.module
-        call = None  # stays None for what cannot be measured
-        arguments = [*args, *kwargs.values()]
-        # A call with further arguments, such as a normalisation's mask, cannot be measured.
-        if context.method_name == "__call__" and len(arguments) == 1:
-            call = layers.call(layer, arguments[0])
+    def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
+        """Returns (a layer's output plus its tap, its call), or None for what cannot be measured."""
+        call = layers.call(layer, x)
         if call is None:
-            return method(*args, **kwargs)
-        path = "/".join(layer.path)
-        if path in calls:
-            raise UnknownLayer(f"layer {path} is called twice")
-        calls[path] = call
-        # Without taps, only the shapes of the calls are wanted.
-        return call.add(taps[path]) if taps else call.output
+            return None
+        if not taps:  # only the shapes of the calls are wanted
+            return call.output, call
+        return call.add(taps["/".join(layer.path)]), call
 
-    with nn.intercept_methods(intercept):
-        logits: Any = module.apply({"params": params}, x)
-    unknown = set(_parameters_by_module(params)) - set(calls)
-    if unknown:
-        names = ", ".join(name or "the module itself" for name in sorted(unknown))
-        known = "Dense, Conv, GroupNorm or LayerNorm of one input, whose sums are known"
-        raise UnknownLayer(f"{names}: no {known}")
-    return logits, calls
-
-
-def _parameters_by_module(params: Any) -> dict[str, list[str]]:
-    """Returns a map from each module's path to the names of the parameters that it holds itself."""
-    names: dict[str, list[str]] = {}
-    for path, _ in jax.tree_util.tree_leaves_with_path(params):
-        names.setdefault(_module_of(path), []).append(path[-1].key)
-    return names
-
-
-def _module_of(path: Any) -> str:
-    """Returns the path of the module to which a parameter belongs."""
-    return "/".join(entry.key for entry in path[:-1])
+    return layers.apply(module, params, x, compute)

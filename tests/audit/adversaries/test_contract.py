@@ -35,7 +35,7 @@ GC_S = {
     )
     for noisy, per_step in itertools.product((True, False), repeat=2)
 }
-CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", "gc_s linear response", *GC_S)
+CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", *GC_S)
 DRAWN = (
     "gc_r",
     "cots",
@@ -66,7 +66,6 @@ def named(request, model, mechanism, data):
     make = {
         "gc_r": biased.random_biased_dimension,
         "gc_fixed": lambda: biased.fixed_biased_dimension(11),
-        "gc_s linear response": lambda: biased.responsive_biased_dimension(lambda theta_0: theta_0),
         "cots": directions.random_direction,
         "cots of weights": lambda: directions.random_direction(directions.zero_model),
         "loss": lambda: examples.flipped_label(model.loss, *data, classes=2),

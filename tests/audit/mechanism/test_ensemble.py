@@ -102,29 +102,6 @@ def test_chunks_on_gpus_take_a_quarter_of_their_memory(runs, exponent, count):
         _check_chunks(runs, StepMemory(1 << 60, 1 << exponent), 1 << exponent, 20 << 30, count)
 
 
-@pytest.mark.parametrize("held, each", [(1 << 20, 256), (100 << 20, 2), (1 << 30, 1)])
-def test_chunks_on_tpus_are_held_by_their_scratch_memory(held, each):
-    tpus = memory.Hardware(False, 4, 16 << 30, 128 << 20)
-    assert ensemble.chunk_size(4 * each * 25, StepMemory(1 << 60, held), tpus) == 4 * each
-
-
-def test_the_scratch_memory_of_a_tpu_is_jaxs_and_none_where_it_knows_none(monkeypatch):
-    from jax.experimental.pallas import tpu
-
-    device = types.SimpleNamespace(platform="tpu", memory_stats=lambda: {"bytes_limit": 16 << 30})
-    monkeypatch.setattr(jax, "local_devices", lambda: [device])
-    monkeypatch.setattr(
-        tpu, "get_tpu_info", lambda: types.SimpleNamespace(vmem_capacity_bytes=128 << 20)
-    )
-    assert memory.local_hardware() == memory.Hardware(False, 1, 16 << 30, 128 << 20)
-
-    def unknown():
-        raise ValueError("Unsupported TPU device kind")
-
-    monkeypatch.setattr(tpu, "get_tpu_info", unknown)
-    assert memory.local_hardware() == memory.Hardware(False, 1, 16 << 30, 0)
-
-
 def test_a_small_machine_keeps_memory_free(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda: [types.SimpleNamespace(platform="cpu")])
     monkeypatch.setattr(memory.os, "sysconf", lambda name: 4096 if "SIZE" in name else 1024)

@@ -53,34 +53,6 @@ def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monk
         build.build(changed(SETTING, canaries=4), dataset)
 
 
-@pytest.mark.slow
-def test_gc_s_chooses_the_coordinate_that_linear_response_forecasts(dataset):
-    alone = changed(SETTING, adversary="gc_s", gc_s="linear_response", steps=4)
-    for more in ({}, {"canaries": 3}, {"canaries": 3, "repetitions": 2}):
-        played = build.build(changed(alone, **more), dataset)
-        theta_0 = played.init(game.root(0, "theta"))
-        state = played.adversary.init(jax.random.key(0), theta_0, np.float32(1))
-        projected, optimal = map(np.asarray, build.mu_by_coordinate(played))
-        chosen = np.ravel(state.dimensions if more else state.dimension)
-        assert chosen.tolist() == np.argsort(-projected)[: len(chosen)].tolist()
-        assert (projected > 0).all() and (projected <= optimal * (1 + 1e-4)).all()
-
-
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"optimizer": "adam"}, "Adam's steps are not linear in the noise"),
-        ({"noise_multiplier": 0.0}, "there is no noise"),
-    ],
-)
-def test_linear_response_is_refused_where_it_is_none(dataset, fields, why):
-    setting = changed(SETTING, adversary="gc_s", gc_s="linear_response", **fields)
-    with pytest.raises(InputError, match=f"`gc_s=linear_response`: {why}; choose another"):
-        build.build(setting, dataset)
-    assert "parameters, more than 1,024" in build.unresponsive(SETTING, 1025)
-    assert not build.unresponsive(SETTING, 1024)
-
-
 def test_insertions_take_the_place_of_steps():
     assert changed(SETTING, insertions=5, k=2).schedule.steps == 10
     with pytest.raises(InputError, match="`steps=3` and `insertions=5` say the same: drop one"):

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from audit.errors import InputError
@@ -18,20 +17,14 @@ from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
 from models.convolutional import lenet
 from models.data.clients import by_name, one_each
-from models.recurrent import LanguageModel, TextClassifier, next_token_loss
+from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
-OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7, 0)
-LABELLED = TextForm(LENGTH, ALPHABET, 0, 6, 3)
+OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7)
 
 
 def language_model():
     return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
-
-
-def classifier():
-    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
-    return flat_model(TextClassifier(6, 4, 6, 3), jnp.zeros(LENGTH, jnp.uint8), cross_entropy)
 
 
 def numbers(text, form):
@@ -42,7 +35,7 @@ def numbers(text, form):
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
     own_samples, theta = (
-        samples.text_samples(model, OWN, False),
+        samples.text_samples(model, OWN),
         jax.jit(model.init)(jax.random.key(0)),
     )
     canary = own_samples.settle(own_samples.draw(np.random.default_rng(0)), jax.random.key(1))
@@ -58,29 +51,8 @@ def test_a_settled_text_has_its_own_loss():
     assert own_samples.show(own_samples.settle(canary, jax.random.key(7))) == text
 
 
-@pytest.mark.slow
-def test_a_labelled_text_keeps_its_label_or_mixes_it():
-    model = classifier()
-    theta = jax.jit(model.init)(jax.random.key(0))
-    fixed, mixed = (samples.text_samples(model, LABELLED, soft) for soft in (False, True))
-    canary = fixed.settle(
-        fixed.from_example(numbers("abcdab", LABELLED), np.int32(2)), jax.random.key(0)
-    )
-    loss = jax.jit(model.loss)
-    expected = [
-        float(loss(theta, (numbers("abcdab", LABELLED), jnp.int32(label)))) for label in range(3)
-    ]
-    assert float(jax.jit(fixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        expected[2], rel=1e-5
-    )
-    weights = jax.nn.softmax(canary.label)
-    assert float(jax.jit(mixed.loss)(theta, canary, jax.random.key(0))) == pytest.approx(
-        float(np.dot(weights, expected)), rel=1e-5
-    )
-
-
 def test_a_text_begins_as_an_example():
-    own_samples = samples.text_samples(language_model(), OWN, False)
+    own_samples = samples.text_samples(language_model(), OWN)
     text = numbers("ab\ncdab", OWN)
     begun = own_samples.from_example(text[:-1], text[1:])
     assert own_samples.show(begun) == "ab\ncdab"
@@ -135,7 +107,7 @@ def test_mock_roles_are_others(plays):
         populations.split_roles(Attacked("character_lstm", clients=19), plays)
 
 
-def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
+def test_every_model_has_a_row():
     assert not set(populations.ROWS) & set(settings.IMAGE_MODELS)
     assert {*populations.ROWS, *settings.IMAGE_MODELS} == set(settings.MODELS)
     assert set(settings.IMAGE_MODELS) == {
@@ -146,9 +118,6 @@ def test_every_model_has_a_row_and_leafs_need_a_folder(tmp_path):
         "gelu_convnet",
         "resnet18",
     }
-    for model in settings.LEAF_MODELS:
-        with pytest.raises(InputError, match="`leaf`: name the folder"):
-            training.prepare(Attacked(model=model), tmp_path, DataSets({}))
 
 
 @pytest.mark.slow

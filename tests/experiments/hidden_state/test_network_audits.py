@@ -49,8 +49,8 @@ def make_setting(model, k, seed, adversary, **more):
 def bound_last_model(setting, dataset, effort=EFFORT):
     steps = None
     if rehearsals.count_rehearsals(setting) is not None:
-        model = build.trainee(setting.model, dataset).model
-        clipped_sum = build.choices(setting, model).clipped_sum
+        trainee = build.trainee(setting.model, dataset)
+        clipped_sum = build.choices(setting, trainee).clipped_sum
         game = build.build(setting, dataset)
         steps = measuring.measure_steps(setting, game, clipped_sum, effort)
     state = lipschitz.hidden_state(setting, 1e-5, steps)
@@ -109,7 +109,7 @@ def test_the_best_audit_of_the_fcnn_is_near_the_bound(k, share):
     At k = 25 the recommended coordinate shows 0.72 of the bound.
     """
     dataset = make_data("tanh_fcnn")
-    adversary = GcS("linear_response")
+    adversary = GcS()
     setting = make_setting("tanh_fcnn", k, 0, adversary, insertions=250, noise_multiplier=4.0)
     mu = bound_last_model(setting, dataset)
     runs = 4000

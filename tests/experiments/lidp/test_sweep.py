@@ -11,7 +11,7 @@ from audit.claims import accounting
 from audit.errors import InputError
 from audit.methods.level import Level
 from audit.report import style
-from audit.settings import build
+from audit.settings.setting import validate
 from audit.storage import index
 from audit.storage.store import Scores
 from experiments.cells.cell import DataSets
@@ -258,7 +258,7 @@ def test_cells_differ_are_valid_and_shared(scale):
     assert {audit.x for audit in figure.audits()} == set(sweep.SIZES[scale].series)
     assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for audit in (*table.audits(), *figure.audits()):
-        build.validate(audit.setting, audit.runs)
+        validate(audit.setting, audit.runs)
         assert audit.setting.sampling_rate < 1
         assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 

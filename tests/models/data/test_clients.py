@@ -1,14 +1,11 @@
 """Examples dealt to clients: each once, none without, alike for one seed."""
 
-import json
-
 import numpy as np
 import pytest
-from PIL import Image
 
-from audit.errors import InputError
 from audit.tasks.task import Dataset
-from models.data import clients, leaf
+from models.catalogue import EMNIST
+from models.data import clients
 from tests.models.data.made_up import refusal
 
 
@@ -106,117 +103,45 @@ def test_images_are_dealt_with_their_labels():
             assert (images == image).all(axis=pixel_axes).any()
 
 
-def write(folder, split, users, name="all_data_0"):
-    (folder / split).mkdir(parents=True, exist_ok=True)
-    content = {
-        "users": list(users),
-        "num_samples": [len(y) for _, y in users.values()],
-        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+def _arrays(**changes):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "features": rng.random((6, 28, 28), np.float32),
+        "labels": np.arange(6),
+        "counts": np.array([1, 3, 2]),
+        "test_features": rng.random((2, 28, 28), np.float32),
+        "test_labels": np.arange(2),
     }
-    (folder / split / f"{name}.json").write_text(json.dumps(content))
-    return folder
+    return {name: value for name, value in (arrays | changes).items() if value is not None}
 
 
-def tweet(text):
-    return [1, "Mon Apr 06", "NO_QUERY", "someone", text, "training"]
-
-
-@pytest.fixture
-def tweets(tmp_path):
-    texts = [tweet("so sad"), tweet("é!" + "x" * 40)]
-    write(tmp_path, "train", {"b": (texts, [0, 1])}, "one")
-    return write(tmp_path, "train", {"a": ([tweet("hi you")], ["1"])}, "two")
-
-
-def test_tweets_are_characters_by_user_of_one_file(tweets):
-    loaded = leaf.load_sent140(str(tweets), "train")
-    assert loaded.number == 2
-    assert loaded.counts.tolist() == [1, 2]  # a, then b
-    assert loaded.features.shape == (3, 25)
-    assert loaded.labels.tolist() == [1, 0, 1]
-    letters = [leaf.SENT140_CHARACTERS.index(c) for c in "hiyou"]
-    assert loaded.features[0].tolist() == letters + [100] * 20
-    assert loaded.features[2, 0] == 100
-    assert (loaded.features[2, 2:] == leaf.SENT140_CHARACTERS.index("x")).all()
-    assert leaf.load_sent140(str(tweets), "train", 1).number == 1
-    again = leaf.load_sent140(str(tweets), "train")
-    assert len(loaded.checksum) == 64
-    assert loaded.checksum == again.checksum
-    write(tweets, "train", {"a": ([tweet("again")], [0])}, "xwo")
-    with pytest.raises(InputError, match="xwo.json: user 'a' is there twice"):
-        leaf.load_sent140(str(tweets), "train")
-
-
-def test_plays_are_80_characters_and_the_next(tmp_path):
-    text = "To be, or not to be, that is the question: whether tis nobler in the mind to suf"
-    assert len(text) == 80 == len(leaf.SHAKESPEARE_CHARACTERS)
-    folder = write(tmp_path, "test", {"HAMLET": ([text], ["f"])})
-    loaded = leaf.load_shakespeare_json(str(folder), "test")
-    assert "".join(leaf.SHAKESPEARE_CHARACTERS[i] for i in loaded.features[0]) == text
-    assert loaded.labels.tolist() == [leaf.SHAKESPEARE_CHARACTERS.index("f")]
-    folder = write(tmp_path / "short", "test", {"X": (["ab"], ["c"])})
-    with pytest.raises(InputError, match="user 'X': a text has not 80 characters"):
-        leaf.load_shakespeare_json(str(folder), "test")
-
-
-@pytest.mark.parametrize("place", leaf.IMAGE_FOLDERS)
-def test_faces_are_cut_from_the_images_beside_the_json(tmp_path, place):
-    folder = tmp_path / place
-    folder.mkdir(parents=True, exist_ok=True)
-    pixels = np.zeros((218, 178, 3), np.uint8)
-    pixels[:18] = 255  # cropped away
-    pixels[-12:] = 255
-    Image.fromarray(pixels).save(folder / "000001.jpg")
-    Image.fromarray(np.full((178, 218, 3), 200, np.uint8)).save(folder / "000002.jpg")
-    write(tmp_path, "train", {"7": (["000001.jpg", "000002.jpg"], [1, 0])})
-    loaded = leaf.load_celeba(str(tmp_path), "train")
-    assert loaded.features.shape == (2, 32, 32, 3)
-    assert loaded.features.dtype == np.uint8
-    assert loaded.features[0].max() < 40
-    assert loaded.features[0, 16].max() < 5
-    assert abs(int(loaded.features[1].min()) - 200) < 3
-    assert loaded.labels.tolist() == [1, 0]
-
-
-def test_no_file_is_read_after_the_limit_of_clients(tmp_path):
-    write(tmp_path, "train", {"a": ([tweet("x")], [0]), "b": ([tweet("y")], [1])})
-    (tmp_path / "train" / "zzz.json").write_text("{")
-    assert leaf.load_sent140(str(tmp_path), "train", clients=2).number == 2
-    with pytest.raises(InputError, match="zzz.json is not LEAF's JSON"):
-        leaf.load_sent140(str(tmp_path), "train", clients=3)
-
-
-def one_user(x, y, number):
-    return json.dumps({"users": ["a"], "num_samples": number, "user_data": {"a": {"x": x, "y": y}}})
+def test_clients_of_a_file_keep_their_examples(tmp_path):
+    file = str(tmp_path / "c.npz")
+    np.savez(file, **_arrays())
+    loaded = clients.read_clients(EMNIST, file, 0)
+    assert loaded.clients.counts.tolist() == [1, 3, 2]
+    assert loaded.clients.of(1)[1].tolist() == [1, 2, 3]
+    assert loaded.test[1].tolist() == [0, 1]
+    first = clients.read_clients(EMNIST, file, 2).clients
+    assert first.number == 2 and first.labels.tolist() == [0, 1, 2, 3]
+    np.savez(file, **_arrays(test_features=None, test_labels=None))
+    assert clients.read_clients(EMNIST, file, 0).test is None
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    "changes",
     [
-        ("{", "one.json is not LEAF's JSON: it is to hold users"),
-        ("[]", "is not LEAF's JSON"),
-        ('{"users": ["a"], "num_samples": [1], "user_data": {}}', "is not LEAF's JSON"),
-        (one_user([1], [1], [1, 1]), "is not LEAF's JSON"),
-        (one_user([1], [1], [2]), "num_samples of user 'a'"),
-        (one_user(["ab"], [1], [1]), "user 'a' has examples"),
-        (one_user([tweet("x")], [2], [1]), "a label is not of"),
-        (one_user([], [], [0]), "user 'a' has no examples"),
+        {"counts": None},
+        {"counts": np.array([1, 3])},
+        {"counts": np.array([0, 4, 2])},
+        {"labels": np.arange(6) + 57},
+        {"labels": np.zeros((6, 2))},
+        {"features": np.zeros((6, 28, 28))},
+        {"test_features": np.zeros((2, 28, 27), np.float32)},
     ],
 )
-def test_a_malformed_file_is_named_in_a_line(tmp_path, content, message):
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "one.json").write_text(content)
-    with pytest.raises(InputError, match=message) as caught:
-        leaf.load_sent140(str(tmp_path), "train")
-    assert "\n" not in str(caught.value)
-
-
-def test_an_image_that_is_missing_or_none_is_named(tmp_path):
-    write(tmp_path, "train", {"7": (["000001.jpg"], [1])})
-    with pytest.raises(
-        InputError, match="user '7': image 000001.jpg is not in raw/img_align_celeba"
-    ):
-        leaf.load_celeba(str(tmp_path), "train")
-    (tmp_path / "000001.jpg").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"000001.jpg is no image that can be read"):
-        leaf.load_celeba(str(tmp_path), "train")
+def test_clients_that_do_not_fit_are_one_line(tmp_path, changes):
+    file = str(tmp_path / "c.npz")
+    np.savez(file, **_arrays(**changes))
+    refusal(lambda: clients.read_clients(EMNIST, file, 0), "cannot be used")
+    refusal(lambda: clients.read_clients(EMNIST, None, 0), "name an .npz file", "`data_file`")

