@@ -167,7 +167,7 @@ def build_for(
     _require_canaries(setting, adversary)
 
     # A training step computes the canaries too, and in the same precision.
-    craft = _at_precision(adversary.craft, setting.mechanism.precision)
+    craft = _at_precision(adversary.craft, setting.mechanism.precision)  # type: ignore[arg-type]
     return game.Game(
         mechanism=training.mechanism,
         adversary=adversary._replace(craft=craft),
