@@ -13,7 +13,7 @@ from audit.evidence import given
 from audit.report import bounds_table, verdicts
 from tests.cases import mostly_slow
 
-DIMENSION = 40_000
+DIMENSION = 100_000
 CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
 SAMPLED = audit.DpSgd(noise_multiplier=1, insertions=100, sampling_rate=0.05)
 

@@ -122,5 +122,7 @@ def test_products_are_float32_and_on_a_gpu_tf32_if_that_is_asked_for(dataset, mo
         trained = build.trainee(setting.model, dataset)
         clipped_sum = build.choices(setting, trained).clipped_sum
         batch = dataset.features[:4], dataset.labels[:4]
-        program = str(jax.make_jaxpr(clipped_sum)(jnp.zeros(trained.model.n_parameters), batch, 1.0))
+        program = str(
+            jax.make_jaxpr(clipped_sum)(jnp.zeros(trained.model.n_parameters), batch, 1.0)
+        )
         assert f"Precision.{word})" in program
