@@ -156,10 +156,10 @@ def test_help_whose_reader_leaves_ends_without_a_word():
     assert process.returncode == 0 and process.stderr == b""
 
 
-# What the extras bring but Pillow, which matplotlib needs.
+# What the extras bring but Pillow and pyarrow, which matplotlib and pandas need.
 EXTRAS = (
     *("jax", "jaxlib", "flax", "optax", "orbax", "filelock", "tqdm"),
-    *("importlib_resources", "ml_dtypes", "pyarrow", "safetensors", "tensorflow_datasets"),
+    *("importlib_resources", "ml_dtypes", "tensorflow_datasets"),
 )
 BLOCK = f"import runpy, sys\nsys.modules.update(dict.fromkeys({EXTRAS}))\n"
 START = "del sys.argv[0]\nrunpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
