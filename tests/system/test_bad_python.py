@@ -137,7 +137,7 @@ BOUNDS = [
         for note, alone in {"array": IN, "list": [1.0], "none": None, "word": "scores.csv"}.items()
     ),
     ("no table", lambda: audit.bounds(SimpleNamespace(columns=["a"])), "`scores_out` is missing"),
-    ("other columns", lambda: audit.bounds(type("Frame", (dict,), {"columns": ["a"]})()), "has columns 'a'"),
+    ("other columns", lambda: audit.bounds(type("Frame", (dict,), {"columns": ["a"]})()), "has columns a"),
     *typed(bounds, "delta", *LEVEL), *typed(bounds, "confidence", *LEVEL),
     *typed(dp_sgd, "noise_multiplier", -1, np.nan, 1e-9, 1e13, insertions=4),
     *typed(dp_sgd, "insertions", -1, 1.5, np.nan, 10**13, noise_multiplier=1.0),

@@ -20,9 +20,18 @@ from audit.settings.make import setting_of
 from audit.settings.setting import validate
 from audit.tasks.task import Dataset
 from audit.training import game
+from tests import programs
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
 HONEST = (0.85, 1.0)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_programs():
+    """A bug is planted in functions that compiled programs already hold."""
+    programs.forget()
+    yield
+    programs.forget()
 
 
 def _bound(scores):

@@ -97,8 +97,8 @@ def test_what_is_measured_of_uncovered_steps_is_refused():
         ("two_layer_tanh", {"clipping_norm": 0.5}, 1 + 0.1 * (0.25 + 0.7699 / 8)),
         ("two_layer_tanh", {"weight_decay": 0.2}, 1 + 0.1 * (0.7699 / 8 - 0.2)),
         ("mobilenet_softmax_head", {}, 1.0),
-        ("alexnet_softmax_head", {"learning_rate": 8.0}, 1.0),
-        ("alexnet_softmax_head", {"learning_rate": 12.0}, 2.0),
+        ("mobilenet_softmax_head", {"learning_rate": 8.0}, 1.0),
+        ("mobilenet_softmax_head", {"learning_rate": 12.0}, 2.0),
     ],
 )
 def test_proven_constants_are_those_of_the_curvature(model, fields, constant):
