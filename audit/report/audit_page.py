@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
+from audit.conclusions import verdicts
+from audit.conclusions.conclusion import Conclusion, Verdict, assumption_of, method_of
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import show_percent
-from audit.report import audit_panels, one_run_section, page, verdicts
+from audit.report import audit_panels, one_run_section, page
 from audit.report.bounds_table import (
     describe_claim_in_sentences,
     describe_curve_test,
@@ -19,7 +20,6 @@ from audit.report.curves import describe_curve, find_mark, is_claim_drawn
 from audit.report.meanings import list_meanings
 from audit.report.page import Html
 from audit.report.subjects import Subject
-from audit.report.verdicts import Verdict
 from audit.runtime import started
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
@@ -81,7 +81,7 @@ def _make_index(audits: Sequence[Subject]) -> Html:
         name = page.element("span", link, page.element("span", difference, class_="note"))
         verdict = _judge(subject)
         word = page.element("strong", verdict.word, class_=verdict.kind)
-        gaussian = verdicts.at_least(conclusion.epsilon_if_gaussian)
+        gaussian = verdicts.at_least(_find_epsilon_if_gaussian(conclusion))
         free = verdicts.at_least(conclusion.epsilon)
         rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
@@ -94,6 +94,13 @@ def _make_index(audits: Sequence[Subject]) -> Html:
     warning = _CAUTION.format(len(audits), f"{expected_errors:.2g}")
     caution = page.element("p", warning, class_="note")
     return page.element("nav", table, caution, aria_label="Audits")
+
+
+def _find_epsilon_if_gaussian(conclusion: Conclusion) -> float:
+    """Returns the epsilon that is proven if the curve is Gaussian; for one run, of its largest bound."""
+    if not conclusion.is_one_run:
+        return conclusion.gaussian.epsilon
+    return max((bound.epsilon for bound in conclusion.bounds), default=0.0)
 
 
 def _find_differences(audits: Sequence[Subject]) -> list[str]:
@@ -179,7 +186,7 @@ def _judge(subject: Subject) -> Verdict:
     if subject.together is not None:
         judged = subject.together
         of_which = "Of all runs together"
-    verdict = verdicts.verdict(judged)
+    verdict = judged.verdict
     if len(subject.runs) > 1 and verdict.kind != verdicts.NOTHING:
         return verdict._replace(sentence=f"{of_which}: {verdict.sentence}")
     return verdict
@@ -277,13 +284,14 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
     if not assumption.gaussian or conclusion.law_is_known:
         return assumption.sentence
     # A conclusion may have been made without a test.
-    if conclusion.curve is None and conclusion.has_one_canary:
+    curve = conclusion.curve
+    if curve is None and conclusion.has_one_canary:
         return assumption.sentence
-    if conclusion.curve is None:  # several canaries a run, whose scores the test cannot take
+    if curve is None:  # several canaries a run, whose scores the test cannot take
         return assumption.sentence + _UNTESTED
-    if conclusion.refutes_gaussian:
-        return f"{assumption.sentence}, which these scores refute ({conclusion.p_value()}): it does not hold"
-    test = f"{describe_curve_test(conclusion)}, {explain_curve_test(conclusion)}"
+    if curve.is_refuted:
+        return f"{assumption.sentence}, which these scores refute ({curve.show_p_value()}): it does not hold"
+    test = f"{describe_curve_test(curve)}, {explain_curve_test(curve, conclusion)}"
     return f"{assumption.sentence}: {test}"
 
 

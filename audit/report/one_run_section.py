@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion
 from audit.methods.level import show_level
-from audit.report import page, verdicts
+from audit.report import page
 from audit.report.bounds_table import describe_claim_in_sentences, remarks
 from audit.report.federated_table import collect_over_runs
 from audit.report.page import Html
