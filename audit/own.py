@@ -42,7 +42,7 @@ from audit.settings.build import Trainee
 from audit.settings.fields import declared
 from audit.settings.make import Usual, make_setting
 from audit.settings.setting import Setting, flat, require_accounted, summary, validate
-from audit.storage.store import FIGURE, RESULT, Store
+from audit.storage.store import Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
 from audit.training import training
@@ -51,7 +51,6 @@ from audit.values import number, require_no_cycle
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
 _PAGE = "report.html"
-_FILES = (RESULT, FIGURE, _PAGE)
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _PER_EXAMPLE = "per_example"
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
@@ -245,7 +244,7 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
 def _write_report(
     audit: _Audit, setting: Setting, store: Store, conclusion: Conclusion, runs: int
 ) -> None:
-    """Writes a conclusion's JSON, figure and page into the store, unless they are there and up to date.
+    """Writes a conclusion's JSON, figure and page into the store.
 
     Args:
       audit: the model with its data, whose provenance the JSON states, and its adversary.
@@ -254,9 +253,6 @@ def _write_report(
       conclusion: the conclusion from these scores.
       runs: the number of runs.
     """
-    made_from = results.source(store, conclusion)  # a hash of all that the files depend on
-    if results.is_up_to_date(store, made_from, _FILES):
-        return
     figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
     provenance = build.provenance(audit.own.dataset)
     if audit.adversary is not None:
@@ -265,7 +261,6 @@ def _write_report(
     results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance)
     subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
     store.write_bytes(_PAGE, audit_page.make_audits_page([subject]))
-    results.mark(store, made_from, _FILES)
 
 
 def _require_covered(

@@ -70,9 +70,7 @@ class Result:
     @property
     def verdict(self) -> str:
         """Returns "violated", "leaks" or "nothing proven", or one of these with its condition."""
-        from audit.report import verdicts
-
-        return verdicts.verdict(self.conclusion).word
+        return self.conclusion.verdict.word
 
     @property
     def claim_test(self) -> "ClaimTest | None":
@@ -96,11 +94,13 @@ class Result:
         return None if hidden_state is None else hidden_state.bound.epsilon
 
     @property
-    def auc(self) -> "Auc":
-        """Returns the area under the ROC curve; its standard error counts all scores as independent."""
-        from audit.methods import curves
+    def auc(self) -> "Auc | None":
+        """Returns the area under the ROC curve; its standard error counts all scores as independent.
 
-        return curves.auc(self.conclusion.scores_in, self.conclusion.scores_out)
+        None for a single run without scores out.
+        """
+        guesses = self.conclusion.guesses
+        return None if guesses is None else guesses.auc
 
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """Returns the largest true-positive rate of any threshold with at most this false-positive rate.
@@ -122,7 +122,7 @@ class Result:
         # Imported at the first use, so that `import audit` loads no NumPy or SciPy.
         from audit.conclusions import results
 
-        values: dict[str, Any] = json.loads(results.answer_json(self.conclusion, self.verdict))
+        values: dict[str, Any] = json.loads(results.answer_json(self.conclusion))
         return values
 
     def figure(self, path: str | Path | None = None) -> "Figure":

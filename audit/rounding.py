@@ -20,6 +20,11 @@ def at_most(value: float, decimals: int = 3) -> str:
     return f"{rounded:.{decimals}f}"
 
 
+def short(number: str) -> str:
+    """Returns a number's text without the zeros at its end; the text must have a decimal point."""
+    return number.rstrip("0").rstrip(".")
+
+
 def at_least_digits(value: float, digits: int = 4) -> str:
     """Returns a lower bound as text, rounded down to some significant digits, as the format "g" shows it."""
     return _round_digits(value, digits, decimal.ROUND_FLOOR)

@@ -31,12 +31,12 @@ from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
-from audit.conclusions.conclusion import Conclusion, find_doubt
+from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError, require
 from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
 from audit.methods.level import Level
-from audit.report import bounds_table, verdicts
+from audit.report import bounds_table
 from audit.runtime import started
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
@@ -156,7 +156,7 @@ def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
     for flag, (path, content) in contents.items():
         files.write_whole(path, content, f"name another file with --{flag}")
     if FLAGS.json:
-        print(results.answer_json(conclusion, verdicts.verdict(conclusion).word))
+        print(results.answer_json(conclusion))
         # What the table would have said below its rows.
         for remark in bounds_table.remarks(conclusion):
             print(remark, file=sys.stderr)
@@ -167,7 +167,7 @@ def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
 
     # The exit status is the answer of --fail_if_violated. From doubtful scores there is no such answer, so
     # that it is the status of an error.
-    doubt = find_doubt(conclusion)
+    doubt = conclusion.doubt
     undecided = f"these scores are not those of independent runs: {doubt}"
     require(not (FLAGS.fail_if_violated and doubt), undecided)
     if FLAGS.fail_if_violated and _is_violated(conclusion):

@@ -6,13 +6,12 @@ on mu exceeds it, which needs no Gaussian curve, and another claim where the low
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from audit.conclusions.conclusion import Conclusion, UpperBound, find_doubt
-from audit.evidence.canaries import Fresh, Shape
+from audit.conclusions.conclusion import Conclusion, UpperBound
+from audit.evidence.canaries import Fresh
 from audit.methods import claimed_curve, estimate, exact_null, one_run_bounds
 from audit.methods.claimed_curve import ClaimTest, Departure, LogCapital, Power
 from audit.methods.departures import find_least_departure
@@ -32,34 +31,25 @@ class _Bets(NamedTuple):
 
 
 def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
+    """Returns the test of the tightest claim; None if nothing is claimed, or nothing can be tested.
 
-    Where the test is of a whole curve, simulations find how much less noise than stated such runs would
-    refute; the test's field `seen` has that. It is None for other tests, and where no such noise is known.
+    If the test is of a whole curve, simulations find how much less noise than stated such runs would refute;
+    the test's field `seen` has that. It is None for other tests, and if no such noise is known.
     """
-    test = judge_claim(conclusion)
-    if test is None or not conclusion.bets_on_curve:
+    # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
+    upper = conclusion.tightest
+    if upper is None or math.isinf(upper.epsilon) or conclusion.doubt:
+        return None
+    test = conclusion.kind.judge(conclusion)
+    # Reversed scores contradict no claim, however wrong it is.
+    if test is None or (conclusion.is_reversed and not test.refuted):
+        return None
+    if not conclusion.bets_on_curve:
         return test
     return test._replace(seen=_find_least_departure(conclusion))
 
 
-def judge_claim(conclusion: Conclusion) -> ClaimTest | None:
-    """Returns the test of the tightest claim; None where nothing is claimed, or nothing can be tested.
-
-    Unlike `examine_claim` it leaves the test's field `seen` at None, which saves a second of simulations.
-    """
-    # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
-    upper = conclusion.tightest
-    if upper is None or math.isinf(upper.epsilon) or find_doubt(conclusion):
-        return None
-    test = _JUDGE[conclusion.evidence.shape](conclusion)
-    # Reversed scores contradict no claim, however wrong it is.
-    if test is not None and not test.refuted and conclusion.is_reversed:
-        return None
-    return test
-
-
-def _judge_curve(conclusion: Conclusion) -> ClaimTest | None:
+def judge_curve(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the whole claimed trade-off curve, by bets on the scores of canaries that were in.
 
     Bets win capital where more of these scores exceed thresholds than the curve allows. A large capital is
@@ -138,7 +128,7 @@ def _find_power(conclusion: Conclusion) -> Power | None:
     return lambda rates: np.minimum(gaussian(rates), claim.power(rates))
 
 
-def _judge_rates(conclusion: Conclusion) -> ClaimTest:
+def judge_rates(conclusion: Conclusion) -> ClaimTest:
     """Returns the test of the claim by lower bounds on epsilon and, for mu-GDP, on mu.
 
     The claim is refuted if the assumption-free bound on epsilon exceeds the claimed epsilon. A claim of
@@ -167,26 +157,41 @@ def _refutes(upper: UpperBound, epsilon: float, limit_on_mu: float | None) -> bo
     return upper.mu is not None and limit_on_mu is not None and limit_on_mu > upper.mu
 
 
-def is_beyond_reach(conclusion: Conclusion) -> bool:
-    """Returns whether no scores of so many runs could refute the tightest claim.
+def find_most_provable(conclusion: Conclusion) -> float | None:
+    """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
 
-    It is so where not even scores without an error would, at the best rank of a threshold. False where
-    nothing is claimed, and where runs have several canaries, since it is unknown what these could show at
-    most.
+    It is at the confidence of a single look. None if runs have several canaries.
+    """
+    if not conclusion.has_one_canary:
+        return None
+    sizes = len(conclusion.scores_in), len(conclusion.scores_out)
+    return estimate.most_provable(*sizes, conclusion.delta, confidence_of_look(conclusion))
+
+
+def confidence_of_look(conclusion: Conclusion) -> float:
+    """Returns the confidence of a single look's bounds; that of every bound without declared looks."""
+    looks = conclusion.looks
+    return conclusion.confidence if looks is None else looks.confidence
+
+
+def is_beyond_reach(conclusion: Conclusion) -> bool:
+    """Returns whether no scores of so many runs could refute the tightest claim, even without an error.
+
+    False if nothing is claimed, and if runs have several canaries: what these could show at most is unknown.
     """
     upper = conclusion.tightest
     most = conclusion.most_provable  # None for several canaries a run
     if upper is None or math.isinf(upper.epsilon) or most is None:
         return False
     sizes = len(conclusion.scores_in), len(conclusion.scores_out)
-    most_mu = estimate.most_provable_mu(*sizes, conclusion.confidence_of_look)
+    most_mu = estimate.most_provable_mu(*sizes, confidence_of_look(conclusion))
     return not _refutes(upper, most, most_mu)
 
 
-def _judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
+def judge_one_run(conclusion: Conclusion) -> ClaimTest | None:
     """Returns the test of the claim by one run: by bets on cosines of known law, else by guesses of coins."""
     if conclusion.bets_on_curve:
-        return _judge_curve(conclusion)
+        return judge_curve(conclusion)
     return _judge_guesses(conclusion)
 
 
@@ -218,11 +223,3 @@ def _judge_by_bound(conclusion: Conclusion, is_refuted: bool) -> ClaimTest:
     """
     e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
-
-
-_JUDGE: dict[Shape, Callable[[Conclusion], ClaimTest | None]] = {
-    Shape.ONE_CANARY: _judge_rates,
-    Shape.MANY_CANARIES: _judge_rates,
-    Shape.FRESH_DIRECTIONS: _judge_curve,
-    Shape.ONE_RUN: _judge_one_run,
-}

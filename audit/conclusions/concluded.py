@@ -2,12 +2,11 @@
 
 `conclude` takes evidence and what is claimed of the mechanism. `conclude_setting` takes the scores of a
 setting, of which it knows the mechanism and whether that is a reason for a Gaussian trade-off
-curve. A conclusion tests the curve when the test is first used, which takes about 0.2 s, and remembers it.
+curve.
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import claim_tests, conclusion, lipschitz, readings
-from audit.conclusions.conclusion import Conclusion, Look, Looks, SampledBracket, Worlds
+from audit.conclusions.conclusion import Conclusion, Kind, Look, Looks, SampledBracket, Worlds
+from audit.conclusions.finish import examine_curve, finish
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
@@ -28,9 +28,10 @@ from audit.evidence.one_run import LEAST_CANARIES, OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import count_once
 from audit.laws.conversions import epsilon_from_mu
-from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
+from audit.methods import estimate, exact_null, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import USUAL_LEVEL, Level
+from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.settings.adversaries import adversary_row
 from audit.settings.sampler import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED
 from audit.settings.setting import Setting
@@ -77,12 +78,12 @@ def conclude(
         concluded = _conclude_rows(reading, claim, level, reason)
         if schedule:
             concluded = _combine_looks(concluded, {runs: concluded.worlds}, schedule)
-        return _examine_claim(concluded)
+        return concluded
 
     all_rows = conclude_reading(evidence)
     once = count_once(evidence)
     if once is None:
-        return all_rows
+        return finish(all_rows)
     try:
         counted_once = conclude_reading(once.evidence)
     except InputError:  # of too few runs, since all rows together are right
@@ -93,38 +94,23 @@ def conclude(
 def _conclude_rows(
     evidence: Evidence, claim: Claim | None, level: Level, reason: str
 ) -> Conclusion:
-    """Returns what all rows prove if they are independent, as in `conclude`; the claim is not tested yet."""
-    shape = evidence.shape
-    worlds = evidence.pooled()  # scores in, scores out
-    findings = _FIND[shape](evidence, level)  # bounds, and estimates that are no bounds
-    estimates = tuple(finding for finding in findings if not isinstance(finding, Bound))
-    bounds = _select_bounds(findings)
-    concluded = Conclusion(
+    """Returns what all rows prove if they are independent, as in `conclude`, before `finish`."""
+    kind = _KINDS[evidence.shape]
+    worlds = evidence.pooled()
+    findings = kind.find(evidence, level)
+    return Conclusion(
         evidence,
-        worlds,
+        kind,
         level,
-        estimates,
-        bounds,
+        worlds,
+        tuple(finding for finding in findings if not isinstance(finding, Bound)),
+        _select_bounds(findings),
         **_make_claimed_fields(claim, level.delta),
+        # The test needs independent scores, of a single canary a run.
+        curve=examine_curve(worlds) if kind.has_one_canary else None,
         reason=reason,
-        notes=tuple(_DESCRIBE[shape](evidence)),
-        is_reversed=conclusion.are_reversed(evidence, bounds),
+        notes=tuple(kind.describe(evidence)),
     )
-    # Whether the trade-off curve is Gaussian can be tested only by independent scores, of a single canary a
-    # run. The test is slow, so that it is made at the first use and cached.
-    if shape is Shape.ONE_CANARY:
-        examine = functools.partial(gaussian_curve.examine_with_power, *worlds)
-        decide = functools.partial(gaussian_curve.count_deciding_scores, *worlds)
-        concluded = concluded._replace(
-            test=functools.cache(examine), deciding=functools.cache(decide)
-        )
-    return concluded
-
-
-def _examine_claim(concluded: Conclusion) -> Conclusion:
-    """Returns the conclusion with an `examine` that tests the claim at its first call, then remembers it."""
-    examine = functools.partial(claim_tests.examine_claim, concluded)
-    return concluded._replace(examine=functools.cache(examine))
 
 
 def _find_from_scores(evidence: Sets | Coins, level: Level) -> Sequence[Finding]:
@@ -162,14 +148,6 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
     if cosines is not None and (evidence.coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
-
-
-_FIND: dict[Shape, Callable[[Any, Level], Sequence[Finding]]] = {
-    Shape.ONE_CANARY: _find_from_scores,
-    Shape.MANY_CANARIES: _find_from_canaries,
-    Shape.FRESH_DIRECTIONS: _find_from_directions,
-    Shape.ONE_RUN: _find_from_one_run,
-}
 
 
 def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
@@ -256,11 +234,36 @@ def _describe_failed(design: Sets | Coins | Fresh) -> list[str]:
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
 
-_DESCRIBE: dict[Shape, Callable[[Any], Sequence[str]]] = {
-    Shape.ONE_CANARY: _describe_scores,
-    Shape.MANY_CANARIES: _describe_scores,
-    Shape.FRESH_DIRECTIONS: _describe_directions,
-    Shape.ONE_RUN: lambda evidence: (),
+def _describe_one_run(evidence: OneRun) -> list[str]:
+    """Returns no line: remarks on a single run follow from its cosines and bounds."""
+    return []
+
+
+_KINDS = {
+    Shape.ONE_CANARY: Kind(
+        _find_from_scores,
+        _describe_scores,
+        claim_tests.judge_rates,
+        ONE_CANARY,
+        has_one_canary=True,
+    ),
+    Shape.MANY_CANARIES: Kind(
+        _find_from_canaries, _describe_scores, claim_tests.judge_rates, MANY_CANARIES
+    ),
+    Shape.FRESH_DIRECTIONS: Kind(
+        _find_from_directions,
+        _describe_directions,
+        claim_tests.judge_curve,
+        FRESH_DIRECTIONS,
+        law_is_known=True,
+    ),
+    Shape.ONE_RUN: Kind(
+        _find_from_one_run,
+        _describe_one_run,
+        claim_tests.judge_one_run,
+        pair=None,
+        is_one_run=True,
+    ),
 }
 
 
@@ -324,8 +327,7 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     else:  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
-    # Tested anew, since the tightest upper bound may be another than when `conclude` tested the claim.
-    return _examine_claim(concluded)
+    return finish(concluded)
 
 
 def make_claim(setting: Setting) -> Claim:

@@ -11,7 +11,7 @@ the best of five bounds on mu by less than 1%, and equal shares are the same at 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,41 +24,26 @@ from audit.claims.claim import Claim
 from audit.claims.hidden_state import HiddenState
 from audit.claims.measured import MEASURED
 from audit.errors import require
-from audit.evidence.canaries import Coins, Fresh, Sets, Shape
+from audit.evidence.canaries import Coins, Fresh, Sets
 from audit.evidence.given import Evidence
 from audit.evidence.one_run import OneRun
-from audit.methods import curves, estimate, exact_null, lifted
+from audit.laws.cosine_law import AndersonDarling
+from audit.methods import estimate, exact_null, lifted
 from audit.methods.claimed_curve import ClaimTest
+from audit.methods.curves import Attack, Auc
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
-from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER, CurveTest
+from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.methods.level import Level
-from audit.methods.method import (
-    FRESH_DIRECTIONS,
-    GIVEN,
-    MANY_CANARIES,
-    ONE_CANARY,
-    Assumption,
-    Method,
-    Pair,
-)
+from audit.methods.method import GIVEN, Assumption, Method, Pair
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
-CONFIRMED = "confirmed"
-NOT_CONFIRMED = "not confirmed"
-REFUTED = "refuted"
-UNTESTED = "not tested"
 MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
 _LEAST_P_VALUE = 1e-6  # smaller ones rest on the tail of an approximation
 # Scores this many standard errors below those without canary are reversed: three audits in 100,000 where
 # nothing leaks.
 _CLEARLY = 4
 _FEWEST_EQUAL = 5  # so many scores are not all equal, or all shifted by the same, by chance
-_PAIRS = {  # the two methods on which a verdict rests: if the curve is Gaussian, and always
-    Shape.ONE_CANARY: ONE_CANARY,
-    Shape.MANY_CANARIES: MANY_CANARIES,
-    Shape.FRESH_DIRECTIONS: FRESH_DIRECTIONS,
-}
 
 
 def method_of(finding: Finding) -> Method:
@@ -163,67 +148,170 @@ class SampledBracket(NamedTuple):
     every_model: EveryModel
 
 
+class Curve(NamedTuple):
+    """The test of whether the trade-off curve is Gaussian.
+
+    Attributes:
+      p_value: the p-value of a Gaussian curve.
+      power: the least probability with which the test refutes the curves of a few other mechanisms.
+      deciding_runs: how many runs would give the test enough power; None if it has enough, and if 20 times as
+        many runs would not.
+    """
+
+    p_value: float
+    power: float
+    deciding_runs: int | None = None
+
+    @property
+    def is_refuted(self) -> bool:
+        """Returns whether the scores refute a Gaussian curve, at the test's level."""
+        return self.p_value < CURVE_LEVEL
+
+    @property
+    def is_doubted(self) -> bool:
+        """Returns whether the test refutes no Gaussian curve but has too little power to confirm it."""
+        return not self.is_refuted and self.power < CURVE_POWER
+
+    @property
+    def status(self) -> str:
+        """Returns the result in one or two words."""
+        if self.is_refuted:
+            return "refuted"
+        if self.is_doubted:
+            return "not confirmed"
+        return "confirmed"
+
+    def show_p_value(self) -> str:
+        """Returns the p-value in words: "p = 0.41" or "p < 1e-06"."""
+        if self.p_value < _LEAST_P_VALUE:
+            return f"p < {_LEAST_P_VALUE:g}"
+        return f"p = {self.p_value:.2g}"
+
+
+class Guesses(NamedTuple):
+    """How well guesses by the scores distinguish both worlds; none of these numbers is a bound.
+
+    Attributes:
+      auc: the area under the ROC curve.
+      true_positive_rates: the true-positive rates, by the false-positive rate as text.
+      attack: the accuracy, and true-positive rates with their limits.
+    """
+
+    auc: Auc
+    true_positive_rates: dict[str, float]
+    attack: Attack
+
+
+class Kind(NamedTuple):
+    """What differs between the kinds of evidence.
+
+    Attributes:
+      find: returns bounds, and estimates that are no bounds.
+      describe: returns lines for below a table on the scores themselves.
+      judge: returns the test of the claim.
+      pair: the methods of the two bounds on which verdicts rest; None for a single run, for which all bounds
+        count.
+      is_one_run: whether all scores are of the canaries of a single run.
+      has_one_canary: whether each run has a single canary: then scores are independent.
+      law_is_known: whether scores of canaries that are out have a known law (fresh directions, or ranks).
+    """
+
+    find: Callable[[Any, Level], Sequence[Finding]]
+    describe: Callable[[Any], Sequence[str]]
+    judge: Callable[["Conclusion"], ClaimTest | None]
+    pair: Pair | None
+    is_one_run: bool = False
+    has_one_canary: bool = False
+    law_is_known: bool = False
+
+
+class Verdict(NamedTuple):
+    """A verdict on an audit, in texts of four lengths.
+
+    Attributes:
+      kind: "leaks", "nothing" or "violated".
+      word: the verdict in one to four words, for tables.
+      headline: the verdict in a short sentence.
+      sentence: the explanation that follows the headline, in full sentences.
+    """
+
+    kind: str
+    word: str
+    headline: str
+    sentence: str
+
+
+_NOT_JUDGED = Verdict("", "", "", "")
+
+
 class Conclusion(NamedTuple):
     """What an audit's scores show, at a given level.
 
+    `conclude` and `conclude_setting` compute all fields at once.
+
     Attributes:
-      evidence: the scores by run and canary; their shape decides what is concluded and shown.
-      worlds: (scores in (n_in,), scores out (n_out,)) of all canaries.
+      evidence: the scores by run and canary.
+      kind: what differs between kinds of evidence.
       level: delta and confidence of the bounds, which the formulas of estimates use too.
+      worlds: (scores in (n_in,), scores out (n_out,)) of all canaries.
       estimates: values of epsilon that are no bounds.
-      bounds: the lower bounds as they were computed; `ranked`, `rows`, `bound` and `finding` mark those whose
-        assumption the scores refute.
-      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None where
-        nothing is claimed.
-      mu_upper_bound: the claimed upper bound on mu; None where nothing is claimed, where steps are sampled,
-        or where the claim gives only epsilon.
-      test: function of no arguments that returns the test of the Gaussian curve, which bounds on mu assume,
-        and its least power against the curves of other mechanisms. It returns None where runs have several
-        canaries, since the test needs independent scores.
-      deciding: function of no arguments that returns how many runs would give the test enough power; None
-        where no number that was tried would.
-      composition: the composition of the mechanism's steps with a canary; None where it is unknown.
-      reason: why the curve should be Gaussian; empty where the mechanism gives no reason.
-      looks: the declared looks; None without. The bounds are then the best of the looks taken, and all looks
-        together hold at the confidence.
-      notes: lines below the table about the scores themselves: runs that failed, rows that repeat others, and
-        what was tested of a caller's directions.
-      hidden_state: the upper bound on the last model alone, at the level's delta; None where steps are not
-        known to be Lipschitz.
+      bounds: the lower bounds as they were computed. `holds` is false in those whose assumption the scores
+        refute.
+      claim: the claim on the mechanism; None if nothing is claimed.
+      upper_bound: the claimed upper bound on epsilon for all models; infinite without noise, None if nothing
+        is claimed.
+      mu_upper_bound: the claimed upper bound on mu; None if nothing is claimed, if steps are sampled, or if
+        the claim gives only epsilon.
+      composition: the composition of the mechanism's steps with a canary; None if it is unknown.
+      hidden_state: the upper bound on only the last model; None if steps are not known to be Lipschitz.
       uncovered: why there is no `hidden_state`, if the setting of the training runs is known; else empty.
       expected: the epsilon of the last model if losses were linear, for sampled canaries; no bound.
-      sampled: bounds on what all models leak where a sampler draws the canaries' steps; None without.
-      claim: the claim on the mechanism; None where nothing is claimed.
-      examine: function of no arguments that returns the test of the tightest claim; None where nothing is
-        claimed, or nothing can be tested.
+      sampled: bounds on what all models leak if a sampler draws the canaries' steps; None without.
+      upper_bounds: the upper bounds, the smallest epsilon first; there are two at most.
+      curve: the test of the Gaussian curve; None if runs have several canaries, since it needs independent
+        scores.
+      reason: why the curve should be Gaussian; empty if the mechanism gives no reason.
+      looks: the declared looks; None without. The bounds are then the best of the looks taken, and all looks
+        together hold at the confidence.
+      notes: lines below the table about the scores themselves.
+      guesses: how well guesses distinguish both worlds; None for a single run without scores out.
+      normality: the test of whether the cosines of a single run are normal; None without cosines.
       is_reversed: whether scores are clearly lower with the canary than without, as with the wrong sign.
+      doubt: why the scores cannot be those of independent runs; empty if they can.
+      claim_test: the test of the tightest claim; None if nothing is claimed, or nothing can be tested.
+      most_provable: the largest epsilon that as many runs can prove whatever the curve, at the confidence of
+        a single look; None if runs have several canaries.
+      is_beyond_reach: whether no scores of so many runs could refute the tightest claim.
+      verdict: the verdict, in texts of four lengths.
     """
 
     evidence: Evidence
-    worlds: Worlds
+    kind: Kind
     level: Level
+    worlds: Worlds
     estimates: tuple[Estimate, ...]
     bounds: tuple[Bound, ...]
+    claim: Claim | None = None
     upper_bound: float | None = None
     mu_upper_bound: float | None = None
-    test: Callable[[], tuple[CurveTest, float] | None] = lambda: None
-    deciding: Callable[[], int | None] = lambda: None
     composition: Composition | None = None
-    reason: str = ""
-    looks: Looks | None = None
-    notes: tuple[str, ...] = ()
     hidden_state: HiddenState | None = None
     uncovered: str = ""
     expected: float | None = None
     sampled: SampledBracket | None = None
-    claim: Claim | None = None
-    examine: Callable[[], ClaimTest | None] = lambda: None
+    upper_bounds: tuple[UpperBound, ...] = ()
+    curve: Curve | None = None
+    reason: str = ""
+    looks: Looks | None = None
+    notes: tuple[str, ...] = ()
+    guesses: Guesses | None = None
+    normality: AndersonDarling | None = None
     is_reversed: bool = False
-
-    @property
-    def claim_test(self) -> ClaimTest | None:
-        """Returns the test of the claim, made at the first use; None where there is none."""
-        return self.examine()
+    doubt: str = ""
+    claim_test: ClaimTest | None = None
+    most_provable: float | None = None
+    is_beyond_reach: bool = False
+    verdict: Verdict = _NOT_JUDGED
 
     @property
     def scores_in(self) -> NDArray[np.float64]:
@@ -236,126 +324,45 @@ class Conclusion(NamedTuple):
         return self.worlds[1]
 
     @property
-    def upper_bounds(self) -> tuple[UpperBound, ...]:
-        """Returns the upper bounds, the smallest epsilon first; there are two at most.
-
-        They are the hidden-state bound, on the last model alone, and the claimed bound on all models.
-        """
-        upper_bounds = []
-        if self.hidden_state is not None:
-            bound = self.hidden_state.bound
-            assumed = self.hidden_state.assumes
-            upper_bounds.append(UpperBound(bound.epsilon, bound.mu, assumed, hidden=True))
-        if self.upper_bound is not None:
-            # Without a `claim`, nothing says where the number comes from: it is taken as given.
-            assumed = GIVEN if self.claim is None else self.claim.assumes
-            upper_bounds.append(UpperBound(self.upper_bound, self.mu_upper_bound, assumed))
-        return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
+    def delta(self) -> float:
+        """Returns the delta of every epsilon."""
+        return self.level.delta
 
     @property
-    def is_claimed(self) -> bool:
-        """Returns whether the bound on all models is a claim, rather than computed from the steps."""
-        if self.upper_bound is None:
-            return False
-        return self.claim is None or self.claim.assumes == GIVEN
-
-    @property
-    def tightest(self) -> UpperBound | None:
-        """Returns the upper bound with the smallest epsilon; None where there is none."""
-        upper_bounds = self.upper_bounds  # the smallest epsilon first
-        if not upper_bounds:
-            return None
-        return upper_bounds[0]
-
-    @property
-    def tightest_mu(self) -> float | None:
-        """Returns the smallest upper bound on mu; None where there is none."""
-        mus = [bound.mu for bound in self.upper_bounds if bound.mu is not None]
-        return min(mus, default=None)
-
-    def exceeded(self, epsilon: float) -> UpperBound | None:
-        """Returns the largest upper bound that an epsilon exceeds; None where it exceeds none."""
-        for bound in reversed(self.upper_bounds):  # the largest first
-            if epsilon > bound.epsilon:
-                return bound
-        return None
-
-    @property
-    def curve(self) -> CurveTest | None:
-        """Returns the test of the Gaussian curve; None where runs have several canaries.
-
-        It is made at the first use.
-        """
-        test_and_power = self.test()
-        if test_and_power is None:
-            return None
-        return test_and_power[0]
-
-    @property
-    def curve_power(self) -> float:
-        """Returns the power of the test of the Gaussian curve; 0 where there is no test.
-
-        Power is the probability with which the test refutes a curve that is not Gaussian. It is computed for
-        the curves of a few other mechanisms. This is the smallest of these powers.
-        """
-        test_and_power = self.test()
-        if test_and_power is None:
-            return 0.0
-        return test_and_power[1]
-
-    @property
-    def gaussian(self) -> Bound:
-        """Returns the bound on which the verdict rests if the curve is Gaussian.
-
-        For fresh directions no bound assumes a Gaussian curve; this is then a bound that assumes no curve.
-        """
-        return self.bound(self._pair.gaussian)
-
-    @property
-    def assumption_free(self) -> Bound:
-        """Returns the bound on which the verdict rests whatever the curve."""
-        return self.bound(self._pair.free)
-
-    @property
-    def _pair(self) -> Pair:
-        """Returns the names of the two methods on which verdicts rest, with and without a Gaussian curve.
-
-        The bound by `gaussian` counts if the trade-off curve is Gaussian, that by `free` in any case. Raises
-        KeyError for a single run: its verdict rests on all its bounds.
-        """
-        return _PAIRS[self.evidence.shape]
+    def confidence(self) -> float:
+        """Returns the confidence of every bound."""
+        return self.level.confidence
 
     @property
     def is_one_run(self) -> bool:
         """Returns whether all scores are of the canaries of a single run."""
-        return self.evidence.shape is Shape.ONE_RUN
+        return self.kind.is_one_run
 
     @property
     def has_one_canary(self) -> bool:
-        """Returns whether each run has a single canary, so that scores are independent."""
-        return self.evidence.shape is Shape.ONE_CANARY
+        """Returns whether each run has a single canary: then scores are independent."""
+        return self.kind.has_one_canary
 
     @property
     def law_is_known(self) -> bool:
         """Returns whether scores of canaries that are out have a known law (fresh directions, or ranks)."""
-        return self.evidence.shape is Shape.FRESH_DIRECTIONS
+        return self.kind.law_is_known
+
+    @property
+    def has_tied_scores(self) -> bool:
+        """Returns whether scores of one of several runs may depend on each other and have no known law."""
+        return not (self.is_one_run or self.has_one_canary or self.law_is_known)
 
     @property
     def bets_on_curve(self) -> bool:
-        """Returns whether the test of the claim looks at its whole trade-off curve, by betting against it.
+        """Returns whether the test of the claim bets against its whole trade-off curve.
 
-        It does where the exact law of scores without the canary is known. The e-value, the evidence against
-        the claim, then is what the bets have won. Elsewhere the test only compares a lower bound with the
-        claim, so that its e-value has only two values: for a refuted claim, and for any other.
+        It does if the exact law of scores without the canary is known. The e-value is then what the bets have
+        won. Otherwise the test compares a lower bound with the claim, and the e-value has only two values.
         """
         if self.is_one_run:
             return self.one_run.is_null_known
         return self.law_is_known
-
-    @property
-    def has_tied_scores(self) -> bool:
-        """Returns whether scores of a single run may depend on each other and have no known law."""
-        return self.evidence.shape is Shape.MANY_CANARIES
 
     @property
     def fresh(self) -> Fresh:
@@ -368,41 +375,52 @@ class Conclusion(NamedTuple):
         return cast(OneRun, self.evidence)
 
     @property
+    def is_claimed(self) -> bool:
+        """Returns whether the bound on all models is a claim, rather than computed from the steps."""
+        if self.upper_bound is None:
+            return False
+        return self.claim is None or self.claim.assumes == GIVEN
+
+    @property
+    def tightest(self) -> UpperBound | None:
+        """Returns the upper bound with the smallest epsilon; None if there is none."""
+        return next(iter(self.upper_bounds), None)
+
+    @property
+    def tightest_mu(self) -> float | None:
+        """Returns the smallest upper bound on mu; None if there is none."""
+        mus = [bound.mu for bound in self.upper_bounds if bound.mu is not None]
+        return min(mus, default=None)
+
+    def exceeded(self, epsilon: float) -> UpperBound | None:
+        """Returns the largest upper bound that an epsilon exceeds; None if it exceeds none."""
+        for bound in reversed(self.upper_bounds):  # the largest first
+            if epsilon > bound.epsilon:
+                return bound
+        return None
+
+    @property
+    def gaussian(self) -> Bound:
+        """Returns the bound on which the verdict rests if the curve is Gaussian."""
+        assert self.kind.pair is not None
+        return self.bound(self.kind.pair.gaussian)
+
+    @property
+    def assumption_free(self) -> Bound:
+        """Returns the bound on which the verdict rests whatever the curve."""
+        assert self.kind.pair is not None
+        return self.bound(self.kind.pair.free)
+
+    @property
     def path(self) -> tuple[float, ...]:
         """Returns the epsilon proven after each run, for fresh directions in order; else an empty tuple."""
         return self.assumption_free.path
 
-    def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in the order in which tables show them, whatever their values.
-
-        The bounds of a single run stay as computed. Otherwise the assumption-free bound comes first, then the
-        bound that assumes a Gaussian curve, then the others as computed. For fresh directions with an upper
-        bound on mu, the limit on mu comes before all of these. `holds` is false in bounds that assume a
-        Gaussian curve which the scores refute.
-        """
-        if self.is_one_run:
-            return self.bounds
-        pair = self._pair
-        methods = [pair.free, pair.gaussian]
-        if self.law_is_known and self.tightest_mu is not None:
-            methods.insert(0, EXACT_NULL_GDP)  # the number to hold against the upper bound on mu
-        methods += [bound.method for bound in self.bounds]
-        without_repeats = dict.fromkeys(methods)  # keeps the order
-        return tuple(self.bound(method) for method in without_repeats)
-
-    def _mark_refuted(self, bound: Bound) -> Bound:
-        """Returns a bound, with `holds` false if it assumes a Gaussian curve that the scores refute."""
-        refuted = assumption_of(bound).gaussian and self.refutes_gaussian
-        if refuted:
-            return dataclasses.replace(bound, holds=False)
-        return bound
-
     @property
     def epsilon(self) -> float:
-        """Returns the epsilon that is proven whatever the curve, which every verdict relies on.
+        """Returns the epsilon that is proven whatever the curve, on which the verdict relies.
 
-        For several runs it is that of `assumption_free`. For a single run it is the largest of all bounds
-        that assume no Gaussian curve, or 0 without such a bound.
+        For a single run it is the largest of all bounds that assume no Gaussian curve, or 0 without one.
         """
         if not self.is_one_run:
             return self.assumption_free.epsilon
@@ -410,23 +428,14 @@ class Conclusion(NamedTuple):
         return max(epsilons, default=0.0)
 
     @property
-    def epsilon_if_gaussian(self) -> float:
-        """Returns the epsilon that is proven if the curve is Gaussian; for one run, of its largest bound."""
-        if not self.is_one_run:
-            return self.gaussian.epsilon
-        return max((bound.epsilon for bound in self.bounds), default=0.0)
+    def refutes_gaussian(self) -> bool:
+        """Returns whether the scores refute a Gaussian trade-off curve."""
+        return self.curve is not None and self.curve.is_refuted
 
     @property
-    def most_provable(self) -> float | None:
-        """Returns the largest epsilon that as many runs in each world can prove, whatever the curve.
-
-        It is what scores without an error prove at the best rank of a threshold, at the confidence of a
-        single look where looks were declared. None where runs have several canaries.
-        """
-        if not self.has_one_canary:
-            return None
-        sizes = len(self.scores_in), len(self.scores_out)
-        return estimate.most_provable(*sizes, self.delta, self.confidence_of_look)
+    def doubts_gaussian(self) -> bool:
+        """Returns whether the test did not refute a Gaussian curve but has too little power to confirm it."""
+        return self.curve is not None and self.curve.is_doubted
 
     def count_runs(self) -> int:
         """Returns how many training runs the scores come from."""
@@ -436,71 +445,50 @@ class Conclusion(NamedTuple):
         # Each of these tables of scores has a row for each of its runs.
         return sum(len(rows.scores) for rows in several_runs.rows())
 
-    @property
-    def curve_status(self) -> str:
-        """Returns what the scores say of a Gaussian curve.
+    def ranked(self) -> tuple[Bound, ...]:
+        """Returns the bounds in the order in which tables show them, whatever their values.
 
-        It is REFUTED, NOT_CONFIRMED if the test has too little power, CONFIRMED if it has enough, or UNTESTED
-        where runs have several canaries.
+        The bounds of a single run stay as computed. Otherwise the assumption-free bound comes first, then the
+        bound that assumes a Gaussian curve. For fresh directions with an upper bound on mu, the limit on mu
+        comes before both.
         """
-        if self.curve is None:
-            return UNTESTED
-        if self.refutes_gaussian:
-            return REFUTED
-        if self.doubts_gaussian:
-            return NOT_CONFIRMED
-        return CONFIRMED
-
-    @property
-    def delta(self) -> float:
-        """Returns the delta of every epsilon."""
-        return self.level.delta
-
-    @property
-    def confidence(self) -> float:
-        """Returns the confidence of every bound, which the formulas of estimates use too."""
-        return self.level.confidence
-
-    @property
-    def confidence_of_look(self) -> float:
-        """Returns the confidence of a single look's bounds; that of every bound without declared looks."""
-        return self.confidence if self.looks is None else self.looks.confidence
-
-    @property
-    def refutes_gaussian(self) -> bool:
-        """Returns whether the scores refute a Gaussian trade-off curve, at the test's level."""
-        return self.curve is not None and self.curve.p_value < CURVE_LEVEL
-
-    @property
-    def doubts_gaussian(self) -> bool:
-        """Returns whether the test did not refute a Gaussian curve but has too little power to confirm it."""
-        if self.curve is None or self.refutes_gaussian:
-            return False
-        return self.curve_power < CURVE_POWER
-
-    def p_value(self) -> str:
-        """Returns the Gaussian curve's p-value in words, "p = 0.41" or "p < 1e-06"; empty where untested."""
-        if self.curve is None:
-            return ""
-        p_value = self.curve.p_value
-        if p_value < _LEAST_P_VALUE:
-            return f"p < {_LEAST_P_VALUE:g}"
-        return f"p = {p_value:.2g}"
+        pair = self.kind.pair
+        if pair is None:
+            return self.bounds
+        methods = [pair.free, pair.gaussian]
+        if self.law_is_known and self.tightest_mu is not None:
+            methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
+        methods += [bound.method for bound in self.bounds]
+        without_repeats = dict.fromkeys(methods)  # keeps the order
+        return tuple(self.bound(method) for method in without_repeats)
 
     def rows(self) -> tuple[Finding, ...]:
-        """Returns the estimates, then the bounds as computed, with refuted ones marked."""
-        bounds = [self._mark_refuted(bound) for bound in self.bounds]
-        return (*self.estimates, *bounds)
+        """Returns the estimates, then the bounds as computed."""
+        return (*self.estimates, *self.bounds)
 
     def bound(self, method: str) -> Bound:
-        """Returns a method's bound, marked if refuted; raises KeyError for an estimate or an unknown name."""
-        by_method = {bound.method: bound for bound in self.bounds}
-        return self._mark_refuted(by_method[method])
+        """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
+        return {bound.method: bound for bound in self.bounds}[method]
 
     def finding(self, method: str) -> Finding:
-        """Returns a method's bound, marked if refuted, or estimate; raises KeyError for an unknown name."""
-        by_method = {row.method: row for row in self.rows()}
-        return by_method[method]
+        """Returns a method's bound or estimate; raises KeyError for an unknown name."""
+        return {row.method: row for row in self.rows()}[method]
+
+
+def list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
+    """Returns the upper bounds, the smallest epsilon first: on only the last model, and on all models."""
+    upper_bounds = []
+    hidden_state = conclusion.hidden_state
+    if hidden_state is not None:
+        bound = hidden_state.bound
+        upper_bounds.append(UpperBound(bound.epsilon, bound.mu, hidden_state.assumes, hidden=True))
+    claim = conclusion.claim
+    if conclusion.upper_bound is not None:
+        # Without a claim, nothing tells where the number comes from: it is taken as given.
+        assumed = GIVEN if claim is None else claim.assumes
+        mu = conclusion.mu_upper_bound
+        upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed))
+    return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
 
 
 def find_doubt(conclusion: Conclusion) -> str:
@@ -544,24 +532,18 @@ def find_doubt(conclusion: Conclusion) -> str:
     return ""
 
 
-def are_reversed(evidence: Evidence, bounds: Sequence[Bound]) -> bool:
+def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -> bool:
     """Returns whether scores are clearly lower with the canary than without, as with the wrong sign.
 
     They are if the AUC is more than 4 standard errors below 1/2. The scores of a run's K canaries may all be
-    equal, so that the standard error for independent scores is multiplied by sqrt(K). Of a single run, whose
+    equal, so the standard error for independent scores is multiplied by sqrt(K). For a single run, whose
     canaries have coins or directions of their own, means are compared, unless a bound is above 0.
-
-    Args:
-      evidence: the scores.
-      bounds: the lower bounds from them.
     """
     if isinstance(evidence, OneRun):
         has_proof = any(bound.epsilon > 0 for bound in bounds)
         return evidence.deviations < -_CLEARLY and not has_proof
-    most_canaries = max(evidence.canaries)  # of a run, in and out
-    area = curves.auc(*evidence.pooled())
-    # `deviations` is how many standard errors of independent scores the AUC is above 1/2.
-    return area.deviations < -_CLEARLY * math.sqrt(most_canaries)
+    assert auc is not None  # there are scores out
+    return auc.deviations < -_CLEARLY * math.sqrt(max(evidence.canaries))
 
 
 def read_schedule(looks: object) -> tuple[int, ...]:

@@ -5,13 +5,12 @@ in either case. This goes for each method's bound, for the evidence of a test, a
 """
 
 import dataclasses
-import functools
 
-from audit.conclusions import claim_tests
-from audit.conclusions.conclusion import Conclusion
+from audit.conclusions.claim_tests import examine_claim
+from audit.conclusions.conclusion import Conclusion, Curve, Worlds
+from audit.conclusions.finish import add_deciding_runs, examine_scores, judge
 from audit.methods.claimed_curve import ClaimTest
 from audit.methods.estimate import Bound
-from audit.methods.gaussian_curve import CURVE_LEVEL, CurveTest
 
 
 def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> Conclusion:
@@ -46,12 +45,12 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
         return conclusion._replace(bounds=bounds, looks=looks, notes=notes)
 
     if once is None:
-        return change(all_rows)._replace(examine=lambda: None)
-    both = (change(all_rows), change(once))
-    return change(shown)._replace(
-        test=functools.cache(functools.partial(_test_curve, *both)),
-        examine=functools.cache(functools.partial(_test_claim, *both)),
+        return judge(examine_scores(change(all_rows)), claim_test=None)
+    both = (examine_scores(change(all_rows)), examine_scores(change(once)))
+    merged = examine_scores(
+        change(shown)._replace(curve=_take_weaker_curve(all_rows, once, shown.worlds))
     )
+    return judge(merged, _take_weaker_test(*both))
 
 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
@@ -69,26 +68,25 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
     return tuple(smaller)
 
 
-def _test_curve(all_rows: Conclusion, once: Conclusion) -> tuple[CurveTest, float] | None:
+def _take_weaker_curve(all_rows: Conclusion, once: Conclusion, worlds: Worlds) -> Curve | None:
     """Returns the test of the Gaussian curve with the larger p-value, and the smaller power.
 
     The power is 0 if only one reading refutes the curve, which is then neither refuted nor confirmed.
     """
-    tested = all_rows.test()
-    tested_once = once.test()
-    if tested is None or tested_once is None:
+    first = all_rows.curve
+    second = once.curve
+    if first is None or second is None:
         return None
-    first, first_power = tested
-    second, second_power = tested_once
-    weaker = max(first, second, key=lambda test: test.p_value)
-    refuted_once = (first.p_value < CURVE_LEVEL) != (second.p_value < CURVE_LEVEL)
-    return weaker, 0.0 if refuted_once else min(first_power, second_power)
+    power = min(first.power, second.power)
+    if first.is_refuted != second.is_refuted:
+        power = 0.0
+    return add_deciding_runs(Curve(max(first.p_value, second.p_value), power), worlds)
 
 
-def _test_claim(all_rows: Conclusion, once: Conclusion) -> ClaimTest | None:
+def _take_weaker_test(all_rows: Conclusion, once: Conclusion) -> ClaimTest | None:
     """Returns the claim's test by the reading with less evidence: to refute a claim takes both."""
-    first = claim_tests.examine_claim(all_rows)
-    second = claim_tests.examine_claim(once)
+    first = examine_claim(all_rows)
+    second = examine_claim(once)
     if first is None or second is None:
         return None
     return min(first, second, key=lambda test: (test.refuted, test.e_value))

@@ -1,34 +1,24 @@
 """The files beside a setting's scores.
 
 audit.json, audit.png   an audit's conclusion, for programs and for people
-made.json               what figures and pages were made from, and the SHA-256 of each, which say whether they
-                        would be made alike now. It is written after them, so that what a kill cut off, or
-                        what anyone changed, is made again
 looks.json              the looks that were declared, from the first look on. A schedule that is chosen after
                         a look proves nothing, so that the schedule of the first look remains
 """
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
 from audit.errors import InputError, require
 from audit.json_text import finite, write_json
-from audit.laws import cosine_law
-from audit.methods import curves
 from audit.methods.estimate import Bound, Finding
 from audit.storage import files
 from audit.storage.store import FIGURE, LOOKS, RESULT, Store
-from audit.version import __version__
 
-_MADE = "made.json"
 # Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
@@ -124,16 +114,13 @@ def claim_fields(conclusion: Conclusion) -> dict[str, Any]:
     return {"claim_test": {**test._asdict(), "seen": seen}}
 
 
-def answer_json(conclusion: Conclusion, verdict: str) -> str:
+def answer_json(conclusion: Conclusion) -> str:
     """Returns what `bound --json` prints, a JSON object on a single line.
 
     For several runs it has the fields of `bounds_json`, the verdict, and the attack's AUC and rates. For a
     single run it has the fields of `one_run_fields` and the verdict.
-
-    Args:
-      conclusion: the conclusion from a caller's scores.
-      verdict: the verdict in one to four words.
     """
+    verdict = conclusion.verdict.word
     if conclusion.is_one_run:
         return write_json({**one_run_fields(conclusion), "verdict": verdict})
     return bounds_json(conclusion, verdict=verdict, **_make_attack_fields(conclusion))
@@ -160,9 +147,9 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
 
     coins, cosines = conclusion.one_run
     sizes: dict[str, Any] = {"canaries": sum(conclusion.evidence.canaries)}
-    if cosines is not None:
+    if cosines is not None and conclusion.normality is not None:
         sizes = {
-            "normality": cosine_law.anderson_darling(cosines.observed)._asdict(),
+            "normality": conclusion.normality._asdict(),
             "observed": len(cosines.observed),
             "unobserved": len(cosines.unobserved),
             "dimension": cosines.dimension,
@@ -185,19 +172,14 @@ def _make_attack_fields(conclusion: Conclusion) -> dict[str, Any]:
     accuracy and of the true-positive rates at 1% and 0.1% false positives. A rate's interval is None where
     there are too few scores out to allow a false positive.
     """
-    scores_in = conclusion.scores_in
-    scores_out = conclusion.scores_out
-    rates = {}
-    for rate in (0.1, 0.01, 0.001):
-        rates[f"{rate:g}"] = curves.true_positive_rate(scores_in, scores_out, rate)
+    guesses = conclusion.guesses
+    if guesses is None:
+        return {}
     attack = {}
-    for name, interval in curves.attack(scores_in, scores_out)._asdict().items():
+    for name, interval in guesses.attack._asdict().items():
         attack[name] = None if interval is None else interval._asdict()
-    return {
-        "auc": curves.auc(scores_in, scores_out).value,
-        "true_positive_rates": rates,
-        "attack": attack,
-    }
+    rates = guesses.true_positive_rates
+    return {"auc": guesses.auc.value, "true_positive_rates": rates, "attack": attack}
 
 
 def _make_hidden_state_fields(conclusion: Conclusion) -> dict[str, Any]:
@@ -242,17 +224,17 @@ def last_model_fields(hidden_state: HiddenState) -> dict[str, Any]:
 def _make_curve_fields(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the field `gaussian_curve` of a conclusion's JSON: the curve's test; empty without a test.
 
-    Its `deciding_runs` is how many runs would give the test enough power. It is None where the test decides
-    already, and where no number that was tried would do.
+    Its `deciding_runs` is how many runs would give the test enough power. It is None if the test decides
+    already, and if no number that was tried would do.
     """
-    if conclusion.curve is None:
+    curve = conclusion.curve
+    if curve is None:
         return {}
-    deciding_runs = conclusion.deciding() if conclusion.doubts_gaussian else None
     fields = {
-        "p_value": conclusion.curve.p_value,
-        "power": conclusion.curve_power,
-        "status": conclusion.curve_status,
-        "deciding_runs": deciding_runs,
+        "p_value": curve.p_value,
+        "power": curve.power,
+        "status": curve.status,
+        "deciding_runs": curve.deciding_runs,
     }
     return {"gaussian_curve": fields}
 
@@ -315,62 +297,6 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
         return {}
     floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
     return {"noise_floor": floor._asdict()}
-
-
-def source(store: Store, conclusion: Conclusion) -> str:
-    """Returns the SHA-256, in hex, of all that the files of a conclusion are made from.
-
-    The hash is of the version of this package, the setting, delta, confidence, the scores, the looks, and the
-    upper bound on the last model with the constants that it rests on, its margins and its reason, or why
-    there is none. Where it changes, the files are out of date.
-    """
-    facts: list[object] = [__version__, store.text, conclusion.delta, conclusion.confidence]
-    if conclusion.hidden_state is not None:
-        facts += [_make_hidden_state_fields(conclusion), conclusion.hidden_state.reason]
-        constants = np.asarray(conclusion.hidden_state.periods.lipschitz, np.float64)
-        facts.append(constants.tolist())
-    if conclusion.uncovered:
-        facts.append(conclusion.uncovered)
-    if conclusion.looks is not None:
-        facts += [conclusion.looks.schedule, [look.runs for look in conclusion.looks.taken]]
-    digest = hashlib.sha256(json.dumps(facts).encode())
-    # Little-endian float64 gives the same hash on any machine.
-    for scores in (conclusion.scores_in, conclusion.scores_out):
-        digest.update(f"{scores.shape}".encode() + scores.astype("<f8").tobytes())
-    return digest.hexdigest()
-
-
-def is_up_to_date(store: Store, made_from: str, names: Iterable[str]) -> bool:
-    """Returns whether a store's files were made from the given source and are unchanged since.
-
-    Args:
-      store: the store with the files.
-      made_from: the hash of all that the files depend on now, as `source` returns it.
-      names: the files' names.
-    """
-    try:
-        record = json.loads(files.read(store.path / _MADE) or b"{}")
-        return bool(record == _make_record(store, made_from, names))
-    except (ValueError, RecursionError):  # ValueError includes InputError: made.json can't be read
-        return False
-
-
-def mark(store: Store, made_from: str, names: Iterable[str]) -> None:
-    """Writes a store's made.json, which records that its files of these names were made from a source.
-
-    Raises InputError if it can't be written.
-    """
-    record = _make_record(store, made_from, names)
-    store.write_text(_MADE, json.dumps(record, indent=2) + "\n")
-
-
-def _make_record(store: Store, made_from: str, names: Iterable[str]) -> dict[str, object]:
-    """Returns the content of made.json: the source, and each file's SHA-256, None for a missing file."""
-    checksums = {}
-    for name in names:
-        path = store.path / name
-        checksums[name] = files.compute_sha256(path) if path.exists() else None
-    return {"from": made_from, "files": checksums}
 
 
 class Declared(NamedTuple):

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.conclusion import Conclusion, assumption_of, method_of
-from audit.methods.estimate import Bound, Finding
+from audit.conclusions import verdicts
+from audit.conclusions.conclusion import Conclusion, Verdict, assumption_of, method_of
+from audit.methods.estimate import IN_SAMPLE, Bound, Finding
 from audit.methods.level import show_percent
-from audit.report import audit_panels, one_run_section, page, verdicts
+from audit.report import audit_panels, one_run_section, page
 from audit.report.bounds_table import (
     describe_claim_in_sentences,
     describe_curve_test,
@@ -16,10 +20,8 @@ from audit.report.bounds_table import (
     remarks,
 )
 from audit.report.curves import describe_curve, find_mark, is_claim_drawn
-from audit.report.meanings import list_meanings
-from audit.report.page import Html
+from audit.report.page import PageTable
 from audit.report.subjects import Subject
-from audit.report.verdicts import Verdict
 from audit.runtime import started
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
@@ -30,70 +32,110 @@ _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of p
 _NOT_DRAWN = (
     f"A page of more than {_MOST_DRAWN} audits leaves panels out; {{}} --setting=HASH has them."
 )
-_CAUTION = (
-    "Each verdict has its own confidence. Of {} audits up to {} by a method may exceed the truth by chance: "
-    "look at what stands alone among many again, with another seed. Audits of one seed share their noise and "
-    "err together, so that the number of those that exceed is not binomial."
-)
 
 
-def report(title: str, about: Sequence[Subject], *before: Html) -> bytes:
+class _Section(NamedTuple):
+    """What the template shows of an audit.
+
+    Attributes:
+      subject: the audit and its facts.
+      has_heading: whether the section has a heading. In a page of one audit the title names the audit.
+      verdict: the verdict.
+      bounds: the table of bounds.
+      claims: sentences on the test of the claim.
+      estimates: the table of a single run's estimates; None for other audits.
+      remarks: sentences below the tables.
+      over_runs: the table of means over runs that are each concluded by themselves; None for other audits.
+      figures: the panels, as markup; empty in a page of too many audits.
+      not_drawn: what a page of too many audits has in place of figures.
+    """
+
+    subject: Subject
+    has_heading: bool
+    verdict: Verdict
+    bounds: PageTable
+    claims: Sequence[str]
+    estimates: PageTable | None
+    remarks: Sequence[str]
+    over_runs: PageTable | None
+    figures: Sequence[Markup]
+    not_drawn: str
+
+
+def report(title: str, about: Sequence[Subject], *before: str) -> bytes:
     """Returns an HTML page on audits, in UTF-8.
 
     Args:
       title: the title of the page.
       about: the audits, each of which gets a section. Several audits also get an index, unless all of them
         are audits of a single run.
-      before: markup that comes before the index.
+      before: markup or text that comes before the index.
     """
-    content = [page.element("h1", title), *before]
-    are_of_one_run = all(subject.conclusion.is_one_run for subject in about)
-    if len(about) > 1 and not are_of_one_run:
-        content.append(_make_index(about))
-    content += [_make_section(subject, len(about)) for subject in about]
-    heading = page.element("h2", "How to read this")
-    footer = page.element("footer", heading, page.points(list_meanings(about)), class_="note")
-    return page.document(title, *content, footer)
+    shows = _list_shown(about)
+    index = Markup()
+    if len(about) > 1 and not shows["only_one_run"]:
+        index = _make_index(about)
+    sections = [_make_section(subject, len(about)) for subject in about]
+    return page.document(title, page.macros.audits(title, before, index, sections, shows))
 
 
 def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
-    # Only federated audits conclude on each run alone, in `runs`. A page has either these alone or others
-    # alone, so that the first tells.
+    # Only federated audits conclude on each run by itself, in `runs`. A page has audits of one kind.
     kind = "federated audits" if about[0].runs else "audits"
     return report(f"{len(about)} {kind}", about)
 
 
-def summary(subject: Subject) -> Html:
+def summary(subject: Subject) -> Markup:
     """Returns an audit's verdict and table of bounds as HTML, for a notebook."""
-    verdict = _show_verdict(_judge(subject))
-    return page.element("div", verdict, _make_bounds_table(subject))
+    section = {"verdict": _judge(subject), "bounds": _make_bounds_table(subject)}
+    return Markup(page.macros.summary(section))
 
 
-def _make_index(audits: Sequence[Subject]) -> Html:
+def _list_shown(audits: Sequence[Subject]) -> dict[str, bool]:
+    """Returns which of the things that a page may have to explain are there in one of its audits."""
+    conclusions = [subject.conclusion for subject in audits]
+    estimates = [estimate.method for each in conclusions for estimate in each.estimates]
+    return {
+        "only_one_run": all(each.is_one_run for each in conclusions),
+        "upper_bounds": any(each.upper_bounds for each in conclusions),
+        # A bound after each run, as fresh directions in order have it, holds whenever one stops.
+        "fixed_runs": any(not each.is_one_run and not each.path for each in conclusions),
+        "curve": any(each.curve is not None for each in conclusions),
+        "in_sample": IN_SAMPLE in estimates,
+        "estimates": bool(estimates),
+        "single_run": any(len(subject.runs) <= 1 for subject in audits),
+        "federated": any(subject.runs for subject in audits),
+    }
+
+
+def _make_index(audits: Sequence[Subject]) -> Markup:
     """Returns the table of all audits in a page, with links to their sections."""
     rows = []
     for subject, difference in zip(audits, _find_differences(audits), strict=True):
         conclusion = subject.conclusion
-        link = page.element("a", subject.title, href=f"#{subject.anchor}")
-        name = page.element("span", link, page.element("span", difference, class_="note"))
         verdict = _judge(subject)
-        word = page.element("strong", verdict.word, class_=verdict.kind)
-        gaussian = verdicts.at_least(conclusion.epsilon_if_gaussian)
+        name = page.macros.link(subject, difference)
+        word = page.macros.word(verdict)
+        gaussian = verdicts.at_least(_find_epsilon_if_gaussian(conclusion))
         free = verdicts.at_least(conclusion.epsilon)
         rows.append((name, word, gaussian, free, _show_tightest(conclusion)))
     header = ("audit", "verdict", "epsilon, Gaussian curve", "epsilon, any curve", "upper bound")
-    table = page.table("Audits in this report", header, rows)
-
+    table = PageTable("Audits in this report", header, rows)
     # Each audit's bound exceeds the truth by chance with at most this probability. So the expected number of
     # audits in which it does is at most `expected_errors`.
     most_error = 1 - min(subject.conclusion.confidence for subject in audits)
-    expected_errors = most_error * len(audits)
-    warning = _CAUTION.format(len(audits), f"{expected_errors:.2g}")
-    caution = page.element("p", warning, class_="note")
-    return page.element("nav", table, caution, aria_label="Audits")
+    expected_errors = f"{most_error * len(audits):.2g}"
+    return Markup(page.macros.index(table, expected_errors))
+
+
+def _find_epsilon_if_gaussian(conclusion: Conclusion) -> float:
+    """Returns the epsilon that is proven if the curve is Gaussian; for one run, of its largest bound."""
+    if not conclusion.is_one_run:
+        return conclusion.gaussian.epsilon
+    return max((bound.epsilon for bound in conclusion.bounds), default=0.0)
 
 
 def _find_differences(audits: Sequence[Subject]) -> list[str]:
@@ -113,56 +155,36 @@ def _find_differences(audits: Sequence[Subject]) -> list[str]:
     return differences
 
 
-def _make_section(subject: Subject, count: int) -> Html:
-    """Returns an audit's section in a page.
-
-    Args:
-      subject: the audit.
-      count: number of audits in the page. With more than 12, figures are left out; with a single audit, the
-        section has no heading, since the page's title names the audit.
-    """
+def _make_section(subject: Subject, count: int) -> _Section:
+    """Returns an audit's section in a page of so many audits; with more than 12, figures are left out."""
+    conclusion = subject.conclusion
+    figures = []
     # With too many audits, the page would have too many megabytes of figures.
     if count <= _MOST_DRAWN:
-        panels = page.element("div", *_draw_figures(subject.conclusion), class_="figures")
+        figures = _draw_figures(conclusion)
+    tested = conclusion if subject.together is None else subject.together
+    estimates = None
+    over_runs = None
+    if conclusion.is_one_run:
+        notes = [f"{remark}." for remark in remarks(conclusion)]
+        if conclusion.estimates:
+            estimates = one_run_section.make_estimates_table(conclusion)
+        if len(subject.runs) > 1:
+            over_runs = one_run_section.make_runs_table(subject.runs)
     else:
-        panels = page.element("p", _NOT_DRAWN.format(started.command("report")), class_="note")
-    title = []
-    if count > 1:
-        title.append(page.element("h2", subject.title))
-
-    # What follows the table of bounds.
-    if subject.conclusion.is_one_run:
-        below = one_run_section.make_parts_below_bounds(subject)
-    else:
-        below = [
-            page.note(sentence) for sentence in describe_claim_in_sentences(subject.conclusion)
-        ]
-        too_few_runs = explain_too_few_runs(subject.conclusion)
-        if too_few_runs:
-            below.append(page.note(too_few_runs))
-        below += [page.note(remark) for remark in remarks(subject.conclusion)]
-
-    config = []
-    if subject.config:
-        config.append(page.element("pre", subject.config))
-
-    return page.element(
-        "article",
-        *title,
-        _show_verdict(_judge(subject)),
-        page.element("h3", "What was audited"),
-        page.terms(subject.facts),
-        page.element("h3", "Threat model"),
-        page.points(subject.threats),
-        page.element("h3", "Bounds, and what each assumes"),
-        _make_bounds_table(subject),
-        *below,
-        page.element("h3", "Figures"),
-        panels,
-        page.element("h3", "Provenance"),
-        page.terms(subject.provenance),
-        *config,
-        id=subject.anchor,
+        too_few_runs = explain_too_few_runs(conclusion)
+        notes = [note for note in (too_few_runs, *remarks(conclusion)) if note]
+    return _Section(
+        subject,
+        has_heading=count > 1,
+        verdict=_judge(subject),
+        bounds=_make_bounds_table(subject),
+        claims=describe_claim_in_sentences(tested),
+        estimates=estimates,
+        remarks=notes,
+        over_runs=over_runs,
+        figures=figures,
+        not_drawn=_NOT_DRAWN.format(started.command("report")),
     )
 
 
@@ -179,19 +201,13 @@ def _judge(subject: Subject) -> Verdict:
     if subject.together is not None:
         judged = subject.together
         of_which = "Of all runs together"
-    verdict = verdicts.verdict(judged)
+    verdict = judged.verdict
     if len(subject.runs) > 1 and verdict.kind != verdicts.NOTHING:
         return verdict._replace(sentence=f"{of_which}: {verdict.sentence}")
     return verdict
 
 
-def _show_verdict(verdict: Verdict) -> Html:
-    """Returns the paragraph with a verdict: its headline in bold, then its explanation."""
-    text = page.join([page.element("strong", verdict.headline), " ", verdict.sentence])
-    return page.element("p", text, class_=f"verdict {verdict.kind}")
-
-
-def _make_bounds_table(subject: Subject) -> Html:
+def _make_bounds_table(subject: Subject) -> PageTable:
     """Returns the page's table of bounds, with the same rows and order as the table for a terminal.
 
     These are the lower bounds, the upper bounds, and two kinds of values that are no bounds: the
@@ -224,7 +240,7 @@ def _make_bounds_table(subject: Subject) -> Html:
         "false negatives",
         "assumes",
     )
-    return page.table(verdicts.describe_level(conclusion), header, rows)
+    return PageTable(verdicts.describe_level(conclusion), header, rows)
 
 
 def _make_cells(finding: Finding) -> tuple[str, ...]:
@@ -277,13 +293,14 @@ def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
     if not assumption.gaussian or conclusion.law_is_known:
         return assumption.sentence
     # A conclusion may have been made without a test.
-    if conclusion.curve is None and conclusion.has_one_canary:
+    curve = conclusion.curve
+    if curve is None and conclusion.has_one_canary:
         return assumption.sentence
-    if conclusion.curve is None:  # several canaries a run, whose scores the test cannot take
+    if curve is None:  # several canaries a run, whose scores the test cannot take
         return assumption.sentence + _UNTESTED
-    if conclusion.refutes_gaussian:
-        return f"{assumption.sentence}, which these scores refute ({conclusion.p_value()}): it does not hold"
-    test = f"{describe_curve_test(conclusion)}, {explain_curve_test(conclusion)}"
+    if curve.is_refuted:
+        return f"{assumption.sentence}, which these scores refute ({curve.show_p_value()}): it does not hold"
+    test = f"{describe_curve_test(curve)}, {explain_curve_test(curve, conclusion)}"
     return f"{assumption.sentence}: {test}"
 
 
@@ -295,7 +312,7 @@ def _show_tightest(conclusion: Conclusion) -> str:
     return verdicts.at_most(upper.epsilon)
 
 
-def _draw_figures(conclusion: Conclusion) -> list[Html]:
+def _draw_figures(conclusion: Conclusion) -> list[Markup]:
     """Returns the panels of an audit as HTML figures, with their alternative texts and captions."""
     describe = {
         "path": _describe_path,

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from audit.conclusions.conclusion import Conclusion, method_of
 from audit.laws import conversions, cosine_law
-from audit.methods.curves import auc
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.level import show_level
@@ -179,7 +178,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
     curves.draw_on_deviates(axis, conclusion)
     axis.set_title("Trade-off curve", pad=16)  # above the line on the Gaussian curve's test
     # Curves lie below the diagonal, or above it where scores are lower with the canary.
-    is_reversed = auc(conclusion.scores_in, conclusion.scores_out).value < 0.5
+    is_reversed = conclusion.guesses is not None and conclusion.guesses.auc.value < 0.5
     corner: Literal["lower left", "upper right"] = "lower left" if is_reversed else "upper right"
     axis.legend(loc=corner, fontsize=8, frameon=True, edgecolor="none")
 

@@ -13,28 +13,25 @@ from operator import itemgetter
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
-from audit.conclusions.claim_tests import is_beyond_reach
 from audit.conclusions.conclusion import (
     MEASURED_LABEL,
     Conclusion,
+    Curve,
     Looks,
     assumption_of,
-    find_doubt,
 )
-from audit.laws import cosine_law
+from audit.conclusions.verdicts import (
+    VIOLATED,
+    describe_sampled,
+    describe_what_decides,
+    name_better_scores,
+)
 from audit.methods import curves, lifted
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import Level, round_confidence, show_level
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.report.verdicts import (
-    VIOLATED,
-    describe_sampled,
-    describe_what_decides,
-    name_better_scores,
-    verdict,
-)
 
 _COUNTS = ("FP/out", "FN/in")  # the heads of the columns of errors, with one canary a run
 _RATES = ("FPR", "FNR")  # the same heads with several canaries a run
@@ -139,7 +136,7 @@ def bounds_table(conclusion: Conclusion) -> str:
 
 def show_verdict(conclusion: Conclusion) -> str:
     """Returns the last line below a table: the verdict's headline."""
-    headline = verdict(conclusion).headline
+    headline = conclusion.verdict.headline
     indent = _NOTE_INDENT * " "
     return textwrap.fill(
         f"{'verdict:':<{_NOTE_INDENT}}{headline}", _WIDTH, subsequent_indent=indent
@@ -261,7 +258,9 @@ def _describe_attack(conclusion: Conclusion) -> list[str]:
     The rates are those at 1% and 0.1% false positives. A rate is left out where there are too few scores out
     for a false positive.
     """
-    accuracy, *true_positive_rates = curves.attack(conclusion.scores_in, conclusion.scores_out)
+    if conclusion.guesses is None:
+        return []
+    accuracy, *true_positive_rates = conclusion.guesses.attack
     lines = [f"{'attack:':<12}guesses right in {_show_interval(accuracy)}"]
     for rate, allowed in zip(true_positive_rates, ("1%", "0.1%"), strict=True):
         if rate is not None:
@@ -333,31 +332,32 @@ def _describe_curve(conclusion: Conclusion) -> list[str]:
 
     The list is empty if the curve is not tested.
     """
-    if conclusion.curve is None:
+    curve = conclusion.curve
+    if curve is None:
         return []
-    lines = [f"{describe_curve_test(conclusion)}: {explain_curve_test(conclusion)}"]
+    lines = [f"{describe_curve_test(curve)}: {explain_curve_test(curve, conclusion)}"]
     if conclusion.reason:
         lines.append(conclusion.reason)
     return [" " * _NOTE_INDENT + line for line in lines]
 
 
-def describe_curve_test(conclusion: Conclusion) -> str:
+def describe_curve_test(curve: Curve) -> str:
     """Returns the result of the Gaussian curve's test in words: "refuted (p < 1e-06)"."""
-    if conclusion.refutes_gaussian:
-        return f"{conclusion.curve_status} ({conclusion.p_value()})"
-    return f"{conclusion.curve_status} ({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
+    if curve.is_refuted:
+        return f"{curve.status} ({curve.show_p_value()})"
+    return f"{curve.status} ({curve.show_p_value()}, power {curve.power:.0%})"
 
 
-def explain_curve_test(conclusion: Conclusion) -> str:
+def explain_curve_test(curve: Curve, conclusion: Conclusion) -> str:
     """Returns what follows from the test of whether the trade-off curve is Gaussian.
 
     If the test has too little power, this is how many runs would give it enough.
     """
-    if conclusion.refutes_gaussian:
+    if curve.is_refuted:
         return f"ignore these rows, only {conclusion.assumption_free.method} holds"
-    if not conclusion.doubts_gaussian:
+    if not curve.is_doubted:
         return "no evidence against it"
-    runs = conclusion.deciding()
+    runs = curve.deciding_runs
     if runs is None:  # 20 times is the most that is tried
         return "20 times as many runs would not tell"
     return f"{runs:,} runs would decide"
@@ -369,7 +369,7 @@ def _compare_with_upper_bounds(conclusion: Conclusion) -> list[str]:
     They say that a lower bound exceeds an upper bound, or that the claim is refuted, and what that means; or
     that no result of so many runs could have contradicted the upper bound. Mostly the list is empty.
     """
-    if find_doubt(conclusion):  # bounds say nothing if the runs are not independent
+    if conclusion.doubt:  # bounds say nothing if the runs are not independent
         return []
     free = conclusion.assumption_free  # the bound that holds whatever the curve
     broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
@@ -396,9 +396,9 @@ def explain_too_few_runs(conclusion: Conclusion) -> str:
     finite upper bound, and where a guarantee is violated or the scores can prove nothing at all.
     """
     # Other remarks say what is wrong with such scores.
-    if find_doubt(conclusion) or conclusion.is_reversed:
+    if conclusion.doubt or conclusion.is_reversed:
         return ""
-    if not is_beyond_reach(conclusion) or verdict(conclusion).kind == VIOLATED:
+    if not conclusion.is_beyond_reach or conclusion.verdict.kind == VIOLATED:
         return ""
     upper = conclusion.tightest
     most = conclusion.most_provable  # the epsilon that would be proven if no guess were wrong
@@ -475,7 +475,7 @@ def remarks(conclusion: Conclusion) -> list[str]:
     if conclusion.looks is not None:
         lines.append(_describe_looks(conclusion.looks, conclusion.confidence))
 
-    doubt = find_doubt(conclusion)
+    doubt = conclusion.doubt
     equal = []
     for name, scores in (("in", conclusion.scores_in), ("out", conclusion.scores_out)):
         if np.ptp(scores) == 0:
@@ -512,8 +512,8 @@ def _explain_zeros(conclusion: Conclusion) -> list[str]:
     Reasons are scores of the wrong sign, canaries out whose scores do not have the law that they should have,
     too few scores, and too few canaries a run for some methods.
     """
-    if conclusion.is_reversed:
-        area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+    if conclusion.is_reversed and conclusion.guesses is not None:
+        area = conclusion.guesses.auc
         return [
             f"scores are lower with the canary (AUC {area.value:.2f}): did you mean minus the score?"
         ]
@@ -628,8 +628,8 @@ def _remark_on_one_run(conclusion: Conclusion) -> list[str]:
             f"no bound: save coins (scores with presence), or at least {LEAST_COINS} observed cosines "
             f"and as many unobserved (here {len(cosines.observed)} and {len(cosines.unobserved)})"
         )
-    if cosines is not None:
-        test = cosine_law.anderson_darling(cosines.observed)
+    test = conclusion.normality
+    if test is not None:
         level = "not rejected"
         if test.rejected_at is not None:
             level = f"rejected at {test.rejected_at:.3g}"

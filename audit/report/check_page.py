@@ -8,11 +8,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from audit.report import page, style
-from audit.report.page import Html
+from audit.report.page import PageTable
 
 _MOST_BARS = 24  # in a figure; the largest are drawn
 _LONGEST_NAME = 60  # characters of the name beside a bar
@@ -35,26 +36,20 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
     kind = "violated" if report["findings"] else "leaks"
     if report["passed"]:
         kind = "nothing"
-    verdict = page.element("p", page.element("strong", report["verdict"]), class_=f"verdict {kind}")
     rows = [tuple(check.values()) for check in report["checks"]]  # cells in the order of the header
-    checks = page.table("Checks", ("check", "result", "what was seen"), rows)
-    findings = [_describe_finding(finding) for finding in report["findings"]]
-    figures = page.element("div", *_draw_figures(pictures), class_="figures")
-    p_values = _make_p_value_table(report["p_values"], report["level"])
-    heading = page.element("h1", title)
-    provenance = page.table("Provenance", ("what", "value"), report["provenance"].items())
-    return page.document(title, heading, verdict, checks, *findings, figures, p_values, provenance)
+    content = page.macros.check(
+        title,
+        report,
+        kind,
+        PageTable("Checks", ("check", "result", "what was seen"), rows),
+        _draw_figures(pictures),
+        _make_p_value_table(report["p_values"], report["level"]),
+        PageTable("Provenance", ("what", "value"), list(report["provenance"].items())),
+    )
+    return page.document(title, content)
 
 
-def _describe_finding(finding: Mapping[str, str]) -> Html:
-    """Returns HTML with a finding's heading, meaning and fix."""
-    heading = page.element("h3", f"{finding['check']}: {finding['name']}")
-    meaning = page.element("p", finding["meaning"])
-    fix = page.element("p", f"Fix: {finding['fix']}")
-    return page.join((heading, meaning, fix))
-
-
-def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
+def _make_p_value_table(p_values: Mapping[str, float], level: float) -> PageTable:
     """Returns the page's table of all statistical tests, the smallest p-value first.
 
     Args:
@@ -69,10 +64,10 @@ def _make_p_value_table(p_values: Mapping[str, float], level: float) -> Html:
         )
     ranked = sorted(p_values.items(), key=lambda item: item[1])
     rows = [(name, f"{p_value:.2g}") for name, p_value in ranked]
-    return page.table(caption, ("test", "p-value"), rows)
+    return PageTable(caption, ("test", "p-value"), rows)
 
 
-def _draw_figures(pictures: Mapping[str, Any]) -> list[Html]:
+def _draw_figures(pictures: Mapping[str, Any]) -> list[Markup]:
     """Returns figures of what a check measured.
 
     Args:
@@ -117,7 +112,7 @@ def _draw_figure(
     draw: Callable[[Axes], None],
     caption: str,
     height: float = 3.2,
-) -> Html:
+) -> Markup:
     """Returns a figure of the page, with its caption.
 
     Args:

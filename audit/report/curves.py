@@ -45,14 +45,15 @@ def describe_curve(conclusion: Conclusion) -> CurveStatus:
     These are a message and its colour, and how bounds are drawn that assume such a curve: with a mark after
     the name, and in grey or not. Without a test, message and mark are empty.
     """
-    if conclusion.curve is None:  # no test
+    curve = conclusion.curve
+    if curve is None:  # no test
         return CurveStatus(message="", color=BLACK, mark="")
-    p_value = conclusion.p_value()
-    if conclusion.refutes_gaussian:
+    p_value = curve.show_p_value()
+    if curve.is_refuted:
         message = f"Gaussian curve refuted, {p_value}"
         return CurveStatus(message, color=VERMILION, mark="(refuted)", faded=True)
-    result = f"{p_value}, power {conclusion.curve_power:.0%}"
-    if conclusion.doubts_gaussian:  # the test has too little power
+    result = f"{p_value}, power {curve.power:.0%}"
+    if curve.is_doubted:  # the test has too little power
         # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
         mark = "" if conclusion.reason else "(not confirmed)"
         return CurveStatus(f"Gaussian curve not confirmed, {result}", color=BLACK, mark=mark)

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion
 from audit.methods.level import show_level
-from audit.report import page, verdicts
-from audit.report.bounds_table import describe_claim_in_sentences, remarks
 from audit.report.federated_table import collect_over_runs
-from audit.report.page import Html
+from audit.report.page import PageTable
 from audit.report.subjects import Subject
 
 
-def make_bounds_table(subject: Subject) -> Html:
+def make_bounds_table(subject: Subject) -> PageTable:
     """Returns a page's table of a single run's lower bounds, followed by the mechanism's epsilons.
 
     A bound's row holds epsilon, mu if the bound has one, what was counted for it, and what it assumes. A row
@@ -30,28 +29,10 @@ def make_bounds_table(subject: Subject) -> Html:
         show = verdicts.show_upper_bound if upper.is_bound else verdicts.at_most
         rows.append((upper.name, show(upper.epsilon), "", "", upper.reason))
     header = ("bound", "epsilon", "mu", "counts", "assumes")
-    return page.table(verdicts.describe_level(conclusion), header, rows)
+    return PageTable(verdicts.describe_level(conclusion), header, rows)
 
 
-def make_parts_below_bounds(subject: Subject) -> list[Html]:
-    """Returns what follows the table of a single run's bounds on a page.
-
-    It is the test of the claim, estimates, remarks, and means over runs, as far as there are any. The claim's
-    test is that of all runs together where they prove something together.
-    """
-    tested = subject.conclusion if subject.together is None else subject.together
-    parts = [page.note(sentence) for sentence in describe_claim_in_sentences(tested)]
-    if subject.conclusion.estimates:
-        parts.append(page.element("h3", "Estimates, which are no bounds"))
-        parts.append(_make_estimates_table(subject.conclusion))
-    parts += [page.note(f"{remark}.") for remark in remarks(subject.conclusion)]
-    if len(subject.runs) > 1:
-        parts.append(page.element("h3", "Over all runs"))
-        parts.append(_make_runs_table(subject.runs))
-    return parts
-
-
-def _make_estimates_table(conclusion: Conclusion) -> Html:
+def make_estimates_table(conclusion: Conclusion) -> PageTable:
     """Returns a page's table of a single run's estimates, and of the values they have where nothing leaks."""
     header = (
         "estimate",
@@ -72,10 +53,10 @@ def _make_estimates_table(conclusion: Conclusion) -> Html:
         if row.epsilon <= floor.quantile_95:
             caveat += "; within its floor"
         rows.append((row.method, *cells, caveat))
-    return page.table(caption, header, rows)
+    return PageTable(caption, header, rows)
 
 
-def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
+def make_runs_table(runs: Sequence[Conclusion]) -> PageTable:
     """Returns a page's table of each method's mean epsilon and standard deviation over runs."""
     rows = []
     for row in collect_over_runs(runs):
@@ -83,7 +64,7 @@ def _make_runs_table(runs: Sequence[Conclusion]) -> Html:
         deviation = f"{np.std(row.epsilons):.3f}"
         rows.append((row.method, row.show_mean(), deviation, kind))
     caption = f"{len(runs):,} runs, each with bounds of its own"
-    return page.table(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
+    return PageTable(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
 
 
 def describe_cosines(conclusion: Conclusion) -> tuple[str, str]:

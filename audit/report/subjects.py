@@ -20,12 +20,12 @@ from audit.claims.claim import DpSgd
 from audit.conclusions import lipschitz, results
 from audit.conclusions.concluded import conclude_each_run, conclude_setting, conclude_together
 from audit.conclusions.conclusion import Conclusion, Looks
+from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
 from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
 from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
 from audit.report.table import at_least
-from audit.report.verdicts import describe_sampled
 from audit.runtime import started
 from audit.runtime.progress import counted
 from audit.settings import stored

@@ -13,14 +13,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from audit.rounding import at_least as at_least
 from audit.rounding import at_least_digits, at_most_digits
 from audit.rounding import at_most as at_most
+from audit.rounding import short as short
 
 R = TypeVar("R")
 Show = Callable[[Any], str]
-
-
-def short(number: str) -> str:
-    """Returns a number's text without the zeros at its end; the text must have a decimal point."""
-    return number.rstrip("0").rstrip(".")
 
 
 def number(spec: str) -> Show:

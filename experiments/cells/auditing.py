@@ -1,6 +1,5 @@
 """Audits a setting: trains the runs that the store lacks, until enough is proven, and concludes."""
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from audit.conclusions import lipschitz, rehearsals, results
-from audit.conclusions.claim_tests import judge_claim
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
@@ -19,7 +17,7 @@ from audit.runtime import progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, summary
 from audit.storage import files
-from audit.storage.store import FIGURE, RESULT, Kept, Scores, Store
+from audit.storage.store import Kept, Scores, Store
 from audit.tasks.task import Dataset
 from experiments.cells.audits import concluded_runs, recipe
 from experiments.cells.work import RunsRequest, Trainer, TrainingEngine
@@ -79,7 +77,7 @@ def until_multiple(multiple: float) -> Until:
 
 def until_refuted(conclusion: Conclusion) -> int | None:
     """Returns the number of runs after which the claim was refuted; None where it is not refuted."""
-    test = judge_claim(conclusion)
+    test = conclusion.claim_test
     if test is None or not test.refuted:
         return None
     return test.runs
@@ -245,28 +243,19 @@ def complete(
 def write(finished: FinishedAudit, conclusion: Conclusion) -> Written:
     """Writes the bounds and their figure to the store, and returns the result.
 
-    Files that were made from the same scores, setting, levels and version of the project are not made again.
     Where the files can't be written, the result is returned nevertheless, with the reason.
 
     Args:
       finished: The audit.
       conclusion: The conclusion from its scores.
     """
-    store = finished.store
-    made_from = results.source(store, conclusion)
-    names = (RESULT, FIGURE)
-    if results.is_up_to_date(store, made_from, names):
-        content = files.read(store.path / RESULT) or b"{}"  # empty where it is gone by now
-        return Written(json.dumps(json.loads(content)))  # on a single line
-
     from audit.report import audit_panels  # loads Matplotlib
 
     circumstances = finished.circumstances()
     request = finished.request
     try:
         figure = audit_panels.audit_figure(conclusion, summary(request.setting, request.runs))
-        result, _ = results.keep(store, conclusion, figure, **circumstances)
-        results.mark(store, made_from, names)
+        result, _ = results.keep(finished.store, conclusion, figure, **circumstances)
     except files.CannotWriteError as error:
         return Written(results.result_json(conclusion, **circumstances), str(error))
     return Written(result)

@@ -181,8 +181,8 @@ def _make_page(cells: list[TableCell], floors: list[Floors], figure: bytes) -> b
     figure_caption = "Density of the canaries' cosines, in units of 1/sqrt(d)."
     return page.document(
         _TITLE,
-        page.element("h1", _TITLE),
-        page.points(_POINTS),
+        page.macros.heading(_TITLE),
+        page.macros.points(_POINTS),
         page.table(cells_caption, cells_table.header(), cells_table.cells()),
         page.table(floors_caption, floors_table.header(), floors_table.cells()),
         page.figure(figure, description, figure_caption, "wide"),

@@ -65,7 +65,7 @@ def sweep_page(
         figures.append(page.figure(style.svg(figure), alternative_text, sweep.title, "wide"))
     share = f"{len(sections)} of the sweep's {len(cells)} cells at scale {scale} are done."
     content = audit_page.report(
-        f"{sweep.name}: {sweep.title}", sections, page.element("p", share), *figures
+        f"{sweep.name}: {sweep.title}", sections, page.macros.paragraph(share), *figures
     )
     return content, messages
 

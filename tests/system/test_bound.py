@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audit.claims.accounting import sampled_upper_bound
-from audit.report.verdicts import at_most
+from audit.conclusions.verdicts import at_most
 
 IN, OUT = np.random.default_rng(0).normal(1, 1, 60), np.random.default_rng(1).normal(0, 1, 70)
 MATRIX = np.random.default_rng(3).normal(size=(60, 8)) + 2

@@ -12,11 +12,11 @@ import pytest
 
 import audit
 from audit.claims.accounting import Composition
+from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude, conclude_each_run
 from audit.conclusions.results import keep_result
 from audit.errors import InputError
 from audit.evidence.ranks import rank_among
-from audit.report import verdicts
 from audit.report.bounds_table import bounds_table
 from audit.report.federated_table import RESULT, FederatedAudit, federated_json
 from audit.report.subjects import RequestedLevels, describe_federated_folder, describe_setting

@@ -83,7 +83,7 @@ def _shown(case, forked, image_file, tmp_path):
         )
     shown = (".csv", ".html") if case["trains"] else (".csv", ".html", ".json")
     for path in sorted(path for path in {*tmp_path.rglob("*")} - before if path.is_file()):
-        content = _content(path) if path.suffix in shown and path.name != "made.json" else ""
+        content = _content(path) if path.suffix in shown else ""
         parts.append(f"> {path.relative_to(tmp_path)}\n{content}")
     text = re.sub(CIRCUMSTANCES_OF_PAGES, "...", "\n".join(parts).replace(str(tmp_path), "FOLDER"))
     return _once(without_digits(text) if case["trains"] else text)

@@ -9,6 +9,7 @@ from audit.calibration import calibration, laws
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.conclusions.conclusion import method_of
+from audit.conclusions.finish import finish
 from audit.evidence import canaries
 from audit.evidence.canaries import single
 from audit.methods import estimate, lifted
@@ -16,7 +17,7 @@ from audit.methods.estimate import Bound, Estimate, ScoreMethod
 from audit.methods.level import Level
 from audit.methods.lifted import CanaryMethod
 from audit.methods.method import NO_BOUND, Assumption, Mark, NoiseFloor
-from audit.report import audit_page, audit_panels, bounds_table, subjects, verdicts
+from audit.report import audit_page, audit_panels, bounds_table, subjects
 from audit.settings import stored
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
@@ -119,13 +120,13 @@ def test_it_is_on_the_page(record, concluded):
 
 
 def test_no_verdict_rests_on_it(record, concluded):
-    with_it = verdicts.verdict(concluded)
+    with_it = concluded.verdict
     without = concluded._replace(
         bounds=tuple(one for one in concluded.bounds if one.method != record.name),
         estimates=tuple(one for one in concluded.estimates if one.method != record.name),
     )
     assert (
-        verdicts.verdict(without) == with_it and method_of(concluded.finding(record.name)) is record
+        finish(without).verdict == with_it and method_of(concluded.finding(record.name)) is record
     )
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from audit.claims import accounting
+from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude_setting
 from audit.mechanism import base, dpsgd
 from audit.methods import estimate
-from audit.report import verdicts
 from audit.settings import build
 from audit.settings.make import setting_of
 from audit.settings.setting import validate
@@ -195,6 +195,6 @@ def test_too_little_noise_exceeds_the_hidden_state_bound_alone(factor, least, mo
         runs = slice(first, first + 200)
         scores = game.Scores(0, found.scores[runs], found.presence[runs])
         concluded = conclude_setting(scores, setting)
-        violated += verdicts.verdict(concluded).kind == verdicts.VIOLATED
+        violated += concluded.verdict.kind == verdicts.VIOLATED
         assert max(concluded.gaussian.epsilon, concluded.epsilon) < 0.5 * concluded.upper_bound
     assert least <= violated <= most

@@ -10,7 +10,7 @@ import audit
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence import given
-from audit.report import bounds_table, verdicts
+from audit.report import bounds_table
 from tests.cases import mostly_slow
 
 DIMENSION = 100_000
@@ -81,7 +81,7 @@ def test_a_refuted_claim_of_one_run_is_a_violation_without_a_gaussian_curve():
     concluded = conclude(draw_coins(2.0), audit.Gdp(1.0))
     free = concluded.bounds[0]
     assert free.method == "one_run_guesses" and free.epsilon < concluded.upper_bound
-    verdict = verdicts.verdict(concluded)
+    verdict = concluded.verdict
     assert verdict.word == "violated"
     assert "is refuted after one training run: no test can have" in verdict.sentence
 

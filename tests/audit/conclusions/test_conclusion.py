@@ -10,16 +10,16 @@ from audit.calibration import laws, planning
 from audit.calibration.calibration import KnownMechanism
 from audit.claims import accounting
 from audit.claims.claim import DpSgd, EpsilonDelta
-from audit.conclusions import claim_tests, conclusion
+from audit.conclusions import conclusion
 from audit.conclusions.concluded import conclude, conclude_setting
-from audit.conclusions.conclusion import Look
+from audit.conclusions.conclusion import Curve, Look
+from audit.conclusions.finish import finish
 from audit.errors import InputError
 from audit.evidence import canaries
 from audit.evidence.canaries import single
 from audit.laws import conversions
 from audit.methods import estimate, lifted
 from audit.methods.estimate import METHODS, Bound, Estimate, if_gaussian
-from audit.methods.gaussian_curve import CurveTest
 from audit.methods.level import Level
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
@@ -37,31 +37,27 @@ def test_every_finding_is_an_estimate_or_a_bound_and_stands_in_the_tables_order(
     assert (found.delta, found.confidence) == (1e-4, 0.9)
 
 
-CURVE = CurveTest(0.3, 0.3, 0.3, 0.3, 1.0, 9)
-
-
 @pytest.mark.parametrize("reason", ["", "a law"])
 @pytest.mark.parametrize(
     ("tested", "status"),
     [
-        (None, "not tested"),
-        ((CURVE, 0.5), "not confirmed"),
-        ((CURVE, 1.0), "confirmed"),
-        ((CURVE._replace(p_value=1e-9), 0.5), "refuted"),
-        ((CURVE._replace(p_value=1e-9), 1.0), "refuted"),
+        (None, ""),
+        (Curve(0.3, 0.5), "not confirmed"),
+        (Curve(0.3, 1.0), "confirmed"),
+        (Curve(1e-9, 0.5), "refuted"),
+        (Curve(1e-9, 1.0), "refuted"),
     ],
 )
 def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status, reason):
-    found = conclude(single(*WORLDS), None, Level(1e-4, 0.9))._replace(
-        test=lambda: tested, reason=reason
-    )
+    concluded = conclude(single(*WORLDS), None, Level(1e-4, 0.9))
+    found = finish(concluded._replace(curve=tested, reason=reason))
     assert [row.method for row in found.ranked()] == ["assumption_free", "if_gaussian"]
-    assert found.curve_status == status
+    assert found.curve is None or found.curve.status == status
     assert found.epsilon == found.bound("assumption_free").epsilon
     holds = {row.method: row.holds for row in found.ranked()}
     assert holds == {"assumption_free": True, "if_gaussian": status != "refuted"}
     assert [row.holds for row in found.rows() if isinstance(row, Bound)] == [*holds.values()][::-1]
-    computed = {row.method: row for row in found.bounds}
+    computed = {row.method: row for row in concluded.bounds}
     for row in found.ranked():
         assert (", which the scores refute" in str(row)) == (not row.holds)
         assert row == found.bound(row.method) == found.finding(row.method)
@@ -253,8 +249,8 @@ def test_the_most_that_runs_can_prove_is_that_of_a_single_look_where_looks_are_d
     # A claim between what a single look and what all runs at the whole error could refute.
     claimed = (concluded.most_provable + conclude(perfect).most_provable) / 2
     claim = EpsilonDelta(claimed, 1e-5)
-    assert claim_tests.is_beyond_reach(conclude(perfect, claim, looks=[50, 200]))
-    assert not claim_tests.is_beyond_reach(conclude(perfect, claim))
+    assert conclude(perfect, claim, looks=[50, 200]).is_beyond_reach
+    assert not conclude(perfect, claim).is_beyond_reach
 
 
 @pytest.mark.parametrize(
@@ -290,11 +286,11 @@ def _make_saturated_scores():
 )
 def test_equal_scores_that_are_guesses_or_saturated_are_not_doubted(scores_in, scores_out):
     concluded = conclude(single(scores_in, scores_out), EpsilonDelta(0.5, 1e-5))
-    assert conclusion.find_doubt(concluded) == ""
+    assert concluded.doubt == ""
     assert concluded.epsilon > 0.5
 
 
 @pytest.mark.parametrize("constant", [7.0, 0.1])
 def test_equal_scores_that_no_other_reaches_are_doubted(constant):
     concluded = conclude(single(np.full(200, constant), WORLDS[1]))
-    assert conclusion.find_doubt(concluded).startswith("all 200 scores in equal")
+    assert concluded.doubt.startswith("all 200 scores in equal")

@@ -10,7 +10,6 @@ from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
 from audit.evidence.canaries import single
-from audit.methods.level import Level
 from audit.storage.store import RESULT, Scores, Store
 
 KEYS = [
@@ -116,55 +115,3 @@ def test_a_damaged_file_is_one_line(store, content):
     (store.path / "looks.json").write_bytes(content)
     with pytest.raises(InputError, match=r"looks\.json is damaged"):
         results.declared_looks(store)
-
-
-NAMES = ("audit.png", "report.html")
-
-
-def seeded(seed=0, **levels):
-    worlds = np.random.default_rng(seed).normal(size=(2, 30)) + [[1], [0]]
-    return conclude(single(*worlds), level=Level(**levels))
-
-
-@pytest.fixture
-def made(tmp_path):
-    made = Store(tmp_path, {"seed": 1})
-    for name in NAMES:
-        made.write_text(name, f"of {name}")
-    results.mark(made, results.source(made, seeded()), NAMES)
-    return made
-
-
-def test_files_stand_until_anything_changes(made, tmp_path, monkeypatch):
-    assert results.is_up_to_date(made, results.source(made, seeded()), NAMES)
-    one = seeded()
-    fewer, more = one.scores_in[:-1], np.append(one.scores_in[-1], one.scores_out)
-    assert results.source(made, one._replace(worlds=(fewer, more))) != results.source(made, one)
-    source = results.source(made, seeded())
-    assert results.source(Store(tmp_path, {"seed": 2}), seeded()) != source
-    monkeypatch.setattr(results, "__version__", "another")
-    assert results.source(made, seeded()) != source
-
-
-@pytest.mark.parametrize("other", [{"delta": 1e-6}, {"confidence": 0.9}, {"seed": 2}])
-def test_other_levels_or_scores_are_another_source(made, other):
-    assert not results.is_up_to_date(made, results.source(made, seeded(**other)), NAMES)
-
-
-@pytest.mark.parametrize("other", [2.0, [1.0, 2.0]])
-def test_other_lipschitz_constants_are_another_source_even_where_mu_is_the_same(made, other):
-    concluded = seeded()
-    sources = []
-    for constants in (1.0, other):
-        claim = DpSgd(1.0, 2, lipschitz=constants)
-        state = claim.last_model(1e-5)
-        state = state._replace(bound=state.bound._replace(mu=1.0, epsilon=1.0))
-        sources.append(results.source(made, concluded._replace(hidden_state=state)))
-    assert sources[0] != sources[1]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "made.json"])
-@pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000])
-def test_a_file_that_was_changed_or_removed_does_not_stand(made, name, content):
-    (made.path / name).unlink() if content is None else (made.path / name).write_bytes(content)
-    assert not results.is_up_to_date(made, results.source(made, seeded()), NAMES)

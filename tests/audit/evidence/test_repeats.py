@@ -325,7 +325,7 @@ def test_claims_are_refuted_only_if_both_readings_refute_them():
         assert (
             smaller.epsilon == once.bounds[method].epsilon and smaller.mu == once.bounds[method].mu
         )
-    assert pasted.conclusion.curve_status == once.conclusion.curve_status
+    assert pasted.conclusion.curve.status == once.conclusion.curve.status
     assert pasted.to_dict()["notes"] == ["960 rows repeat earlier rows; the bound counts them once"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import results
@@ -84,7 +85,8 @@ def test_a_page_asks_for_nothing(tmp_path):
     for _, attributes in outline.tags:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith(("data:image/", "#"))
-    assert not re.search(r"url\(|@import", page._STYLE)
+    (style,) = re.findall(r"(?s)<style>(.*?)</style>", page.document("A").decode())
+    assert not re.search(r"url\(|@import", style)
     assert not {"script", "iframe", "object"} & {tag for tag, _ in outline.tags}
     assert ("meta", "viewport") in [
         (tag, attributes.get("name")) for tag, attributes in outline.tags
@@ -118,7 +120,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 4
-    made = page.join(page.figure(panel, name, "caption") for name, panel in panels.items())
+    made = "".join(page.figure(panel, name, "caption") for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
     assert len(ids) == len(set(ids)) > 40
     assert {name for name in re.findall(r'(?:href="#|url\(#)([^")]*)', made)} <= set(ids)
@@ -347,13 +349,11 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
 @pytest.mark.slow
 @needs_chromium
 def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
-    wide = page.element("div", "wide", style="width:2000px")
-    image = page.element(
-        "img", src="data:image/png;base64," + base64.b64encode(b"no").decode(), alt="none"
-    )
+    wide = Markup('<div style="width:2000px">wide</div>')
+    image = page.macros.image("data:image/png;base64," + base64.b64encode(b"no").decode(), "none")
     for found in measured(tmp_path, page.document("bad", wide, image).decode()):
         assert found["content"] > found["width"] and found["beyond"] and found["broken"]
-    image = page.element("img", src="http://audit.invalid/pixel.png", alt="a tracker")
+    image = page.macros.image("http://audit.invalid/pixel.png", "a tracker")
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
 

@@ -7,6 +7,8 @@ import pytest
 import audit
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
+from audit.conclusions.conclusion import Curve
+from audit.conclusions.finish import finish
 from audit.evidence import canaries
 from audit.evidence.canaries import single
 from audit.laws import cosine_law
@@ -37,12 +39,12 @@ def refuted():
 def passed():
     found = concluded(NORMAL[0] + 2, NORMAL[1], DpSgd(4.0, 250))
     assert not found.refutes_gaussian
-    return found._replace(test=lambda: (found.curve, 0.99))
+    return finish(found._replace(curve=Curve(found.curve.p_value, 0.99)))
 
 
 @pytest.fixture(scope="module")
 def doubtful(passed):
-    return passed._replace(test=lambda: (passed.curve, 0.3))
+    return finish(passed._replace(curve=Curve(passed.curve.p_value, 0.3)))
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def test_gaussian_curves_are_straight_lines_of_slope_minus_one(panel, passed):
 
 
 def test_a_claim_of_epsilon_and_delta_has_its_curve(panel):
-    found = concluded(NORMAL[0] + 2, NORMAL[1])._replace(claim=EpsilonDelta(2.0, 1e-2))
+    found = finish(concluded(NORMAL[0] + 2, NORMAL[1])._replace(claim=EpsilonDelta(2.0, 1e-2)))
     axis = panel("trade_off", found)
     (line,) = (line for line in axis.lines if line.get_label() == "claim")
     alpha, beta = line.get_data()
@@ -157,7 +159,7 @@ def test_dollars_in_a_name_are_no_formula(passed):
 
 def test_a_refuted_curve_is_refuted_in_every_panel(panel, refuted):
     axis = panel("trade_off", refuted)
-    assert f"Gaussian curve refuted, {refuted.p_value()}" in words(axis)
+    assert f"Gaussian curve refuted, {refuted.curve.show_p_value()}" in words(axis)
     marked = [line for line in axis.lines if "(refuted)" in line.get_label()]
     assert len(marked) == 1 and marked[0].get_color() == style.FADED
     assert not any("(refuted)" in label and "≤" in label for label in labels(axis))
@@ -235,7 +237,7 @@ def test_what_is_not_refuted_has_no_mark(panel, passed, name):
     assert "refuted" not in words(axis) and all(
         line.get_color() != style.FADED for line in axis.lines
     )
-    said = f"no evidence against Gaussian, {passed.p_value()}, power 99%" in words(axis)
+    said = f"no evidence against Gaussian, {passed.curve.show_p_value()}, power 99%" in words(axis)
     assert said == (name == "trade_off")
 
 
@@ -252,7 +254,7 @@ def test_what_too_few_runs_cannot_tell_is_marked_but_not_faded(panel, doubtful, 
 
 @pytest.mark.parametrize("name", audit_panels._PANELS)
 def test_nothing_is_said_of_a_curve_that_was_not_tested(panel, name):
-    said = words(panel(name, concluded(LAPLACE[0] + 2, LAPLACE[1])._replace(test=lambda: None)))
+    said = words(panel(name, concluded(NORMAL[0] + 2, NORMAL[1])._replace(curve=None)))
     assert "refuted" not in said and "evidence" not in said
 
 

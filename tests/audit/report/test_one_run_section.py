@@ -10,11 +10,12 @@ from absl import flags
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import concluded
+from audit.conclusions.finish import finish
 from audit.errors import InputError
 from audit.evidence import given
 from audit.laws import cosine_law
 from audit.methods.level import Level
-from audit.report import audit_page, audit_panels, federated_table, subjects, verdicts
+from audit.report import audit_page, audit_panels, federated_table, subjects
 from audit.report.federated_table import FederatedAudit
 from audit.report.subjects import RequestedLevels
 from audit.settings import stored
@@ -67,7 +68,7 @@ def test_a_page_tells_bounds_from_estimates_and_asks_for_nothing():
     ],
 )
 def test_the_verdict_claims_what_is_proven(sigma, upper, kind, says):
-    verdict = verdicts.verdict(observed(sigma)._replace(upper_bound=upper))
+    verdict = finish(observed(sigma)._replace(upper_bound=upper)).verdict
     assert verdict.kind == kind
     assert says in verdict.sentence
 
@@ -78,13 +79,13 @@ def test_a_bound_on_a_gaussian_curve_alone_is_told_as_that():
     (conclusion,) = concluded.conclude_each_run(scores, D, False)
     epsilons = {bound.method: bound.epsilon for bound in conclusion.bounds}
     between = (epsilons["one_run_guesses"] + epsilons["one_run_gaussian"]) / 2
-    verdict = verdicts.verdict(conclusion._replace(upper_bound=between))
+    verdict = finish(conclusion._replace(upper_bound=between)).verdict
     assert verdict.headline == "The guarantee is violated if the trade-off curve is Gaussian."
 
 
 def test_no_bound_is_no_verdict(plain):
-    about = subject(observed(0.1)._replace(bounds=()))
-    assert "estimates alone" in verdicts.verdict(about.conclusion).sentence
+    about = subject(finish(observed(0.1)._replace(bounds=())))
+    assert "estimates alone" in about.conclusion.verdict.sentence
     assert "No bound: save coins" in audit_page.report("A", [about]).decode()
 
 

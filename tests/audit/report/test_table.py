@@ -10,9 +10,10 @@ from scipy import stats
 
 from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions.concluded import conclude
+from audit.conclusions.finish import finish
 from audit.evidence.canaries import single
 from audit.methods import estimate
-from audit.report import audit_page, bounds_table, subjects, verdicts
+from audit.report import audit_page, bounds_table, subjects
 from audit.report.bounds_table import remarks, show_e_value
 from audit.report.federated_table import OverRuns
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -194,10 +195,10 @@ def test_the_table_says_where_a_bound_exceeds_the_upper_one(worlds, upper, line)
 def test_the_table_and_the_verdict_say_what_decides(epsilon, steps, decides):
     conclusion = conclude(single(NORMAL[::-2] + 3, NORMAL[::2]), EpsilonDelta(epsilon, 1e-5))
     if steps is not None:  # the same bound, as that of steps
-        conclusion = conclusion._replace(claim=steps)
+        conclusion = finish(conclusion._replace(claim=steps))
     *_, last_remark, _ = bounds_table.bounds_table(conclusion).splitlines()
     assert last_remark == f"to decide: {decides}" and len(last_remark) <= 80
-    assert f" To decide: {decides}" in verdicts.verdict(conclusion).sentence
+    assert f" To decide: {decides}" in conclusion.verdict.sentence
 
 
 @pytest.mark.parametrize(

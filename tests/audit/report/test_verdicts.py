@@ -13,15 +13,16 @@ import audit
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState, Periods, bound_periods
-from audit.conclusions import results
+from audit.conclusions import results, verdicts
 from audit.conclusions.concluded import conclude
-from audit.conclusions.conclusion import Conclusion, are_reversed
+from audit.conclusions.conclusion import are_reversed
+from audit.conclusions.finish import finish
 from audit.evidence import given
 from audit.evidence.canaries import single
+from audit.methods import curves
 from audit.methods.estimate import Bound, Estimate
-from audit.methods.level import Level
 from audit.methods.method import GAUSSIAN_CURVE, NOTHING
-from audit.report import audit_page, verdicts
+from audit.report import audit_page
 from audit.report.bounds_table import bounds_table
 from audit.report.subjects import Subject
 from tests.cases import mostly_slow
@@ -38,7 +39,8 @@ def conclusion(gaussian, free, upper):
         Bound("assumption_free", free, None, *rest, assumes=NOTHING),
     )
     worlds = np.zeros(10), np.ones(10)
-    return Conclusion(single(*worlds), worlds, Level(), (absurd,), bounds, upper)
+    fields = {"estimates": (absurd,), "bounds": bounds, "upper_bound": upper, "curve": None}
+    return finish(conclude(single(*worlds))._replace(**fields))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def conclusion(gaussian, free, upper):
     ],
 )
 def test_every_case_has_its_words(gaussian, free, upper, kind, phrases):
-    verdict = verdicts.verdict(conclusion(gaussian, free, upper))
+    verdict = conclusion(gaussian, free, upper).verdict
     assert verdict.kind == kind
     for phrase in phrases:
         assert phrase in verdict.sentence
@@ -122,8 +124,9 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
         bound_periods(Composition(4.0, 250), periods, 1e-5)._replace(epsilon=8.68), periods, {}
     )
     bracket = conclusion(gaussian, free, 24.0)
-    bracket = bracket._replace(hidden_state=state, composition=Composition(4.0, 250))
-    verdict = verdicts.verdict(bracket)
+    composition = Composition(4.0, 250)
+    bracket = finish(bracket._replace(hidden_state=state, composition=composition))
+    verdict = bracket.verdict
     assert headline in verdict.headline and phrase in verdict.sentence
     exceeds_tightest = bracket.exceeded(max(gaussian, free)) == bracket.tightest
     assert ("less Lipschitz" in verdict.sentence) == exceeds_tightest
@@ -133,11 +136,11 @@ def test_two_upper_bounds_are_a_bracket(gaussian, free, headline, phrase):
 
 
 def test_a_bound_that_assumes_a_curve_never_stands_without_it():
-    verdict = verdicts.verdict(conclusion(2.0, 0.0, 3.0))
+    verdict = conclusion(2.0, 0.0, 3.0).verdict
     assert (
         "if Gaussian" in verdict.word and "if its trade-off curve is Gaussian" in verdict.headline
     )
-    unsure, sure = (verdicts.verdict(conclusion(4.0, free, 3.0)) for free in (2.0, 3.5))
+    unsure, sure = (conclusion(4.0, free, 3.0).verdict for free in (2.0, 3.5))
     assert "if" in unsure.headline.split() and "if" not in sure.headline.split()
 
 
@@ -154,7 +157,7 @@ def test_a_mechanism_that_breaks_its_guarantee_is_caught_and_a_sound_one_is_not(
         (1.0, verdicts.LEAKS),
         (4.0, verdicts.VIOLATED),
     ):  # accounted as mu = 2, 0.5
-        assert verdicts.verdict(conclude(single(*worlds), DpSgd(sigma, 4))).kind == kind
+        assert conclude(single(*worlds), DpSgd(sigma, 4)).verdict.kind == kind
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -163,8 +166,8 @@ def test_the_verdicts_are_worded_as_before(name):
     rng = np.random.default_rng(golden["seed"])
     worlds = rng.normal(golden["mu"], 1, 2500), rng.normal(0, 1, 2500)
     composition = golden["composition"] and DpSgd(*golden["composition"])
-    concluded = conclude(single(*worlds), composition)._replace(test=lambda: None)
-    verdict = verdicts.verdict(concluded)
+    concluded = finish(conclude(single(*worlds), composition)._replace(curve=None))
+    verdict = concluded.verdict
     words = {field: golden[field] for field in ("word", "headline", "sentence")}
     assert words == {field: getattr(verdict, field) for field in words}
 
@@ -179,7 +182,7 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     rng = np.random.default_rng(0)
     concluded = _conclude(rng.laplace(1, 1, 2500), rng.laplace(0, 1, 2500), None)
     assert concluded.refutes_gaussian and concluded.bound("if_gaussian").epsilon > 3
-    verdict = verdicts.verdict(concluded)
+    verdict = concluded.verdict
     free = verdicts.at_least(concluded.bound("assumption_free").epsilon)
     assert (
         verdict.kind == "leaks"
@@ -189,22 +192,23 @@ def test_a_refuted_curve_leads_to_what_needs_no_assumption_and_proves_nothing_wh
     assert verdicts.at_least(concluded.bound("if_gaussian").epsilon) not in verdict.sentence
     weak = dataclasses.replace(concluded.bound("assumption_free"), epsilon=0.0)
     bounds = tuple(weak if bound.method == weak.method else bound for bound in concluded.bounds)
-    verdict = verdicts.verdict(concluded._replace(bounds=bounds))
+    verdict = finish(concluded._replace(bounds=bounds)).verdict
     assert verdict.kind == "nothing" and "no proof of privacy" in verdict.sentence
 
 
 def test_a_sound_mechanism_is_not_called_violated_where_its_curve_is_refuted():
     rng = np.random.default_rng(1)
-    loose = _conclude(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))._replace(upper_bound=3.1)
+    concluded = _conclude(rng.laplace(3, 1, 2500), rng.laplace(0, 1, 2500))
+    loose = finish(concluded._replace(upper_bound=3.1))
     assert loose.bound("if_gaussian").epsilon > 3.1 > loose.bound("assumption_free").epsilon
-    assert verdicts.verdict(loose).kind == "leaks"
+    assert loose.verdict.kind == "leaks"
 
 
 def test_a_curve_that_is_not_refuted_is_not_called_gaussian():
     rng = np.random.default_rng(2)
     concluded = _conclude(rng.normal(1, 1, 2500), rng.normal(0, 1, 2500))
     assert not concluded.refutes_gaussian and not concluded.doubts_gaussian
-    sentence = verdicts.verdict(concluded).sentence
+    sentence = concluded.verdict.sentence
     assert "no evidence against a Gaussian curve (p = " in sentence and "no proof" in sentence
     assert "curve is Gaussian (" not in sentence
 
@@ -216,13 +220,14 @@ def test_too_few_runs_to_test_the_curve_lead_with_what_needs_no_assumption():
     assert concluded.doubts_gaussian and epsilons == sorted(epsilons)
     free, gaussian = map(verdicts.at_least, epsilons)
     for reason in ("", "it has one"):
-        verdict = verdicts.verdict(concluded._replace(reason=reason))
+        verdict = finish(concluded._replace(reason=reason)).verdict
         sentence = verdict.sentence
         assert sentence.index(f"epsilon = {free} ") < sentence.index(f"at least {gaussian}.")
         assert "not confirmed by so few runs (p = " in sentence
         assert verdict.headline == f"Proven: epsilon is at least {free}; accounting allows 23.996."
-        assert f"; {concluded.deciding():,} would decide." in sentence
-    never = verdicts.verdict(concluded._replace(deciding=lambda: None)).sentence
+        assert f"; {concluded.curve.deciding_runs:,} would decide." in sentence
+    curve = concluded.curve._replace(deciding_runs=None)
+    never = finish(concluded._replace(curve=curve)).verdict.sentence
     assert "not confirmed by so few runs (p = " in never and "decide" not in never
 
 
@@ -237,10 +242,11 @@ def test_table_and_json_say_what_the_test_found():
         r" confirmed \(p = \S+, power 100%\): no evidence against it\n", bounds_table(passed)
     )
     few = _conclude(rng.normal(2, 1, 100), rng.normal(0, 1, 100))
-    decides = few.deciding()
+    decides = few.curve.deciding_runs
     assert decides > 200 and "not confirmed (p = " in bounds_table(few)
     assert f"): {decides:,} runs would decide\n" in bounds_table(few)
-    never = bounds_table(few._replace(deciding=lambda: None))
+    curve = few.curve._replace(deciding_runs=None)
+    never = bounds_table(finish(few._replace(curve=curve)))
     assert "): 20 times as many runs would not tell\n" in never
     for concluded in (refuted, passed, few):
         assert max(len(line) for line in bounds_table(concluded).splitlines()) <= 80
@@ -303,22 +309,23 @@ def test_scores_that_leak_nothing_are_not_called_reversed():
         same_in_a_run = np.repeat(rng.normal(size=(40, 1)), 8, axis=1)
         worlds = same_in_a_run[:20], same_in_a_run[20:]
         evidence = audit.coins(heavy, presence), given.two_worlds(*worlds)
-        accused += sum(are_reversed(one, ()) for one in evidence)
+        accused += sum(are_reversed(one, (), curves.auc(*one.pooled())) for one in evidence)
     assert accused <= 6
 
 
 @pytest.mark.parametrize("upper", mostly_slow([3.0, None, np.inf]))
 def test_scores_of_the_wrong_sign_have_a_verdict_of_their_own(upper):
     rng = np.random.default_rng(5)
-    concluded = _conclude(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))._replace(upper_bound=upper)
-    verdict = verdicts.verdict(concluded)
+    concluded = _conclude(rng.normal(-2, 1, 300), rng.normal(0, 1, 300))
+    concluded = finish(concluded._replace(upper_bound=upper))
+    verdict = concluded.verdict
     assert (verdict.kind, verdict.word) == (verdicts.NOTHING, "reversed scores")
     assert verdict.headline == "Scores are lower with the canary."
     assert "give minus the score" in verdict.sentence and "leaks" not in verdict.sentence
     assert "did you mean minus the score?" in bounds_table(concluded)
-    turned = verdicts.verdict(_conclude(-concluded.scores_in, -concluded.scores_out, None))
+    turned = _conclude(-concluded.scores_in, -concluded.scores_out, None).verdict
     assert turned.kind == verdicts.LEAKS
-    same = verdicts.verdict(_conclude(rng.normal(0, 1, 300), rng.normal(0, 1, 300)))
+    same = _conclude(rng.normal(0, 1, 300), rng.normal(0, 1, 300)).verdict
     assert same.word == "nothing proven"  # chance alone is no wrong sign
 
 
@@ -330,13 +337,15 @@ def test_what_so_many_runs_can_prove_at_most_is_said_where_it_is_below_the_upper
     assert perfect.epsilon == pytest.approx(concluded.most_provable, abs=1e-6)
     below = concluded.most_provable / 2
     for upper, is_shown in ((4.0, True), (below, False), (None, False), (np.inf, False)):
-        text = bounds_table(concluded._replace(upper_bound=upper))
+        text = bounds_table(finish(concluded._replace(upper_bound=upper)))
         assert ("none could contradict" in text) == is_shown
         assert (f"prove at most {most} " in text) == is_shown
-    many = concluded._replace(
-        worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out),
-        upper_bound=12345.6789,
-        mu_upper_bound=None,
+    many = finish(
+        concluded._replace(
+            worlds=(np.tile(concluded.scores_in, 5000), concluded.scores_out),
+            upper_bound=12345.6789,
+            mu_upper_bound=None,
+        )
     )
     lines = bounds_table(many).splitlines()
     assert any(line.startswith("300,060 runs prove at most") for line in lines)
@@ -348,7 +357,7 @@ def test_a_claim_of_another_delta_is_not_called_a_lack_of_noise():
     scores_in, scores_out = np.random.default_rng(0).normal(size=(2, 300))
     claim = audit.EpsilonDelta(2.0, 1e-3)
     concluded = audit.bounds(scores_in + 2, scores_out, claim, delta=1e-5).conclusion
-    sentence = verdicts.verdict(concluded).sentence
+    sentence = concluded.verdict.sentence
     assert sentence.endswith("The claim says nothing at this delta.")
     assert "noise" not in sentence
 
@@ -358,13 +367,13 @@ def test_a_sampled_composition_below_the_hidden_state_bound_is_exceeded_too():
     noise = np.random.default_rng(0).normal(size=4000)
     found = conclude(single(noise[:2000] + 12, noise[2000:]), sampled)
     assert found.hidden_state.bound.epsilon > found.upper_bound
-    sentence = verdicts.verdict(found).sentence
+    sentence = found.verdict.sentence
     assert "Composition, which allows 0.066, is exceeded too." in sentence
 
 
 def test_random_allocation_s_bound_is_accounted_and_no_claim():
     noise = np.random.default_rng(0).normal(size=400)
     found = conclude(single(noise[:200] + 1, noise[200:]), RandomAllocation(1.0, 20, 3))
-    text = f"{verdicts.verdict(found)}"
+    text = f"{found.verdict}"
     assert "ccounting" in text
     assert "claim is" not in text

@@ -9,7 +9,7 @@ from audit.conclusions.concluded import conclude
 from audit.evidence import canaries, given
 from audit.evidence.canaries import single
 from audit.laws import cosine_law
-from audit.report import meanings, subjects
+from audit.report import audit_page, audit_panels, subjects
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(2, 60))
@@ -43,12 +43,17 @@ WORDS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    monkeypatch.setattr(audit_panels, "audit_panels", lambda conclusion: {})
+
+
 def describe(evidence, claim=None):
     return subjects.describe_arrays("mine", conclude(evidence, claim))
 
 
 def explained(*audits):
-    text = "\n".join(meanings.list_meanings(audits))
+    _, text = audit_page.report("A page", audits).decode().split("How to read this")
     assert "rounded down" in text
     return {word.rstrip(":") for word in WORDS if word in text}
 

@@ -2,15 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from audit.conclusions.claim_tests import is_beyond_reach
-from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, find_doubt
-from audit.methods import curves
+from audit import rounding
+from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, Verdict
 from audit.methods.estimate import Bound
 from audit.methods.level import show_level, show_percent, show_risk
 from audit.methods.method import GIVEN
-from audit.report import table
 
 LEAKS = "leaks"
 NOTHING = "nothing"
@@ -25,22 +22,6 @@ _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
 
 
-class Verdict(NamedTuple):
-    """A verdict on an audit, in texts of four lengths.
-
-    Attributes:
-      kind: LEAKS, NOTHING or VIOLATED.
-      word: the verdict in one to four words, for tables.
-      headline: the verdict in a short sentence.
-      sentence: the explanation that follows the headline, in full sentences.
-    """
-
-    kind: str
-    word: str
-    headline: str
-    sentence: str
-
-
 SMOKE = Verdict(
     NOTHING,
     "smoke",
@@ -51,14 +32,14 @@ SMOKE = Verdict(
 
 def at_least(value: float) -> str:
     """Returns a lower bound rounded down to three decimals, without the last zeros."""
-    return table.short(table.at_least(value))
+    return rounding.short(rounding.at_least(value))
 
 
 def at_most(value: float) -> str:
     """Returns an upper bound rounded up to three decimals, without the last zeros; ∞ where it is infinite."""
     if not math.isfinite(value):
         return "∞"
-    return table.short(table.at_most(value))
+    return rounding.short(rounding.at_most(value))
 
 
 def show_lower_bound(value: float) -> str:
@@ -93,8 +74,8 @@ def describe_level(conclusion: Conclusion) -> str:
     return f"Epsilon at delta = {show_level(conclusion.delta)}; lower bounds at {level} confidence"
 
 
-def verdict(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion: whether a leak is proven, and whether a guarantee is violated.
+def judge(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on a conclusion, whose other fields are complete.
 
     For several runs it compares two lower bounds with the upper bounds: the one that assumes a Gaussian
     trade-off curve (`conclusion.gaussian`), and the one that holds whatever the curve
@@ -102,8 +83,8 @@ def verdict(conclusion: Conclusion) -> Verdict:
     """
     if conclusion.is_one_run:
         return _judge_one_run(conclusion)
-    doubt = find_doubt(conclusion)
-    if doubt:  # bounds hold for independent runs alone
+    doubt = conclusion.doubt
+    if doubt:  # bounds hold only for independent runs
         headline = "These scores are not those of independent runs."
         return Verdict(NOTHING, "not independent runs", headline, _explain_doubt(doubt))
 
@@ -201,7 +182,8 @@ def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
       conclusion: the conclusion of the audit.
       free: the lower bound that holds whatever the curve, on which the verdict rests.
     """
-    p_value = conclusion.p_value()
+    assert conclusion.curve is not None  # it refutes
+    p_value = conclusion.curve.show_p_value()
     # Both sentences that may follow begin with a space.
     refuted = (
         f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
@@ -243,7 +225,7 @@ def _make_headline(conclusion: Conclusion) -> str:
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
     most = at_most(upper_bound)
-    if conclusion.is_claimed and is_beyond_reach(conclusion):
+    if conclusion.is_claimed and conclusion.is_beyond_reach:
         beyond = f"whatever their scores, these runs could not refute {most}"
         return f"Proven: epsilon is at least {proven}; {beyond}."
     source = "the claim" if conclusion.is_claimed else "accounting"
@@ -253,8 +235,8 @@ def _make_headline(conclusion: Conclusion) -> str:
 def _explain_reversal(conclusion: Conclusion) -> str:
     """Returns the sentences on scores that are lower with the canary, and on the upper bounds."""
     how_far = ""
-    if len(conclusion.scores_out):  # a single run's cosines may have only the law of scores out
-        area = curves.auc(conclusion.scores_in, conclusion.scores_out)
+    if conclusion.guesses is not None:  # a single run's cosines may have only the law of scores out
+        area = conclusion.guesses.auc
         how_far = f"The area under their ROC curve is {area.value:.2f}, far below 1/2. "
     guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     return (
@@ -269,16 +251,16 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     The test needs independent scores. Where runs have several canaries without a known law of their scores,
     the sentence says that nothing was tested. It is empty where there is no test for another reason.
     """
-    if conclusion.curve is None:  # there is no test
+    curve = conclusion.curve
+    if curve is None:  # there is no test
         return _UNTESTED if conclusion.has_tied_scores else ""
-    result = f"({conclusion.p_value()}, power {conclusion.curve_power:.0%})"
-    if not conclusion.doubts_gaussian:
+    result = f"({curve.show_p_value()}, power {curve.power:.0%})"
+    if not curve.is_doubted:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
     # The test has too little power.
-    enough_runs = conclusion.deciding()  # None where no number that was tried would be enough
     more = ""
-    if enough_runs is not None:
-        more = f"; {enough_runs:,} would decide"
+    if curve.deciding_runs is not None:
+        more = f"; {curve.deciding_runs:,} would decide"
     return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
 
 
