@@ -34,7 +34,7 @@ flags.DEFINE_integer("runs", 5000, "Simulated runs a landscape, half of them in.
 cli.define_seed("Seed of the simulated runs.")
 cli.define_out("Folder for results; figures go into its folder landscape.")
 
-MAX_BATCH = 10**9
+MAX_BATCH = 10**4
 MAX_STEPS = 10**5
 MAX_THRESHOLD = 1e6  # absolute value, in units of C
 MIN_DELTA = 1e-100

@@ -97,10 +97,12 @@ def draw(
     def draw_panel(axis: Axes, panel: str) -> None:
         """Draws a panel's rows, with a tick at every x of the figure."""
         _draw_panel(axis, sorted(row for row in rows if row.panel == panel))
-        axis.set(xscale="log", xlabel=sweep.axis.name, ylim=(0, None))
+        axis.set(xscale="log", xlabel=sweep.axis.name)
         if logarithmic:
             axis.set(yscale="log", ylim=(_MIN_EPSILON, None))
             axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+        else:
+            axis.set_ylim(0, None)
         axis.set_xticks(places, [f"{place:g}" for place in places], rotation=rotation)
         axis.minorticks_off()
 

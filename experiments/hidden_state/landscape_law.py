@@ -6,12 +6,9 @@ Equation 3 (Errata H5), in units of C:
     theta_1 ~ N(0, sigma^2) out, N(1, sigma^2) in
     theta_(t+1) = theta_t + s_t(theta_t) + N(0, (sigma / B)^2),   s_t = +1 above h_t and -1 below
 
-The law is computed by quadrature. Where B / sigma is at least 9, a step goes back across the threshold with
-probability at most Phi(-9) < 2e-19, and a constant threshold has a closed form, which is used instead.
-
-Both worlds' densities are sampled at points whose spacing is an eighth of sigma / B, which resolves
-every Gaussian that a step convolves with to machine precision, and at most sigma / 32, which resolves
-where the likelihood ratio crosses e^epsilon. A step splits the density at h_t with
+The law is computed by quadrature. Both worlds' densities are sampled at points whose spacing is an eighth of
+sigma / B, which resolves every Gaussian that a step convolves with to machine precision, and at most
+sigma / 32, which resolves where the likelihood ratio crosses e^epsilon. A step splits the density at h_t with
 weights that integrate a smooth function cut at h_t to third order, shifts both parts and convolves
 them with the Gaussian. All terms of the convolution are non-negative and reach out 14 deviations, so that
 densities keep their *relative* accuracy far into their tails; an FFT would leave an absolute error of 1e-17
@@ -54,8 +51,8 @@ PER_DEVIATION = 8  # points a standard deviation of one step's noise
 _REACH = 11.0  # standard deviations that the grid reaches beyond the drift
 _PER_SIGMA = 4  # times PER_DEVIATION points a sigma, at least
 _BAND = 14.0  # standard deviations that the kernel reaches
-_MAX_HALF_GRID = 4_000_000  # half the number of points
-_SEPARATED = 9.0  # B / sigma from which no step recrosses the threshold
+_MAX_HALF_GRID = 400_000  # half the number of points
+_SHARP = 9.0  # B / sigma from which the grid is three times as fine
 _LEAST_DENSITY = 1e-290  # well above 2e-308, below which float64 loses digits
 
 
@@ -77,11 +74,6 @@ class Process(NamedTuple):
         """Standard deviation of a later step's noise, sigma / B."""
         return self.noise_multiplier / self.batch_size
 
-    @property
-    def is_separated(self) -> bool:
-        """Whether no iterate recrosses a threshold: B / sigma is at least 9, and there is a threshold."""
-        return self.steps > 1 and self.batch_size / self.noise_multiplier >= _SEPARATED
-
 
 class Thresholds(NamedTuple):
     """An adversary of the crafted landscape.
@@ -95,20 +87,8 @@ class Thresholds(NamedTuple):
     epsilon: float
 
 
-def validate(process: Process) -> None:
-    """Raises InputError for a process out of range."""
-    sigma, batch_size, steps = process
-    require(
-        0 < sigma < np.inf,
-        f"`noise_multiplier={sigma:g}`: without noise nothing is private, give a positive finite number",
-    )
-    require(batch_size >= 1, f"`batch_size={batch_size}`: give at least 1")
-    require(steps >= 1, f"`steps={steps}`: give at least 1")
-
-
 def constant(process: Process, threshold: float) -> Array:
     """Returns thresholds (T - 1,), in units of C, that are the same at every step after the first."""
-    validate(process)
     return np.full(process.steps - 1, float(threshold))
 
 
@@ -117,7 +97,6 @@ def upper_bound(process: Process, delta: float) -> float:
 
     Later steps see theta_1 and not the canary: they are post-processing and cannot raise it.
     """
-    validate(process)
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
@@ -133,12 +112,6 @@ def laws(process: Process, thresholds: Array) -> Iterator[DensityPair]:
     Raises:
       InputError: the process is out of range, or too long for the grid.
     """
-    validate(process)
-    if _has_closed_form(process, thresholds):
-        for steps in range(2, process.steps + 1):
-            shorter = process._replace(steps=steps)
-            yield _compute_closed_form(shorter, thresholds[0], PER_DEVIATION)
-        return
     stepper = make_stepper(process, PER_DEVIATION)
     pairs = evolve(stepper, thresholds)
     next(pairs)
@@ -150,9 +123,6 @@ def last_law(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
     """Returns the exact law of theta_T in both worlds; see `laws`."""
-    validate(process)
-    if _has_closed_form(process, thresholds):
-        return _compute_closed_form(process, thresholds[0], per_deviation)
     stepper = make_stepper(process, per_deviation)
     for pair in evolve(stepper, thresholds):
         last = pair
@@ -179,6 +149,8 @@ class Stepper:
         sigma = process.noise_multiplier
         deviation = process.step_deviation
         self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
+        if process.batch_size / sigma >= _SHARP:  # each step's cut stays visible in the law
+            self.spacing /= 3
 
         # The mean of theta begins at 0 or 1, and each later step moves it by 1.
         drift = float(process.steps - 1)
@@ -260,7 +232,7 @@ def _require_grid(process: Process, half_width: int) -> None:
     require(
         half_width < _MAX_HALF_GRID,
         f"`steps={steps}`: at sigma {sigma:g} and B = {batch_size} they need a grid of {2 * half_width:,} "
-        "points, use fewer steps",
+        "points, use fewer steps or a smaller B",
     )
 
 
@@ -284,49 +256,6 @@ def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: floa
     weights[cell + 2] = 13 / 12
     weights[cell + 3 :] = 1.0
     return weights
-
-
-def _has_closed_form(process: Process, thresholds: Array) -> bool:
-    """Returns whether the threshold is constant and finite, and no iterate recrosses it."""
-    if not process.is_separated:
-        return False
-    return bool(np.isfinite(thresholds[0]) and np.ptp(thresholds) == 0)
-
-
-def _compute_closed_form(process: Process, threshold: float, per_deviation: int) -> DensityPair:
-    """Returns the law of theta_T, T > 1, where no step recrosses a constant threshold.
-
-    The law of theta_1 is cut in two at the threshold. The T - 1 later steps move the upper part up by T - 1
-    and the lower part down by T - 1, and add their noise to both.
-    """
-    sigma = process.noise_multiplier
-    drift = float(process.steps - 1)
-    later_noise = np.sqrt(drift) * process.step_deviation  # of all later steps together
-    # About the threshold, the grid reaches _REACH deviations beyond theta_T's means, -drift to 1 + drift.
-    reach = drift + _REACH * np.hypot(sigma, later_noise) + abs(threshold) + 1
-    # The moved parts are 2 drift apart, which is a whole number of cells.
-    spacing = 2 * drift / np.ceil(2 * drift * 50 * per_deviation / sigma)
-    half_width = int(np.ceil((reach + drift) / spacing))
-    _require_grid(process, half_width)
-    # Each part ends in a cut, at threshold + drift or - drift, which lies halfway between two points.
-    points = threshold + drift + (np.arange(-2 * half_width, half_width) + 0.5) * spacing
-    points = points[np.abs(points - threshold) <= reach]  # symmetric about the threshold
-
-    def compute_part(mean: float, side: float) -> Array:
-        """Returns the density of theta_T from those theta_1 above (side 1) or below (-1) the threshold.
-
-        theta_1 + R = x, where R ~ N(0, r^2) is the later noise: the density of the sum, times the
-        probability that theta_1 lies on the side given the sum.
-        """
-        x = points - side * drift
-        variance = sigma**2 + later_noise**2
-        centre = (mean * later_noise**2 + x * sigma**2) / variance  # of theta_1 given the sum
-        given_deviation = sigma * later_noise / np.sqrt(variance)
-        probability = scipy.special.ndtr(side * (centre - threshold) / given_deviation)
-        return np.asarray(normal_density(x - mean, np.sqrt(variance)) * probability)
-
-    worlds = [compute_part(mean, 1.0) + compute_part(mean, -1.0) for mean in (0.0, 1.0)]
-    return make_density_pair(points, np.stack(worlds))
 
 
 def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
@@ -373,14 +302,10 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     e^epsilon. So the thresholds follow from an epsilon, and leak an epsilon in turn. At the optimum the two
     are equal, which is solved for as a root. The module's docstring has the proof.
     """
-    validate(process)
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:  # there is no threshold to choose, or none leaks anything
         return evaluate_constant(process, 0.5, delta, per_deviation)
-    if process.is_separated:  # theta_T still shows on which side of the threshold theta_1 lay
-        threshold = cross_at_first_step(process, limit)
-        return evaluate_constant(process, threshold, delta, per_deviation)
     stepper = make_stepper(process, per_deviation)
 
     def compute_excess(epsilon: float) -> float:

@@ -211,7 +211,7 @@ SIZES = [
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "0", "-1", "nan", "inf", "1e-300"),
     *rows(["landscape"], "sigmas", "--sigmas or --batch_sizes is empty: give numbers", ""),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
-    *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give 1 to 1,000,000,000", "0", "-1"),
+    *rows(["landscape"], "batch_sizes", "--batch_sizes: {}: give 1 to 10,000", "0", "-1"),
     *rows(["landscape"], "batch_sizes", "--batch_sizes={} is no whole number", "1.5", "nan", "inf"),
     *rows(["landscape"], "batch_sizes", "is no number: give numbers", "x", "1,,2"),
     *rows(["landscape"], "threshold", "--threshold={}: give", "nan", "inf", "1e+300", "-1e+18"),
