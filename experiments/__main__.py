@@ -199,7 +199,7 @@ _OTHERS = {
     "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray, "ray"),
 }
 # The commands by their groups in the help.
-_PAPERS = ("canife", "federated", "figures", "landscape", "norms", "one_shot", "sweep")
+_PAPERS = ("canife", "federated", "figures", "landscape", "one_shot", "sweep")
 _MEASURING = ("benchmark", "calibrate", "compare", "throughput")
 PROGRAM = dispatch.Program(
     call=started.RUN_SH,

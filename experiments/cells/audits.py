@@ -122,10 +122,10 @@ def _program_shape(cell: Cell) -> Hashable:
     """Returns a key that two cells have in common if they share a compiled program.
 
     Two audits share a program if all that decides the shapes of arrays and the compiled functions is equal. A
-    cell of another kind shares a program with no cell, so its key is its identity.
+    cell of another kind shares it with those whose requests have the same type, unless that is a setting.
     """
     if cell.audited is None:
-        return cell.identity
+        return cell.identity if isinstance(cell.request, Setting) else type(cell.request)
     setting = cell.audited.setting
     row = adversary_row(setting.adversary.name)
     return (

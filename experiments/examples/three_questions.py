@@ -26,8 +26,9 @@ from audit.settings.stored import holdings
 from audit.storage import files
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all, is_done
-from experiments.hidden_state import network_bracket, networks
-from experiments.hidden_state.network_bracket import BracketRow
+from experiments.hidden_state import bracket
+from experiments.hidden_state.bracket import BracketRow
+from experiments.hidden_state.sweep import sweeps
 from experiments.sweeps import points
 from models.catalogue import task
 
@@ -230,7 +231,7 @@ def train_bracket(scale: str, network: str) -> list[BracketRow]:
     """
     audits = []
     cells = []
-    for cell in networks.sweeps(scale)["bracket"].cells:
+    for cell in sweeps(scale)["bracket"].cells:
         if cell.audited is not None and cell.audited.panel == network:
             audits.append(cell.audited)
             cells.append(cell)
@@ -246,7 +247,7 @@ def train_bracket(scale: str, network: str) -> list[BracketRow]:
         )
     # Conclusions from the stored scores. Audits at the same k and of the same kind are grouped into points.
     evidence = points.evidence(holdings(RESULTS), audits, USUAL_LEVEL)
-    return network_bracket.make_rows(points.points(audits, evidence.audits), cells, evidence)
+    return bracket.make_rows(points.points(audits, evidence.audits), cells, evidence)
 
 
 def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:

@@ -1,204 +1,283 @@
-"""The range between what audits of a convex model prove and what accounting allows.
+"""What the last model of a training run leaks: between upper bounds on it and what audits prove.
 
-Draws the hidden-state bound beside composition, and audits of logistic regression that lie below both. An
-audit's canaries lie along coordinates, or are fresh directions, whose scores have a known law. Each
-place has a single seed, so that a point has a single conclusion.
+An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate. Each
+place has a single seed: a point has a single conclusion.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from audit.methods.level import Level
-from audit.report.style import BLUE, BOUND, FREE, PREDICTED, UPPER
-from audit.report.table import Column, Table, at_least, at_most
+from audit.claims.hidden_state import HiddenState
+from audit.conclusions import lipschitz
+from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.report.style import BLUE, BOUND, FREE, GREEN, PREDICTED, UPPER
+from audit.report.table import Column, Table, at_least, at_most, number
+from audit.settings.setting import Setting
+from experiments.cells.cell import Cell
+from experiments.hidden_state import expansion
 from experiments.sweeps.panels import epsilon_panels
-from experiments.sweeps.points import Point
+from experiments.sweeps.points import Evidence, Point
 from experiments.sweeps.sweep import Axis, OwnTable, Sweep
 
-_INTERVAL_COLOR = "0.25"
-_LEAST_EPSILON = 0.2  # where the vertical axis begins
-_EPSILON_TICKS = (0.3, 1, 3, 10, 30)
-_LARGEST_EPSILON = 1e3  # of intervals' ends: infinite ends have no place on the axis
+ESTIMATE = "estimate"
+COMPOSITION = "composition"
+_MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
+_MAX_EPSILON = 1e3  # at which infinite ends of intervals are cut off
+_MIN_EPSILON = 0.2  # where a logarithmic axis begins
+_TICKS = (0.3, 1, 3, 10, 30)
 _NOTES = """\
-proven:   without an assumption on the curve, by fresh directions
-Gaussian: if the curve is Gaussian, by coordinates; interval: two-sided, by them
-constant: what a constant direction reaches; hidden: the hidden-state bound"""
+proven:   without an assumption, by fresh directions; GDP: below it no GDP guarantee holds
+Gauss:    if the curve is Gaussian; audit: two-sided, where scores are normal; by coordinates
+const:    what a constant direction reaches, predicted
+at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
+estimate: steps have kinks, and derivatives do not bound them"""
 
 
-def draw(sweep: Sweep, every: Sequence[Point], levels: Level) -> tuple[Figure, OwnTable]:
-    """Draws audits of a convex model beside two upper bounds on its epsilon, and makes a table of them.
+class UpperPoint(NamedTuple):
+    """An upper bound on the last model's epsilon, or an estimate of it.
 
-    The upper bounds are the accountant's, by composition of all steps, and the hidden-state bound on the last
-    model alone.
+    Attributes:
+      epsilon: The upper bound.
+      word: What the bound assumes, in a word, or `ESTIMATE`.
+      margin: What the upper bound would be if steps expanded ten times as much.
+      expansion: The mean Lipschitz constant of steps; None where composition is the only bound.
+    """
+
+    epsilon: float
+    word: str
+    margin: float
+    expansion: float | None
+
+
+class BracketRow(NamedTuple):
+    """The bounds and audits of a model at a place of the figure; None for what is not stored or not known.
+
+    Attributes:
+      panel: The panel.
+      x: The value on the x axis.
+      composition: The accountant's epsilon, for all models of a run together.
+      upper: The upper bound on the last model.
+      proven: What fresh directions prove, with no assumption.
+      gdp_limit: The epsilon below which no GDP guarantee holds, by fresh directions.
+      interval: The two-sided interval of the audit along a coordinate.
+      gaussian: The lower bound of the audit along a coordinate, if the curve is Gaussian.
+      constant: What a canary along a coordinate shows if no other gradient moves that coordinate.
+    """
+
+    panel: str
+    x: float
+    composition: float
+    upper: UpperPoint | None
+    proven: float | None = None
+    gdp_limit: float | None = None
+    interval: tuple[float, float] | None = None
+    gaussian: float | None = None
+    constant: float | None = None
+
+
+def draw(
+    sweep: Sweep, points: Sequence[Point], evidence: Evidence, logarithmic: bool
+) -> tuple[Figure, OwnTable]:
+    """Draws the figure of upper bounds and audits, and makes its table.
 
     Args:
-      sweep: The sweep; its title and x axis are shown.
-      every: The points of all panels; each has a conclusion.
-      levels: The delta of epsilon, and the confidence.
-
-    Returns:
-      The figure, and the table as text and as CSV.
+      sweep: The sweep.
+      points: The points of all panels; each has a conclusion.
+      evidence: What the store holds, and the delta and confidence of bounds.
+      logarithmic: Whether epsilon has a logarithmic axis.
     """
-    axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
-    figure = bracket_figure(sweep.title, axis, every, levels.delta)
-    return figure, _make_table(sweep, axis, every, levels)
-
-
-def bracket_figure(title: str, x_axis: Axis, every: Sequence[Point], delta: float) -> Figure:
-    """Draws a panel for each weight decay: two upper bounds as lines over x, audits as marks with intervals.
-
-    The upper bounds are composition and the hidden-state bound.
-
-    Args:
-      title: The figure's title.
-      x_axis: What the horizontal axis shows.
-      every: The points of all panels; each has a conclusion.
-      delta: The delta at which epsilon is drawn.
-    """
-    places = sorted({point.x for point in every})
-    place_labels = [f"{place:g}" for place in places]
+    assert sweep.axis is not None
+    rows = make_rows(points, sweep.cells, evidence)
+    places = sorted({row.x for row in rows})
     rotation = 45 if max(places) > 100 else 0  # long labels overlap
 
     def draw_panel(axis: Axes, panel: str) -> None:
-        """Draws a panel's points, with logarithmic axes and a tick at every x of the figure."""
-        _draw_panel(axis, [point for point in every if point.panel == panel], delta)
-        axis.set(xscale="log", yscale="log", xlabel=x_axis.name, ylim=(_LEAST_EPSILON, None))
-        axis.set_yticks(_EPSILON_TICKS, [f"{tick:g}" for tick in _EPSILON_TICKS])
-        axis.set_xticks(places, place_labels, rotation=rotation)
+        """Draws a panel's rows, with a tick at every x of the figure."""
+        _draw_panel(axis, sorted(row for row in rows if row.panel == panel))
+        axis.set(xscale="log", xlabel=sweep.axis.name)
+        if logarithmic:
+            axis.set(yscale="log", ylim=(_MIN_EPSILON, None))
+            axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+        else:
+            axis.set_ylim(0, None)
+        axis.set_xticks(places, [f"{place:g}" for place in places], rotation=rotation)
         axis.minorticks_off()
 
-    panels = list(dict.fromkeys(point.panel for point in every))
-    return epsilon_panels(title, panels, draw_panel, delta, height=3.1, share_y=True)
+    panels = list(dict.fromkeys(row.panel for row in rows))
+    delta = evidence.levels.delta
+    figure = epsilon_panels(sweep.title, panels, draw_panel, delta, height=2.9, share_y=True)
+    return figure, _make_table(sweep.title, sweep.axis, rows, evidence)
 
 
-def _draw_panel(axis: Axes, panel_points: Sequence[Point], delta: float) -> None:
-    """Draws the bounds and the audits of a panel, whose models have the same weight decay.
+def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
+    """Returns how many of a sweep's measurements of how much steps stretch distances the store lacks."""
+    settings = _list_measured(sweep.cells)
+    return sum(expansion.read(evidence.held, setting) is None for setting in settings)
 
-    Two audits stand at the same x. The canaries of one are gradients along coordinates. Those of the other
-    have fresh directions, which every run draws at random. Both audits have the same upper bounds, so that
-    either gives them.
+
+def make_rows(
+    points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence
+) -> list[BracketRow]:
+    """Returns a row for each place, a panel and an x, in the order of the points.
+
+    A place has up to two audits, with fresh directions and along a coordinate.
 
     Args:
-      axis: The panel.
-      panel_points: The audits; each has a conclusion.
-      delta: The delta at which the predicted epsilon is drawn.
+      points: The points of all panels; each has a conclusion.
+      cells: The sweep's cells, whose measurements of steps are used.
+      evidence: What the store holds, and the delta and confidence of bounds.
     """
-    point_at = {point.x: point for point in panel_points}  # either of two audits
-    xs = sorted(point_at)
-    composition = [point_at[x].upper_bound() for x in xs]
-    hidden = [_hidden_state_epsilon(point_at[x]) for x in xs]
-    axis.plot(xs, composition, color=UPPER, ls=":", label="composition")
-    axis.plot(xs, hidden, color=BOUND, label="hidden-state bound, of any data")
+    measured = {_describe_training(setting): setting for setting in _list_measured(cells)}
+    rows: dict[tuple[str, float], BracketRow] = {}
+    for point in points:
+        audited = point.cells[0].setting
+        composition = point.upper_bound()
+        row = rows.get((point.panel, point.x))
+        if row is None:
+            # If nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
+            setting = measured.get(_describe_training(audited), audited)
+            upper = _find_upper(setting, composition, evidence)
+            row = BracketRow(point.panel, point.x, composition, upper)
+        conclusion = point.conclusions[0]
+        if conclusion.law_is_known:  # of fresh directions
+            gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
+            row = row._replace(proven=conclusion.epsilon, gdp_limit=gdp_limit)
+        else:
+            row = row._replace(
+                interval=point.interval(),
+                gaussian=point.epsilons("if_gaussian")[0],
+                constant=point.predicted(evidence.levels.delta),
+            )
+        rows[point.panel, point.x] = row
+    return list(rows.values())
 
-    # What a canary along a coordinate shows if no other gradient moves that coordinate.
-    predicted = []
-    for point in panel_points:
-        epsilon = point.predicted(delta)
-        if epsilon is not None:
-            predicted.append((point.x, epsilon))
+
+def _list_measured(cells: Sequence[Cell]) -> list[Setting]:
+    """Returns the settings whose steps are measured by a cell."""
+    return [cell.request for cell in cells if isinstance(cell.request, Setting)]
+
+
+def _describe_training(setting: Setting) -> Hashable:
+    """Returns what decides how a setting's steps stretch distances: all but the adversary."""
+    return setting.model, setting.mechanism, setting.schedule, setting.seed
+
+
+def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> UpperPoint | None:
+    """Returns the upper bound on the last model at a place; None if it has not been measured.
+
+    Args:
+      setting: The setting whose steps are measured, or else of any audit there.
+      composition: The accountant's epsilon.
+      evidence: What the store holds, and the delta of bounds.
+    """
+    delta = evidence.levels.delta
+    state = lipschitz.hidden_state(setting, delta)
+    # At k = 1 every step inserts: unless steps contract, composition is the only bound.
+    contracts = isinstance(state, HiddenState) and state.bound.epsilon < composition
+    if setting.schedule.periodicity == 1 and not contracts:
+        return UpperPoint(composition, COMPOSITION, margin=composition, expansion=None)
+    if isinstance(state, HiddenState):  # proven, without a measurement
+        return _describe(state, state.assumes.word)
+    steps = expansion.read(evidence.held, setting)
+    if steps is None:
+        return None
+    # At a kink a derivative does not bound how far a step separates two models.
+    word = ESTIMATE if steps.kink else "measured"
+    measured = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+    assert isinstance(measured, HiddenState)
+    return _describe(measured, word)
+
+
+def _describe(state: HiddenState, word: str) -> UpperPoint:
+    """Returns a hidden-state bound as the figure shows it."""
+    margin = state.margins[_MARGIN].epsilon
+    return UpperPoint(state.bound.epsilon, word, margin, state.mean_constant)
+
+
+def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
+    """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
+    xs = [row.x for row in rows]
+    axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
+    _draw_upper(axis, rows)
+    predicted = [(row.x, row.constant) for row in rows if row.constant is not None]
     if predicted:
         label = "what a constant direction reaches"
         axis.plot(
-            *zip(*sorted(predicted), strict=True), label=label, color=PREDICTED, lw=5, alpha=0.4
+            *zip(*predicted, strict=True), color=PREDICTED, lw=5, alpha=0.4, zorder=1, label=label
         )
-
-    # A point has a single conclusion. Only with fresh directions is the law of scores without the canary
-    # known, and then the bound needs no assumption. Along coordinates the interval takes scores to be normal,
-    # and the lower bound takes the trade-off curve to be Gaussian. The legend shows a repeated label once.
-    for point in panel_points:
-        if point.conclusions[0].law_is_known:
-            epsilon = point.conclusions[0].epsilon
-            label = "lower bound without an assumption, fresh directions"
-            axis.plot(point.x, epsilon, "o", color=FREE, ms=4, label=label)
-        else:
-            _draw_interval(axis, point)
-            label = "audit's lower bound if Gaussian, along coordinates"
-            axis.plot(point.x, _gaussian_epsilon(point), "^", color=BLUE, ms=4, label=label)
-
-
-def _draw_interval(axis: Axes, point: Point) -> None:
-    """Draws an audit's two-sided interval of epsilon as a bar around its geometric mean.
-
-    The vertical axis is logarithmic, so that the geometric mean is its middle. An infinite end is cut off.
-    """
-    low, high = np.minimum(point.interval(), _LARGEST_EPSILON)
-    middle = (low * high) ** 0.5
-    axis.errorbar(
-        [point.x],
-        [middle],
-        [[middle - low], [high - middle]],
-        label="audit's two-sided interval where scores are normal",
-        color=_INTERVAL_COLOR,
-        ls="none",
-        capsize=3,
-        lw=1.2,
-        zorder=3,
+    marks: tuple[tuple[str, str, str, str], ...] = (
+        ("proven", "o", FREE, "lower bound without an assumption, fresh directions"),
+        ("gdp_limit", "^", GREEN, "below it no GDP guarantee holds, fresh directions"),
+        ("gaussian", "v", BLUE, "lower bound if Gaussian, along coordinates"),
     )
+    for field, marker, color, label in marks:
+        known = [row for row in rows if getattr(row, field) is not None]
+        values = [getattr(row, field) for row in known]
+        axis.plot([row.x for row in known], values, marker, color=color, ms=4, label=label)
+    for row in rows:
+        if row.interval is not None:
+            axis.vlines(
+                row.x,
+                row.interval[0],
+                min(row.interval[1], _MAX_EPSILON),
+                color=BLUE,
+                lw=1.2,
+                zorder=3,
+                label="audit's two-sided interval where scores are normal",
+            )
 
 
-def _hidden_state_epsilon(point: Point) -> float:
-    """Returns the hidden-state upper bound on epsilon, which every model of these figures has."""
-    hidden_state = point.conclusions[0].hidden_state
-    assert hidden_state is not None
-    return hidden_state.bound.epsilon
+def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
+    """Draws the upper bounds on the last model as a line, and a band up to their margins."""
+    bounded = [(row.x, row.upper) for row in rows if row.upper is not None]
+    if not bounded:
+        return
+    xs = [x for x, _ in bounded]
+    epsilons = [upper.epsilon for _, upper in bounded]
+    look: dict[str, Any] = {"ls": "-", "label": "last model at most, proven or measured"}
+    if any(upper.word == ESTIMATE for _, upper in bounded):
+        look = {
+            "ls": "--",
+            "label": "last model at most by derivatives, an estimate: steps have kinks",
+        }
+    axis.plot(xs, epsilons, color=BOUND, **look)
+    margins = [upper.margin for _, upper in bounded]
+    label = "up to steps that expand ten times as much"
+    axis.fill_between(xs, epsilons, margins, color=BOUND, alpha=0.15, lw=0, label=label)
 
 
-def _gaussian_epsilon(point: Point) -> float:
-    """Returns the audit's lower bound if the trade-off curve is Gaussian."""
-    return point.conclusions[0].gaussian.epsilon
+def _make_table(
+    title: str, x_axis: Axis, rows: Sequence[BracketRow], evidence: Evidence
+) -> OwnTable:
+    """Makes a table with a row for each place: what audits prove there, and the upper bounds."""
 
+    def find_upper(field: str) -> Any:
+        """Returns a function of a row: a field of its upper bound."""
+        return lambda row: getattr(row.upper, field, None)
 
-def _format_interval(point: Point) -> str:
-    """Formats an audit's two-sided interval of epsilon."""
-    low, high = point.interval()
-    return f"{low:.2f} to {high:.2f}"
-
-
-def _make_table(sweep: Sweep, x_axis: Axis, every: Sequence[Point], levels: Level) -> OwnTable:
-    """Makes a table with a row for each panel and x: the lower bounds of audits, and the upper bounds.
-
-    At each x is an audit along coordinates, whose point is the row, and an audit with fresh directions.
-
-    Args:
-      sweep: The sweep, whose title is above the table.
-      x_axis: What x means.
-      every: The points of all panels; each has a conclusion.
-      levels: The delta of epsilon, and the confidence.
-    """
-    rows = []  # the audits along coordinates
-    proven_epsilons = {}  # by fresh directions, at each panel and x
-    for point in every:
-        conclusion = point.conclusions[0]  # the only one
-        if conclusion.law_is_known:  # only with fresh directions
-            proven_epsilons[point.panel, point.x] = conclusion.epsilon
-        else:
-            rows.append(point)
-
-    def proven(point: Point) -> float | None:
-        """Returns the epsilon that fresh directions prove at the same panel and x."""
-        return proven_epsilons.get((point.panel, point.x))
-
-    def constant_direction(point: Point) -> float | None:
-        """Returns the epsilon that a constant direction reaches; None where there is no prediction."""
-        return point.predicted(levels.delta)
+    def find_end(place: int) -> Any:
+        """Returns a function of a row: the lower (0) or the upper (1) end of its interval."""
+        return lambda row: None if row.interval is None else row.interval[place]
 
     # A column with a key is in the CSV, a column with a heading is in the text.
     columns = (
-        Column("panel", lambda point: point.panel),
-        Column("x", lambda point: point.x, x_axis.symbol, "{:g}".format, 5, left=True),
-        Column("proven", proven, "proven", at_least, 7, none="-"),
-        Column("if_gaussian", _gaussian_epsilon, "Gaussian", at_least, 8),
-        Column(None, _format_interval, "interval", width=14),
-        Column("interval_low", lambda point: point.interval()[0]),
-        Column("interval_high", lambda point: point.interval()[1]),
-        Column("constant_direction", constant_direction, "constant", "{:.3f}".format, 8, none="-"),
-        Column("hidden_state", _hidden_state_epsilon, "hidden", at_most, 8),
-        Column("composition", Point.upper_bound, "composition", at_most, 11),
+        Column("panel", lambda row: row.panel),
+        Column("x", lambda row: row.x, x_axis.symbol, "{:g}".format, 5, left=True),
+        Column("proven", lambda row: row.proven, "proven", at_least, 6, none="-"),
+        Column("gdp_limit", lambda row: row.gdp_limit, "GDP", at_least, 6, none="-"),
+        Column("if_gaussian", lambda row: row.gaussian, "Gauss", at_least, 6, none="-"),
+        Column("interval_low", find_end(0), "audit", number(".2f"), 6, none="-"),
+        Column("interval_high", find_end(1), "to", number(".2f"), 6, none="-"),
+        Column("constant_direction", lambda row: row.constant, "const", number(".2f"), 6, none="-"),
+        Column("at_most", find_upper("epsilon"), "at most", at_most, 7, none="-"),
+        Column("margin", find_upper("margin"), "x10", at_most, 6, none="-"),
+        Column("word", find_upper("word"), "why", width=11, left=True, none="-"),
+        Column("expansion", find_upper("expansion"), "mean c", number(".5f"), 8, none="-"),
+        Column("composition", lambda row: row.composition, "composed", at_most, 8),
     )
-    subtitle = f"epsilon at {levels}"
-    before = (sweep.title, subtitle)
-    table = Table(columns, rows, section=lambda point: point.panel, before=before, rule=80)
+    before = (title, f"epsilon at {evidence.levels}")
+    table = Table(columns, rows, section=lambda row: row.panel, before=before, gap=" ", rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

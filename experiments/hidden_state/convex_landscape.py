@@ -23,21 +23,27 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from audit.claims import accounting
-from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
+from audit.claims.hidden_state import (
+    FIRST,
+    LAST,
+    HiddenStateBound,
+    hidden_state_bound,
+    insert_step,
+)
 from audit.conclusions.concluded import conclude
-from audit.errors import require
+from audit.conclusions.conclusion import Conclusion
 from audit.evidence import canaries
-from audit.laws import conversions
 from audit.methods.level import Level, show_level
 from audit.report.style import BOUND, FREE, OUT, STYLE, UPPER
 from audit.report.table import Column, Table, at_least, at_most, number
+from experiments.hidden_state.landscape import Simulation
 from experiments.sweeps.panels import add_legend
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
 PERIODS = (1, 2, 5, 10, 25)
 CONSTANTS = (1.0, 0.99)
-_DRAWN_STEPS = 40  # the last steps, whose slopes are drawn
+_NUM_DRAWN = 40  # of the last steps, whose slopes are drawn
 Array = NDArray[np.float64]
 
 
@@ -60,64 +66,40 @@ class ConvexLandscape(NamedTuple):
 def make_landscape(shifts: Array, lipschitz: Array, noise: Array) -> ConvexLandscape:
     """Returns the convex landscape whose last iterate leaks all that the hidden-state bound allows.
 
-    A step multiplies the parameter by its slope, which lies between 0 and the step's Lipschitz constant.
-    The bound comes with slopes that attain it, and the landscape has these.
-
     Args:
       shifts: (T,) s_t, what each step inserts in the world with the canary.
       lipschitz: (T,) c_t, the steps' Lipschitz constants, up to 1.
       noise: (T,) n_t, the steps' standard deviations.
-
-    Raises:
-      InputError: a constant is above 1, so that the loss need not be convex, or `hidden_state_bound` refuses
-        the schedule.
     """
-    largest = float(np.max(lipschitz, initial=0.0))  # 0 for no steps
-    require(
-        largest <= 1, f"`lipschitz={largest:g}`: steps of a convex loss have constants of at most 1"
-    )
-    delta = 0.5  # any delta will do: it decides the bound's epsilon, but not the slopes
+    delta = 0.5  # any delta will do: it does not decide the slopes
     slopes = hidden_state_bound(shifts, lipschitz, noise, delta).attained_by
     return ConvexLandscape(shifts, slopes, noise)
 
 
 def exact_mu(landscape: ConvexLandscape) -> float:
-    """Returns mu of the last iterate, which is Gaussian in both worlds, with and without the canary.
+    """Returns mu of the last iterate, which is Gaussian with and without the canary.
 
-    mu is the distance of the two worlds' means over their common deviation. What a step inserts, and its
-    noise, reach the last iterate multiplied by the slopes of all later steps.
+    What a step inserts, and its noise, reach the last iterate multiplied by the slopes of all later steps.
     """
-    # For each step but the last, the product of the slopes after it: cumulated from the last step backwards.
     later_slopes = np.cumprod(landscape.slopes[:0:-1])[::-1]
     remaining = np.append(later_slopes, 1.0)  # (T,) the share of each step in the last iterate
     signal = remaining @ landscape.shifts
-    deviation = np.linalg.norm(remaining * landscape.noise)
-    return float(abs(signal) / deviation)
+    return float(abs(signal) / np.linalg.norm(remaining * landscape.noise))
 
 
 def simulate(
-    landscape: ConvexLandscape,
-    presence: NDArray[np.bool_],
-    rng: np.random.Generator,
+    landscape: ConvexLandscape, presence: NDArray[np.bool_], rng: np.random.Generator
 ) -> Array:
-    """Simulates runs step by step: theta_t = c'_t theta_(t-1) + s_t b + n_t z_t, from theta_0 = 0.
-
-    Computes in float32, as training does.
+    """Returns theta_T (R,) of simulated runs from theta_0 = 0, computed in float32 as training does.
 
     Args:
       landscape: the shifts s_t, slopes c'_t and deviations n_t of T steps.
       presence: (R,) b, whether the canary is in each run.
       rng: the generator of the noise z_t.
-
-    Returns:
-      theta_T of each run, (R,), as float64.
     """
-    shifts = landscape.shifts.astype(np.float32)
-    slopes = landscape.slopes.astype(np.float32)
-    noise = landscape.noise.astype(np.float32)
     is_in = presence.astype(np.float32)
     theta = np.zeros(len(presence), np.float32)
-    for shift, slope, deviation in zip(shifts, slopes, noise, strict=True):
+    for shift, slope, deviation in np.stack(landscape, axis=1).astype(np.float32):
         theta *= slope
         theta += shift * is_in
         theta += deviation * rng.standard_normal(len(theta), np.float32)
@@ -138,24 +120,17 @@ class ConvexSchedule(NamedTuple):
     lipschitz: float
 
     def landscape(self) -> ConvexLandscape:
-        """Returns the convex landscape that attains this schedule's hidden-state bound, in units of C.
-
-        A step shifts theta by 1 if it inserts the canary, else by 0. Its noise has deviation sigma, the noise
-        multiplier.
-        """
-        steps = np.arange(INSERTIONS * self.k)  # an insertion in each k steps
-        # Counted from 0, while `insert_step` counts a period's steps from 1.
-        place_in_period = insert_step(self.insert, self.k) - 1
+        """Returns the convex landscape that attains this schedule's hidden-state bound, in units of C."""
+        steps = np.arange(INSERTIONS * self.k)
+        place_in_period = insert_step(self.insert, self.k) - 1  # counted from 0
         shifts = (steps % self.k == place_in_period).astype(np.float64)
-        lipschitz = np.full(len(steps), self.lipschitz)
-        noise = np.full(len(steps), NOISE_MULTIPLIER)
-        return make_landscape(shifts, lipschitz, noise)
+        ones = np.ones(len(steps))
+        return make_landscape(shifts, self.lipschitz * ones, NOISE_MULTIPLIER * ones)
 
     def constant_direction(self) -> float:
         """Returns mu of a canary along a constant direction, where every slope is `lipschitz`."""
-        shifts, _, noise = self.landscape()
-        slopes = np.full(len(shifts), self.lipschitz)
-        return exact_mu(ConvexLandscape(shifts, slopes, noise))
+        landscape = self.landscape()
+        return exact_mu(landscape._replace(slopes=np.full(len(landscape.shifts), self.lipschitz)))
 
 
 class AuditedSchedule(NamedTuple):
@@ -163,146 +138,100 @@ class AuditedSchedule(NamedTuple):
 
     Attributes:
       schedule: The schedule.
-      mu_bound: mu of the accountant's hidden-state bound.
+      bound: The accountant's hidden-state bound.
       mu_exact: mu of the landscape.
       mu_constant: mu that a constant direction reaches.
-      mu_composition: mu of composition.
-      epsilon_bound: epsilon of the hidden-state bound.
-      if_gaussian: The lower bound on epsilon from simulated runs, if the trade-off curve is Gaussian.
-      assumption_free: The lower bound on epsilon from simulated runs, without an assumption.
+      conclusion: What simulated runs prove.
     """
 
     schedule: ConvexSchedule
-    mu_bound: float
+    bound: HiddenStateBound
     mu_exact: float
     mu_constant: float
-    mu_composition: float
-    epsilon_bound: float
-    if_gaussian: float
-    assumption_free: float
+    conclusion: Conclusion
 
 
 def schedules() -> list[ConvexSchedule]:
     """Returns all schedules of the study."""
-    return [
-        ConvexSchedule(*values) for values in itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)
-    ]
+    values = itertools.product(PERIODS, (FIRST, LAST), CONSTANTS)
+    return [ConvexSchedule(*schedule) for schedule in values]
 
 
-def audited(
-    schedule: ConvexSchedule, runs: int, seed: int, delta: float, confidence: float
-) -> AuditedSchedule:
+def audited(schedule: ConvexSchedule, simulation: Simulation, delta: float) -> AuditedSchedule:
     """Audits a schedule's landscape with simulated runs, half of which insert the canary.
 
     Args:
-      schedule: The schedule.
-      runs: The number of runs in both worlds together.
-      seed: The seed of the simulated noise; each schedule has noise of its own.
+      schedule: The schedule, which has noise of its own.
+      simulation: The number of runs, the seed, and the confidence of the lower bounds.
       delta: The delta of every epsilon.
-      confidence: The confidence of the lower bounds.
-
-    Returns:
-      The exact mu of the last iterate, upper bounds on it, and the mu that a canary along a constant
-      direction reaches. Of the audit, two lower bounds on epsilon: without an assumption, and if the
-      trade-off curve is Gaussian.
     """
     landscape = schedule.landscape()
-    bound = hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta)
-    rng = np.random.default_rng([seed, schedules().index(schedule)])
-    present = np.arange(runs) % 2 == 1  # every second run
+    rng = np.random.default_rng([simulation.seed, schedules().index(schedule)])
+    present = np.arange(simulation.runs) % 2 == 1
     scores = simulate(landscape, present, rng)
     design = canaries.make_sets(scores[present], scores[~present])
-    conclusion = conclude(design, level=Level(delta, confidence))
     return AuditedSchedule(
         schedule=schedule,
-        mu_bound=bound.mu,
+        bound=hidden_state_bound(landscape.shifts, schedule.lipschitz, NOISE_MULTIPLIER, delta),
         mu_exact=exact_mu(landscape),
         mu_constant=schedule.constant_direction(),
-        mu_composition=accounting.mu_upper_bound(NOISE_MULTIPLIER, INSERTIONS),
-        epsilon_bound=bound.epsilon,
-        if_gaussian=conclusion.gaussian.epsilon,
-        assumption_free=conclusion.assumption_free.epsilon,
+        conclusion=conclude(design, level=Level(delta, simulation.confidence)),
     )
 
 
 def table(rows: Sequence[AuditedSchedule], delta: float) -> Table[AuditedSchedule]:
-    """Makes a table with a row for each schedule: exact mu, bounds on mu, epsilons and audits.
-
-    Args:
-      rows: The schedules' bounds and audits.
-      delta: The delta of every epsilon.
-    """
+    """Makes a table with a row for each schedule: exact mu, bounds on mu, epsilons at delta and audits."""
     four_decimals = number(".4f")
     rounded_up = partial(at_most, decimals=4)
     columns = [
         Column("k", lambda row: row.schedule.k, "k"),
         Column("insert", lambda row: row.schedule.insert, "insert", left=True),
         Column("lipschitz", lambda row: row.schedule.lipschitz, "c", number("g")),
-        Column(
-            "mu_constant_direction",
-            lambda row: row.mu_constant,
-            "constant",
-            four_decimals,
-        ),
+        Column("mu_constant_direction", lambda row: row.mu_constant, "constant", four_decimals),
         Column("mu_exact", lambda row: row.mu_exact, "landscape", four_decimals),
-        Column("mu_bound", lambda row: row.mu_bound, "bound", rounded_up),
-        Column("epsilon_bound", lambda row: row.epsilon_bound, "epsilon", rounded_up),
-        Column("if_gaussian", lambda row: row.if_gaussian, "if_gaussian", at_least),
-        Column("assumption_free", lambda row: row.assumption_free, "free", at_least),
+        Column("mu_bound", lambda row: row.bound.mu, "bound", rounded_up),
+        Column("epsilon_bound", lambda row: row.bound.epsilon, "epsilon", rounded_up),
+        Column("if_gaussian", lambda row: row.conclusion.gaussian.epsilon, "if_gaussian", at_least),
+        Column(
+            "assumption_free", lambda row: row.conclusion.assumption_free.epsilon, "free", at_least
+        ),
     ]
     scope = f"sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz"
-    title = f"the convex landscape: {scope}"
-    mu_columns = "mu: of a constant direction, of the landscape and of the hidden-state bound"
-    epsilon_columns = (
-        f"epsilon at delta {show_level(delta)}: of the bound, and audits of simulated runs"
-    )
-    return Table(columns, rows, before=(title, mu_columns, epsilon_columns))
+    before = [
+        f"the convex landscape: {scope}",
+        "mu: of a constant direction, of the landscape and of the hidden-state bound",
+        f"epsilon at delta {show_level(delta)}: of the bound, and audits of simulated runs",
+    ]
+    return Table(columns, rows, before=before)
 
 
 def figure(rows: Sequence[AuditedSchedule], delta: float) -> Figure:
-    """Draws epsilon against k, in a panel for each Lipschitz constant, and the slopes that attain the bound.
-
-    Args:
-      rows: The schedules' bounds and audits.
-      delta: The delta of every epsilon.
-    """
+    """Draws epsilon against k, a panel for each Lipschitz constant, and slopes that attain the bound."""
     with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(1, 3, figsize=(9.6, 3.6))
-        # The first two panels have the two constants, the third has the slopes.
         for axis, constant in zip(axes, CONSTANTS, strict=False):
             _draw_epsilons(axis, [row for row in rows if row.schedule.lipschitz == constant], delta)
             axis.set_title(f"steps Lipschitz {constant:g}")
         axes[0].set_ylabel(f"epsilon at delta {show_level(delta)}")
         _draw_slopes(axes[2])
-
         add_legend(drawing, axes, 3, size=7)
         return drawing
 
 
 def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) -> None:
-    """Draws upper bounds and audits over k, for schedules with the same Lipschitz constant.
-
-    Args:
-      axis: The panel.
-      rows: The schedules' bounds and audits.
-      delta: The delta at which composition is drawn, which is that of the rows.
-    """
-    methods = (  # field of a row, words for the legend, color
-        ("if_gaussian", "lower, Gaussian curve", BOUND),
-        ("assumption_free", "lower, nothing assumed", FREE),
-    )
-    # Once for schedules that insert last in each period of k steps, once for those that insert first.
+    """Draws upper bounds and audits over k, for schedules with the same Lipschitz constant."""
     for insert, marker, dashes in ((LAST, "o", "-."), (FIRST, "s", ":")):
         own = [row for row in rows if row.schedule.insert == insert]
         k = [row.schedule.k for row in own]
-        bounds = [row.epsilon_bound for row in own]
+        bounds = [row.bound.epsilon for row in own]
+        gaussian = [row.conclusion.gaussian.epsilon for row in own]
+        free = [row.conclusion.assumption_free.epsilon for row in own]
         axis.plot(k, bounds, color=UPPER, ls=dashes, label=f"upper, insert {insert}")
-        for method, words, color in methods:
-            epsilons = [getattr(row, method) for row in own]
-            axis.plot(k, epsilons, marker, color=color, ms=4, label=f"{words}, insert {insert}")
-
-    # The accountant's epsilon is the same for all schedules, which have the same number of insertions.
-    composition = conversions.epsilon_from_mu(rows[0].mu_composition, delta)
+        label = f"lower, Gaussian curve, insert {insert}"
+        axis.plot(k, gaussian, marker, color=BOUND, ms=4, label=label)
+        label = f"lower, nothing assumed, insert {insert}"
+        axis.plot(k, free, marker, color=FREE, ms=4, label=label)
+    composition = accounting.epsilon_upper_bound(NOISE_MULTIPLIER, INSERTIONS, delta)
     axis.axhline(composition, color="0.6", lw=1, label="composition")
     axis.set(xscale="log", xlabel="k", ylim=(0, 1.1 * composition))
     axis.set_xticks(PERIODS, [str(k) for k in PERIODS])
@@ -310,19 +239,11 @@ def _draw_epsilons(axis: Axes, rows: Sequence[AuditedSchedule], delta: float) ->
 
 
 def _draw_slopes(axis: Axes) -> None:
-    """Draws the slopes of the last steps of two schedules with k = 5, which insert first or last in a period.
-
-    These slopes attain the hidden-state bound.
-    """
+    """Draws the slopes of the last steps of two schedules with k = 5."""
     for color, insert in ((OUT, LAST), (BOUND, FIRST)):
-        slopes = ConvexSchedule(5, insert, 0.99).landscape().slopes[-_DRAWN_STEPS:]
-        steps = np.arange(-len(slopes) + 1, 1)  # ..., -1, 0: the last step is 0
-        axis.plot(
-            steps, slopes, color=color, drawstyle="steps-mid", label=f"slope, insert {insert}"
-        )
-    axis.set(
-        title="k = 5, steps Lipschitz 0.99",
-        xlabel="steps before the end",
-        ylabel="slope",
-        ylim=(0, 1.1),
-    )
+        slopes = ConvexSchedule(5, insert, 0.99).landscape().slopes[-_NUM_DRAWN:]
+        steps = np.arange(1 - len(slopes), 1)  # the last step is 0
+        look = {"color": color, "drawstyle": "steps-mid"}
+        axis.plot(steps, slopes, label=f"slope, insert {insert}", **look)
+    axis.set(title="k = 5, steps Lipschitz 0.99", xlabel="steps before the end", ylim=(0, 1.1))
+    axis.set_ylabel("slope")

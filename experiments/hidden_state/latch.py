@@ -15,7 +15,6 @@ nothing of a shuffled training run in general, and only where steps are Lipschit
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -30,9 +29,10 @@ from audit.report.table import Column, Table, at_least, at_most, number
 
 Array = NDArray[np.float64]
 
-SIMULATED = 20_000  # runs, half of them with the target
+TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
 # How far the sum of the target's batch lies above other batches' sums, in units of C, with and without it.
-_HEIGHT_IN, _HEIGHT_OUT = 2.0, 1.0
+_HEIGHT_IN = 2.0
+_HEIGHT_OUT = 1.0
 _GRID = 1e-3  # the spacing of privacy losses where Poisson sampling's epsilon is computed
 _PUSH = 40.0  # how far the others push theta on in a step, in standard deviations of the noise
 
@@ -54,22 +54,17 @@ class Latch(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How often the last iterate exceeds the threshold.
-
-    Attributes:
-      true_positive: The share of runs with the target.
-      false_positive: The share of runs without the target.
-    """
+    """The share of runs whose last iterate exceeds the threshold, with the target and without it."""
 
     true_positive: float
     false_positive: float
 
 
 class LatchRow(NamedTuple):
-    """What a latch leaks, beside what Poisson sampling would claim.
+    """What a latch leaks, next to what Poisson sampling would claim.
 
     Attributes:
-      latch: the latch, at the threshold of `find_threshold_to_simulate`.
+      latch: the latch, at a threshold that about 1 in 60 runs without the target exceeds.
       exact: its rates in closed form.
       simulated: its rates in simulated runs.
       epsilon: a lower bound on what the last iterate leaks, with the threshold that proves most.
@@ -83,50 +78,28 @@ class LatchRow(NamedTuple):
     poisson: float
 
 
-TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
-
-
 def compute_rates(latch: Latch) -> Rates:
     """Returns the probabilities that the last iterate exceeds the threshold c, with and without the target.
 
     Once theta exceeds c, a latch pushes it further up in every step. So the last iterate exceeds c if theta
-    did after any step. Until then, every step sets theta to noise of deviation sigma. The step of the
-    target's batch, which comes once in each epoch, adds a height h above other batches, in units of C. It is
-    2 with the target, whose gradient is C where every other example's is -C, and 1 where a gradient of 0
-    replaces the target's. As the noise of each step is independent, the probability in E epochs of b batches
-    is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E, where Phi is the standard normal distribution
-    function.
+    did after any step. Until then, every step sets theta to noise of deviation sigma, and the step of the
+    target's batch, which comes once in each epoch, adds a height h. The probability in E epochs of b batches
+    is 1 - (Phi((c - h) / sigma) Phi(c / sigma)^(b - 1))^E. Logs and expm1 keep small results accurate.
     """
     sigma, batches, epochs, threshold = latch
-
-    def compute_rate(height: float) -> float:
-        """Returns the probability that the last iterate exceeds c, the threshold.
-
-        Args:
-          height: What the step of the target's batch adds to theta once in each epoch.
-        """
-        # The log probability that theta does not exceed c in an epoch: in the step of the target's batch, nor
-        # in the steps of the other batches. Logs and expm1 keep small results accurate.
+    rates = []
+    for height in (_HEIGHT_IN, _HEIGHT_OUT):
         log_unlatched = scipy.special.log_ndtr((threshold - height) / sigma)
         log_unlatched += (batches - 1) * scipy.special.log_ndtr(threshold / sigma)
-        return float(-np.expm1(epochs * log_unlatched))
-
-    return Rates(compute_rate(_HEIGHT_IN), compute_rate(_HEIGHT_OUT))
+        rates.append(float(-np.expm1(epochs * log_unlatched)))
+    return Rates(*rates)
 
 
 def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator) -> Array:
-    """Returns the last iterates theta (R,) of simulated runs, in units of the clipping norm C.
+    """Returns the last iterates theta (R,) of R simulated runs, in units of the clipping norm C.
 
-    A step takes theta back to 0, or, where theta exceeds the threshold, pushes it further up. The step then
-    adds noise of deviation sigma. The step of the target's batch also adds a height above other batches. It
-    is 2 with the target, whose gradient is C where every other example's is -C, and 1 where a gradient of 0
-    replaces the target's.
-
-    Args:
-      latch: The latch.
-      has_target: Whether the runs have the target.
-      runs: R, the number of runs.
-      rng: The generator of shuffles and noise.
+    A step takes theta back to 0, or, if theta exceeds the threshold, pushes it further up. Then it adds noise
+    of deviation sigma, and in the step of the target's batch a height above other batches.
     """
     sigma, batches, epochs, threshold = latch
     height = _HEIGHT_IN if has_target else _HEIGHT_OUT
@@ -134,20 +107,13 @@ def simulate(latch: Latch, has_target: bool, runs: int, rng: np.random.Generator
     for _ in range(epochs):
         places = rng.integers(0, batches, runs)  # each run's batch that has the target
         for step in range(batches):
-            # What the batch's other examples add to theta.
             others = np.where(theta > threshold, _PUSH * sigma, -theta)
             theta += others + height * (places == step) + sigma * rng.standard_normal(runs)
     return theta
 
 
 def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
-    """Returns how often the last iterate exceeds the threshold in simulated runs.
-
-    Args:
-      latch: The latch, which has the threshold.
-      runs: The number of runs, half of them with the target.
-      seed: The seed of shuffles and noise.
-    """
+    """Returns how often the last iterate exceeds the threshold in simulated runs, half with the target."""
     rng = np.random.default_rng(seed)
     rates = []
     for has_target in (True, False):
@@ -156,89 +122,44 @@ def simulate_rates(latch: Latch, runs: int, seed: int) -> Rates:
     return Rates(*rates)
 
 
-def find_epsilon(noise_multiplier: float, batches: int, epochs: int, delta: float) -> float:
-    """Returns the largest epsilon at delta that the last iterate proves with any of the tried thresholds c.
+def make_row(training: tuple[float, int, int], delta: float, seed: int, runs: int) -> LatchRow:
+    """Returns what a latch leaks, by the best of the thresholds that are multiples of 0.01 C.
 
-    The thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise. 2 C is the
-    most that a step adds besides noise, so that a step exceeds the end with probability below 1e-15.
-
-    Args:
-      noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
-      batches: The number of batches in an epoch.
-      epochs: The number of epochs.
-      delta: The delta of epsilon.
-    """
-    epsilons = []
-    for threshold in np.arange(0.0, 2 + 8 * noise_multiplier, 0.01):
-        rates = compute_rates(Latch(noise_multiplier, batches, epochs, float(threshold)))
-        epsilons.append(_compute_epsilon(rates, delta))
-    return max(epsilons)
-
-
-def find_threshold_to_simulate(noise_multiplier: float, batches: int, epochs: int) -> float:
-    """Returns the threshold, a multiple of 0.01 C, that about 1 in 60 runs without the target exceeds.
-
-    A rate of 1/60 is frequent enough to be estimated from simulated runs. The threshold that proves most is
-    not: fewer than 1 in 10,000 runs exceed it. The tried thresholds are those of `find_epsilon`.
+    The thresholds lie below 2 C plus 8 standard deviations of the noise. The simulated threshold is the one
+    that about 1 in 60 runs without the target exceeds, which simulations can estimate.
 
     Args:
-      noise_multiplier: sigma, the standard deviation of a step's noise in units of C.
-      batches: The number of batches in an epoch.
-      epochs: The number of epochs.
+      training: sigma, the number of batches and the number of epochs.
+      delta: The delta of every epsilon.
+      seed: The seed of the simulations.
+      runs: The number of simulated runs, half of them with the target.
     """
-    thresholds = np.arange(0.0, 2 + 8 * noise_multiplier, 0.01)
-    rates = []
-    for threshold in thresholds:
-        latch = Latch(noise_multiplier, batches, epochs, float(threshold))
-        rates.append(compute_rates(latch).false_positive)
-    return float(thresholds[int(np.argmin(np.abs(np.array(rates) - 1 / 60)))])
+    sigma, batches, epochs = training
+    thresholds = np.arange(0.0, _HEIGHT_IN + 8 * sigma, 0.01)
+    latches = [Latch(*training, float(threshold)) for threshold in thresholds]
+    rates = [compute_rates(latch) for latch in latches]
+    frequent = int(np.argmin([abs(rate.false_positive - 1 / 60) for rate in rates]))
+    # The same steps, if batches were Poisson-sampled: each takes the target with probability 1 / b.
+    steps = Composition(sigma, batches * epochs, 1 / batches)
+    return LatchRow(
+        latches[frequent],
+        exact=rates[frequent],
+        simulated=simulate_rates(latches[frequent], runs, seed),
+        epsilon=max(_compute_epsilon(rate, delta) for rate in rates),
+        poisson=float(accounting.account_sampled(steps, _GRID).get_epsilon(delta)),
+    )
 
 
 def _compute_epsilon(rates: Rates, delta: float) -> float:
-    """Returns the epsilon that error rates prove at delta: log((true positives - delta) / false positives).
-
-    It is 0 where the logarithm is negative. It is also 0 where the fraction is not positive or would divide
-    by 0.
-    """
+    """Returns the epsilon that rates prove: log((true positives - delta) / false positives), at least 0."""
     excess = rates.true_positive - delta
     if excess <= 0 or rates.false_positive <= 0:
         return 0.0
     return max(math.log(excess / rates.false_positive), 0.0)
 
 
-def make_rows(delta: float, seed: int, runs: int = SIMULATED) -> list[LatchRow]:
-    """Returns a row for each of the study's TRAININGS.
-
-    Args:
-      delta: The delta of every epsilon.
-      seed: The seed of the simulations.
-      runs: The number of simulated runs, half of them with the target.
-    """
-    rows = []
-    for sigma, batches, epochs in TRAININGS:
-        latch = Latch(sigma, batches, epochs, find_threshold_to_simulate(sigma, batches, epochs))
-        # The same steps, if batches were Poisson-sampled: each takes the target with probability 1 / b.
-        poisson_steps = Composition(sigma, batches * epochs, 1 / batches)
-        accountant = accounting.account_sampled(poisson_steps, _GRID)
-        rows.append(
-            LatchRow(
-                latch,
-                exact=compute_rates(latch),
-                simulated=simulate_rates(latch, runs, seed),
-                epsilon=find_epsilon(sigma, batches, epochs, delta),
-                poisson=float(accountant.get_epsilon(delta)),
-            )
-        )
-    return rows
-
-
-def make_table(rows: Sequence[LatchRow], delta: float) -> Table[LatchRow]:
-    """Returns a table with a row for each latch: its rates, exact and simulated, and epsilons.
-
-    Args:
-      rows: The rows.
-      delta: The delta of every epsilon.
-    """
+def make_table(rows: list[LatchRow], delta: float) -> Table[LatchRow]:
+    """Returns a table with a row for each latch: its rates, exact and simulated, and epsilons at delta."""
     rate = number(".4g")
     columns = [
         Column("sigma", lambda row: row.latch.noise_multiplier, "sigma", number("g")),

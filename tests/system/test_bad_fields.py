@@ -15,7 +15,7 @@ from audit.settings.fields import FieldLimits, declared, require_fields
 from audit.settings.make import fields
 from audit.settings.setting import Setting
 from experiments.canife.attacked import Attacked
-from experiments.commands import norms, plan
+from experiments.commands import plan
 from experiments.compare.compared import Compared
 from tests.cases import mostly_slow
 from tests.system.bad import HUGE, Bad, assert_refused, firsts_of_a_kind, named
@@ -30,7 +30,6 @@ WRONG_VALUES = {
 COMMANDS = (  # a command line that refuses before it looks for data, whose fields, and which of them
     (("audit", "--data_file=nowhere.csv"), Setting, None),
     (("plan",), Setting, plan.FIELDS),
-    (("norms",), Setting, norms.FIELDS),
     (("federated",), FederatedSetting, None),
     (("canife", "--data_file=nowhere.npz"), Attacked, None),
     (("compare", "--data_file=nowhere.npz"), Compared, None),

@@ -1,8 +1,6 @@
 """Bad stores, as `list`, `report`, `figures` and `sweep` meet them. What is documented to leave something out
 and go on (`list`, `report --setting=all`, `figures`) ends with status 0 and says what."""
 
-import dataclasses
-import functools
 import json
 import shutil
 from pathlib import Path
@@ -14,11 +12,8 @@ from audit.settings.make import setting_of
 from audit.settings.setting import identity
 from audit.storage import store
 from audit.storage.store import Scores, Store
-from experiments.hidden_state import landscape as landscapes
 from experiments.hidden_state import sweep as sweeps
-from experiments.hidden_state.landscape import Exact, Search, Simulated
 from tests.system.bad import (
-    COUNTED,
     FORTY,
     KINDS,
     Bad,
@@ -195,7 +190,7 @@ STORES = [
         for place, says in ELSEWHERE.items()
         for case in lines(says, *(f"{argv} --out={place}" for argv in OUT), lay=odd_places)
     ),
-    *lines("--out=: name a folder", "audit --out=", "norms --out="),
+    *lines("--out=: name a folder", "audit --out="),
     *lines(
         "--out=missing holds no audits: run ./run.sh audit, or name another", "report --out=missing"
     ),
@@ -221,70 +216,8 @@ def twice(folder):
     Store(audit.parent, json.loads((audit / "config.json").read_text()) | {"data_sha256": "1" * 64})
 
 
-STUDY = landscapes.study(sweeps.GRIDS["smoke"], 1e-5, 0.95)
-SOLVED = Exact([0.5], [1.0] * 5, [1.0] * 5, 1.5)
-
-
-@functools.cache
-def answered():
-    """{file: content} of a smoke sweep's landscape, made up."""
-    answers = {law: SOLVED for law in STUDY.all_laws()}
-    row = {"method": "in_sample", "assumes": "", "epsilon": 1.0}
-    answers |= {STUDY.audit(cell): Simulated([1.0] * 5, [row], [row]) for cell in STUDY.cells}
-    answers |= {search: Search([1.0] * 49) for search in STUDY.searches()}
-    found = {}
-    for asked, result in answers.items():
-        config = store._text(asked.setting())
-        place = landscapes.CELLS / store._hash(config.encode())
-        found |= {f"{place}/config.json": config, f"{place}/result.json": landscapes.text(result)}
-    return found
-
-
-def landscape(change):
-    """Lays that landscape, of which `change` damages the first result."""
-
-    def lay(folder):
-        for name, content in answered().items():
-            (folder / "r" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "r" / name).write_text(content)
-        change((folder / "r" / next(iter(answered()))).parent)
-
-    return lay
-
-
-def altered(audit):
-    path = audit / "result.json"
-    path.write_text(path.read_text().replace("1.5", "99.5"))
-
-
-# fmt: off
-BAD_RESULTS = {
-    "empty": writing("result.json", b""), "torn": writing("result.json", b'{"thresholds": [0.5'),
-    "binary": writing("result.json", bytes(range(256))), "null": writing("result.json", b"null"),
-    "brackets": writing("result.json", b"[" * 100_000), "altered": altered,
-    "other fields": writing("result.json", b'{"claimed": [1]}'),
-    "words for numbers": writing("result.json",
-        json.dumps(dataclasses.asdict(SOLVED) | {"epsilon_upper": "x"}).encode()),
-}
-# fmt: on
 SMOKE = ("--scale=smoke", "--out=r")
 SWEEPS = [
-    *(
-        named(
-            Bad(("sweep", "--list", *SMOKE), f"result.json{COUNTED}", landscape(change), 0),
-            f": {what}",
-        )
-        for what, change in BAD_RESULTS.items()
-    ),
-    *(
-        named(
-            Bad(
-                ("sweep", "--list", *SMOKE), "result.json", landscape(replaced("result.json", make))
-            ),
-            f": {what}",
-        )
-        for what, make in {**KINDS, "a loop": looping}.items()
-    ),
     named(Bad(("sweep", "--list", *SMOKE), "are one setting on different data", twice)),
     *rows(
         ["sweep", "--name=figure_7", *SMOKE],

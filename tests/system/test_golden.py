@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from experiments.hidden_state import landscape_solve
-from experiments.hidden_state.landscape import ADVERSARIES, ExactLaw, LandscapeCell
+from experiments.hidden_state.landscape import Landscape
+from experiments.hidden_state.landscape_law import ADVERSARIES, Process
 from tests.forks import python
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -148,8 +149,9 @@ def is_near(value, text):
 def differences(keys):
     rows = golden()
     for key in keys:
-        found = landscape_solve.solve(ExactLaw(LandscapeCell(*key[:3], 1e-5), key[3]))
-        values = (found.epsilon_gaussian[-1], found.epsilon_exact[-1], found.epsilon_upper)
+        adversary = ADVERSARIES[key[3]](Process(*key[:3]), 1e-5)
+        found = landscape_solve.solve(Landscape(*key[:3], 1e-5), adversary.values)
+        values = (found.claimed[-1], found.epsilon[-1], found.epsilon[0])
         yield from (
             (key, n, v)
             for n, v in zip(COLUMNS, values, strict=True)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from audit.commands import interrupts
-from models.data.sources import cache_folder
 from tests.system import killed
 
 FEW = 10  # interrupts, for which one of each of the first commands is enough
@@ -55,14 +54,12 @@ COMMANDS = {  # the first few are interrupted in CI
         "--fresh_runs=2",
         *("--one_run_canaries=100", "--measured_rounds=2", "--design_steps=20"),
     ),
-    "norms": ("--models=fcnn", "--steps=20", "--runs=4"),  # on data that no flag names
 }
 IN_CI = ("audit", "landscape", "federated")
 KEPT = (
     ".npz",
     "rounds.csv",
     "table_1.csv",
-    "norms.csv",
     "result.json",
     "answer.json",
 )  # none of times
@@ -84,8 +81,6 @@ def test_an_interrupt_ends_a_command_in_a_line_and_it_goes_on(
     kills = pytestconfig.getoption("kills")
     if kills <= FEW and name not in IN_CI:
         pytest.skip("interrupted where --kills asks for more")
-    if name == "norms" and not (cache_folder() / "california_housing.npz").exists():
-        pytest.skip("its data are not here")
     share = 1 if kills <= FEW else len(range([*COMMANDS].index(name), kills, len(COMMANDS)))
     argv = (
         name,

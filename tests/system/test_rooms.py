@@ -72,7 +72,7 @@ PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
 TRAINING = [  # work on cells, the landscape's among them
     *("audit.training.training", "audit.settings.build", "experiments.cells.work"),
     "experiments.cells.audits",
-    *("experiments.hidden_state.sweep", "experiments.hidden_state.landscape_solve"),
+    "experiments.hidden_state.sweep",
     *("experiments.lidp.sweep", "experiments.one_shot.sweep"),
 ]
 LOAD = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; print(*sys.modules)"

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from experiments.cells import work
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Workplace
-from experiments.hidden_state import cells as norm_cells
+from experiments.hidden_state import norms
 from experiments.hidden_state import sweep as sweeps
 from experiments.sweeps import grid
 from models.catalogue import TASKS
@@ -290,40 +291,29 @@ def _chunk(first, runs):
     return Scores(first, np.arange(float(runs))[:, None], np.arange(runs)[:, None] % 2 == 1)
 
 
-def test_norms_are_kept_and_a_damaged_file_is_trained_again(tmp_path, capsys, monkeypatch):
-    norms, trained = np.random.default_rng(0).random((4, 3)), []
+def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch):
+    trained = []
 
-    def train(setting, dataset, runs, progress):
-        trained.append(runs)
-        return norms[:runs]
+    def train(played, runs):
+        trained.append(len(runs))
+        return np.arange(3.0) + runs[:, None]
 
-    monkeypatch.setattr(norm_cells, "_train", train)
-    dataset = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
+    monkeypatch.setattr(norms, "canary_norms", train)
+    dataset = Dataset(np.zeros((40, 8), np.float32), np.zeros(40, np.int32), "made up", "0" * 64)
     setting = setting_of("fcnn", adversary="loss", batch_size=10, steps=3)
-    store = stored.open_store(tmp_path, setting, dataset, norm_cells.EXPERIMENT)
-    for _ in range(2):
-        np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
-    assert trained == [4]
+    store = stored.open_store(tmp_path, setting, dataset, norms.EXPERIMENT)
+    data = SimpleNamespace(checksum=lambda model: None, load=lambda model: dataset)
+    cell = norms.norms_cell(setting, 4)
     held = stored.holdings(tmp_path)
-    np.testing.assert_array_equal(norm_cells.read_norms(held, setting, 3), norms[:3])
-    assert norm_cells.read_norms(held, setting, 5) is None
-    path = store.path / "norms.npz"
-    content = bytearray(path.read_bytes())
-    content[content.index(norms.tobytes()[:16])] ^= 1
-    path.write_bytes(content)
-    assert norm_cells.read_norms(held, setting, 4) is None and path.exists()
-    assert "damaged: it counts as missing" in capsys.readouterr().err
-    np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
-    assert trained == [4, 4] and "damaged: set aside" in capsys.readouterr().err
-    np.save(path.with_suffix(".npy"), norms)
-    path.with_suffix(".npy").replace(path)
-    np.testing.assert_array_equal(norm_cells.kept_norms(store, setting, dataset, 4), norms)
-    assert trained == [4] * 3 and len(list(store.path.glob("*damaged*"))) == 2
-    path.unlink()
-    path.symlink_to(path.name)
-    with pytest.raises(InputError, match="cannot read"):
-        norm_cells.kept_norms(store, setting, dataset, 4)
-    assert path.is_symlink()
+    assert not cell.is_done(held, data)
+    cell.do(store, data, print)
+    expected = np.arange(3.0) + np.arange(3)[:, None]
+    np.testing.assert_array_equal(norms.read(stored.holdings(tmp_path), setting, 3), expected)
+    assert norms.read(held, setting, 5) is None and cell.is_done(held, data)
+    path = store.path / "answer.json"
+    path.write_text(path.read_text().replace("3.0", "3.5", 1))
+    assert norms.read(held, setting, 3) is None and not cell.is_done(held, data)
+    assert trained == [4]
 
 
 @pytest.mark.slow

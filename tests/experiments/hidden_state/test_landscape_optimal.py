@@ -6,8 +6,7 @@ import pytest
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state import landscape_optimal as optimal
-from experiments.hidden_state.landscape_process import Process, upper_bound
+from experiments.hidden_state.landscape_law import Process, upper_bound
 from tests.cases import mostly_slow
 
 DELTA = 1e-5
@@ -24,24 +23,23 @@ RATES = [(1, 0.46, 0.23, 0.29, 0.455), (2, 0.86, 0.38, 0.68, 0.855), (8, 1.00, 0
 def test_rates_at_sigma_4_and_25_steps(size, gaussian, half, best, most):
     process = Process(4.0, size, 25)
     upper = upper_bound(process, DELTA)
-    at_half = optimal.half(process, DELTA)
+    at_half = law.half(process, DELTA)
     mu = float(densities.mu_at(law.last_law(process, at_half.values), 0.5))
     assert conversions.epsilon_from_mu(mu, DELTA) / upper == pytest.approx(gaussian, abs=0.02)
     assert at_half.epsilon / upper == pytest.approx(half, abs=0.02)
-    assert optimal.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
-    assert optimal.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
+    assert law.best_constant(process, DELTA).epsilon / upper == pytest.approx(best, abs=0.02)
+    assert law.optimal(process, DELTA).epsilon / upper == pytest.approx(most, abs=0.005)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sigma", "size", "delta"), [(0.3, 1, 1e-9), (1.0, 4, 1e-7), (100.0, 7, 1e-5)]
 )
-@pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
-def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta, monkeypatch):
+@pytest.mark.parametrize("find", [law.half, law.best_constant, law.optimal])
+def test_a_grid_twice_as_fine_finds_the_same_epsilon(find, sigma, size, delta):
     process = Process(sigma, size, 12)
     coarse = find(process, delta)
-    monkeypatch.setattr(optimal, "PER_DEVIATION", 2 * optimal.PER_DEVIATION)
-    fine = find(process, delta)
+    fine = find(process, delta, 2 * law.PER_DEVIATION)
     assert coarse.epsilon != fine.epsilon and coarse.epsilon == pytest.approx(
         fine.epsilon, rel=1e-3
     )
@@ -71,10 +69,10 @@ def make_grid(process, count=800):
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 6), Process(0.6, 1, 3)])
 def test_an_independent_computation_agrees(process):
     points = make_grid(process, 3000)
-    best = optimal.optimal(process, 1e-4)
+    best = law.optimal(process, 1e-4)
     moves = [np.where(points > h, 1.0, -1.0) for h in best.values]
     assert slow_delta(process, best.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
-    half = optimal.half(process, 1e-4)
+    half = law.half(process, 1e-4)
     moves = [np.where(points > 0.5, 1.0, -1.0)] * (process.steps - 1)
     assert slow_delta(process, half.epsilon, moves, points) == pytest.approx(1e-4, rel=0.03)
 
@@ -82,7 +80,7 @@ def test_an_independent_computation_agrees(process):
 @pytest.mark.slow
 @pytest.mark.parametrize("process", [Process(1.0, 1, 4), Process(3.0, 2, 5)])
 def test_no_random_landscape_beats_the_optimal_one(process):
-    adversary = optimal.optimal(process, 1e-3)
+    adversary = law.optimal(process, 1e-3)
     points = make_grid(process)
     best = [np.where(points > h, 1.0, -1.0) for h in adversary.values]
     limit = slow_delta(process, adversary.epsilon, best, points)
@@ -107,7 +105,7 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     import jax
     import jax.numpy as jnp
 
-    adversary = optimal.optimal(process, 1e-3)
+    adversary = law.optimal(process, 1e-3)
     points = make_grid(process, 300)
     spacing = points[1] - points[0]
     starts = jnp.stack([normal(points - m, process.noise_multiplier) for m in (0, 1)], 1)
@@ -138,7 +136,7 @@ def test_gradient_ascent_over_landscapes_ends_at_the_optimal_one(process):
     "process", [Process(2.0, 1, 10), Process(4.0, 2, 25), Process(8.0, 16, 25)]
 )
 def test_adversaries_are_ordered_and_below_the_upper_bound(process):
-    finders = (optimal.half, optimal.best_constant, optimal.optimal)
+    finders = (law.half, law.best_constant, law.optimal)
     half, best, most = (find(process, DELTA).epsilon for find in finders)
     upper = upper_bound(process, DELTA)
     assert half <= best * (1 + 1e-6) and best <= most * (1 + 1e-4) and most <= upper * (1 + 1e-6)
@@ -146,35 +144,33 @@ def test_adversaries_are_ordered_and_below_the_upper_bound(process):
 
 def test_optimal_thresholds_are_where_the_likelihood_ratio_crosses():
     process = Process(2.0, 2, 8)
-    best = optimal.optimal(process, DELTA)
-    for pair, threshold in zip(law.laws(process, best.values), best.values, strict=False):
+    best = law.optimal(process, DELTA)
+    for pair, threshold in zip(law.laws(process, best.values), best.values[1:], strict=False):
         ratio = np.log(pair.q[pair.p > 1e-290]) - np.log(pair.p[pair.p > 1e-290])
         assert np.all(np.diff(ratio) > -1e-6)
         at = np.interp(threshold, pair.points[pair.p > 1e-290], ratio)
         assert at == pytest.approx(best.epsilon, rel=1e-3)
 
 
-@pytest.mark.parametrize("find", [optimal.half, optimal.best_constant, optimal.optimal])
+@pytest.mark.parametrize("find", [law.half, law.best_constant, law.optimal])
 def test_a_process_too_long_for_the_grid_is_refused(find):
     with pytest.raises(InputError, match="`steps=10000000`"):
         find(Process(0.3, 2, 10**7), DELTA)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "process", [(0.3, 4096, 1000), (100.0, 4096, 25), (100.0, 1, 25), (0.3, 1, 25)]
-)
+@pytest.mark.parametrize("process", [(100.0, 512, 25), (100.0, 1, 25), (0.3, 1, 25)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-9])
 def test_extremes_work(process, delta):
     process = Process(*process)
     upper = upper_bound(process, delta)
-    most = optimal.optimal(process, delta).epsilon
-    half = optimal.half(process, delta).epsilon
+    most = law.optimal(process, delta).epsilon
+    half = law.half(process, delta).epsilon
     assert 0 < half <= upper * (1 + 1e-6)
     assert 0 < most <= upper * (1 + 1e-6)
 
 
 @pytest.mark.slow
 def test_a_thousand_steps_work():
-    half = optimal.half(Process(2.0, 8, 1000), DELTA).epsilon
-    assert 0 < half < optimal.half(Process(2.0, 8, 100), DELTA).epsilon
+    half = law.half(Process(2.0, 8, 1000), DELTA).epsilon
+    assert 0 < half < law.half(Process(2.0, 8, 100), DELTA).epsilon

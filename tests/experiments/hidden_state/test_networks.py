@@ -11,24 +11,26 @@ from audit.storage import index
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
 from audit.training import rehearsal
-from experiments.hidden_state import network_bracket, networks
+from experiments.hidden_state import bracket, expansion
+from experiments.hidden_state.sweep import COORDINATE, FRESH, sweeps
 from experiments.sweeps import points
 from models.catalogue import task
 
+NAMES = ("bracket", "bracket_rates")
 LEVELS = Level()
 DATA = Dataset(np.zeros((4, 8), np.float32), np.zeros(4, np.int32), "made up", "0" * 64)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(scale):
-    for sweep in networks.sweeps(scale).values():
+    for sweep in {name: sweeps(scale)[name] for name in NAMES}.values():
         measured = {cell.request for cell in sweep.cells if cell.audited is None}
         for audited in sweep.audits():
             setting = audited.setting
             is_open = setting.schedule.periodicity > 1 and task(setting.model).curved is None
-            if audited.series == networks.COORDINATE:
+            if audited.series == COORDINATE.label:
                 assert (setting in measured) == is_open
-        places = {networks.FRESH: set(), networks.COORDINATE: set()}
+        places = {FRESH.label: set(), COORDINATE.label: set()}
         for audited in sweep.audits():
             places[audited.series].add((audited.panel, audited.x))
         only_fresh = set()
@@ -37,30 +39,19 @@ def test_each_place_has_two_audits_and_a_measurement_where_nothing_is_proven(sca
             "bracket",
         ):  # 8 runs along coordinates take too long there
             only_fresh = {("ConvNet", 25), ("GELU ConvNet", 25)}
-        assert places[networks.FRESH] - places[networks.COORDINATE] == only_fresh
-        assert places[networks.COORDINATE] <= places[networks.FRESH]
+        assert places[FRESH.label] - places[COORDINATE.label] == only_fresh
+        assert places[COORDINATE.label] <= places[FRESH.label]
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_a_measurement_s_runs_are_those_that_the_library_rehearses(scale):
-    for cell in networks.sweeps(scale)["bracket"].cells:
-        if cell.audited is None:
-            is_large = task(cell.request.model).label.endswith("ConvNet")
-            parameters = 62_006 if is_large else 2_689
-            usual = rehearsal.usual_effort(parameters)
-            assert cell.runs == usual.runs
-
-
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_estimates_count_the_steps_that_the_library_measures(scale):
+def test_estimates_count_the_steps_that_the_library_measures():
     parameters = {"fcnn": 68, "tanh_fcnn": 68, "wide_fcnn": 2_689, "gelu_convnet": 62_006}
     for model, count in parameters.items():
-        amount = networks._AMOUNTS[scale][model]
-        assert amount.most_measured == rehearsal.usual_effort(count).steps
+        usual = rehearsal.usual_effort(count)
+        assert expansion.EFFORTS.get(model, (4, 1250)) == (usual.runs, usual.steps)
 
 
 def test_the_laptop_s_brackets_take_an_hour_at_most():
-    for sweep in networks.sweeps("laptop").values():
+    for sweep in {name: sweeps("laptop")[name] for name in NAMES}.values():
         assert sum(cell.seconds for cell in sweep.cells) < 3600
 
 
@@ -69,7 +60,7 @@ def keep_scores(out, audited):
     setting = audited.setting
     store = stored.open_store(out, setting, DATA)
     rng = np.random.default_rng(0)
-    dimension = 68 if audited.series == networks.FRESH else 0
+    dimension = 68 if audited.series == FRESH.label else 0
     presence = np.arange(audited.runs)[:, None] % 2 == 1
     presence = np.broadcast_to(presence, (audited.runs, setting.canaries))
     scores = rng.normal(3.0 * presence, 1.0)
@@ -84,30 +75,28 @@ def keep_scores(out, audited):
     [("FCNN", "steps have kinks", "estimate"), ("tanh FCNN", "", "measured")],
 )
 def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, word, tmp_path):
-    sweep = networks.sweeps("smoke")["bracket"]
+    sweep = sweeps("smoke")["bracket"]
     for audited in sweep.audits():
         keep_scores(tmp_path, audited)
     for cell in sweep.cells:
         if cell.audited is None:
-            store = stored.open_store(tmp_path, cell.request, DATA, networks.EXPERIMENT)
+            store = stored.open_store(tmp_path, cell.request, DATA, expansion.EXPERIMENT)
             own_kink = kink if task(cell.request.model).label == model else ""
             measured = Steps(1.02, "measured", 4, own_kink, lipschitz.MEASUREMENT)
             lipschitz.keep(store, measured)
 
     held = index.holdings(tmp_path)
     evidence = points.evidence(held, sweep.audits(), LEVELS)
-    assert network_bracket.count_unmeasured(sweep, evidence) == 0
+    assert bracket.count_unmeasured(sweep, evidence) == 0
     every = points.points(sweep.audits(), evidence.audits)
-    rows = {
-        (row.panel, row.x): row for row in network_bracket.make_rows(every, sweep.cells, evidence)
-    }
+    rows = {(row.panel, row.x): row for row in bracket.make_rows(every, sweep.cells, evidence)}
     at_1, at_5 = rows[model, 1], rows[model, 5]
-    assert at_1.upper.word == network_bracket.COMPOSITION
+    assert at_1.upper.word == bracket.COMPOSITION
     assert at_1.upper.epsilon == at_1.composition == at_5.composition
     assert at_5.upper.word == word
     assert at_5.upper.expansion == pytest.approx(1.02)
     assert at_5.upper.epsilon < at_5.upper.margin < at_5.composition
     assert at_5.proven is not None and at_5.interval[0] < at_5.interval[1]
-    figure, own_table = network_bracket.draw(sweep, every, evidence)
+    figure, own_table = bracket.draw(sweep, every, evidence, logarithmic=False)
     assert len([axis for axis in figure.axes if axis.get_title()]) == 2
     assert word in own_table.text and max(map(len, own_table.text.splitlines())) <= 105

@@ -19,6 +19,6 @@ def test_fresh_directions_have_a_line_of_the_bound_that_assumes_nothing():
     cell = SimpleNamespace(setting=SimpleNamespace(canaries=CANARIES), runs=RUNS)
     point = SimpleNamespace(panel="FCNN", cells=[cell], conclusions=[conclusion])
 
-    (line,) = proven._compute_lines(point, evidence=None)
-    assert line.runs == tuple(range(1, RUNS + 1)) and line.holds
-    assert line.epsilons[-1] == conclusion.bound(EXACT_NULL).epsilon > 0
+    (line,) = proven.compute_lines(point, evidence=None)
+    assert list(line.epsilons) == list(range(1, RUNS + 1)) and line.holds
+    assert line.epsilons[RUNS] == conclusion.bound(EXACT_NULL).epsilon > 0

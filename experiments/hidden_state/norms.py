@@ -1,0 +1,113 @@
+"""The norms of L's canary in training (Figure 8) as cells, which are trained once and stored.
+
+L is the adversary that inserts the gradient of an example with a wrong label.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from audit.runtime.progress import Progress
+from audit.settings.setting import Setting, identity
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from audit.tasks.task import Dataset
+from experiments.cells.audits import setting_cell
+from experiments.cells.cell import Cell, read_answer, write_answer
+
+if TYPE_CHECKING:
+    from audit.training.game import Game
+
+Norms = NDArray[np.float64]
+EXPERIMENT = "canary_norms"
+_KEY = "norms"
+
+
+def norms_cell(setting: Setting, runs: int) -> Cell:
+    """Returns the cell of work that trains runs and stores the norms of their canaries' gradients.
+
+    Args:
+      setting: The setting; its adversary is L.
+      runs: The number of runs; each draws its own initial model, canary and noise.
+    """
+
+    def is_complete(store: Store) -> bool:
+        """Returns whether the store has the norms of all runs."""
+        return _read(store, runs) is not None
+
+    def do(store: Store, dataset: Dataset, progress: Progress) -> None:
+        """Trains the runs in chunks of equal size, which share a compiled program, and stores their norms."""
+        from audit.settings import build
+        from audit.training import game
+
+        played = build.build(setting, dataset)
+        chunk = game.chunk_size(played, runs)
+        parts = []
+        for first in range(0, runs, chunk):
+            parts.append(canary_norms(played, np.arange(first, first + chunk)))
+            progress(min(chunk, runs - first))
+        write_answer(store, {_KEY: np.concatenate(parts)[:runs].tolist()})
+
+    name = f"norms of L's canary, {setting.model}"
+    cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
+    return cell._replace(request=setting)
+
+
+def read(held: Holdings, setting: Setting, runs: int) -> Norms | None:
+    """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
+    store = held.open(identity(setting, EXPERIMENT))
+    return None if store is None else _read(store, runs)
+
+
+def _read(store: Store, runs: int) -> Norms | None:
+    """Returns a store's norms of the first runs; None where it has fewer."""
+    answer = read_answer(store)
+    if answer is None or len(answer[_KEY]) < runs:
+        return None
+    return np.array(answer[_KEY][:runs])
+
+
+def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
+    """Trains runs and returns the norms (runs, steps) of the canary's gradient before clipping.
+
+    The norm of a step is taken at the model from which the step starts. Every run has its canary in.
+
+    Args:
+      played: The training and its adversary, which crafts a single canary.
+      runs: (n,) the runs' numbers, which decide their random draws.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax import Array
+
+    from audit.mechanism.base import Data, Hyperparameters, Schedule, State
+    from audit.training import game
+
+    def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
+        """Trains run number `run`; returns the norm of its canary's gradient at every step, (steps,)."""
+
+        def draw_key(name: str) -> Array:
+            """Returns the run's own key of a kind."""
+            return jax.random.fold_in(game.root(played.seed, name), run)
+
+        theta_0 = played.init(draw_key("theta"))
+        clipping_norm = jnp.asarray(hyper.clipping_norm)
+        knowledge = played.adversary.init(draw_key("canary"), theta_0, clipping_norm)
+        canaries = played.insertion().bind(knowledge, jnp.ones(1))  # the single canary is in
+        noise_key = draw_key("noise")
+
+        def advance(state: State, now: Schedule) -> tuple[State, Array]:
+            """Takes one step; returns the state after it, and the norm of the canary at the state before."""
+            norm = jnp.linalg.norm(canaries.craft(state.step, state.theta)[0])
+            this_step = Schedule(now.batches[None], now.mask[None])
+            after = played.mechanism.segment(hyper, state, data, this_step, canaries, noise_key)
+            return after, norm
+
+        _, norms = jax.lax.scan(advance, played.mechanism.start(theta_0), schedule)
+        return norms
+
+    hyper = jax.tree.map(jnp.float32, played.hyper)
+    compute = jax.jit(jax.vmap(norms_of_run, (None, None, None, 0)))
+    norms = compute(hyper, played.data, played.schedule, jnp.asarray(runs, jnp.uint32))
+    return np.asarray(norms, np.float64)
