@@ -76,18 +76,11 @@ def main() -> None:
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
 
     # The convex landscape and the latch, which are studied at settings of their own.
-    schedules = []
-    for schedule in convex_landscape.schedules():
-        schedules.append(convex_landscape.audited(schedule, simulation, FLAGS.delta))
-    convex = convex_landscape.table(schedules, FLAGS.delta)
+    schedules = [convex_landscape.make_row(*x, FLAGS.delta) for x in convex_landscape.SCHEDULES]
+    convex = convex_landscape.make_table(schedules, FLAGS.delta)
     written.append(files.write_whole(folder / "convex.csv", header + convex.csv()))
-    convex_figure = convex_landscape.figure(schedules, FLAGS.delta)
-    written.append(files.write_whole(folder / "convex.png", style.png(convex_figure)))
-
-    latch_rows = []
-    for training in latch.TRAININGS:
-        latch_rows.append(latch.make_row(training, FLAGS.delta, FLAGS.seed, FLAGS.runs))
-    latches = latch.make_table(latch_rows, FLAGS.delta)
+    trainings = [latch.make_row(training, FLAGS.delta) for training in latch.TRAININGS]
+    latches = latch.make_table(trainings, FLAGS.delta)
     written.append(files.write_whole(folder / "latch.csv", header + latches.csv()))
 
     print(f"{exact.text()}\n\n{convex.text()}\n\n{latches.text()}\n")

@@ -268,12 +268,12 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
     audited_k = []
     intervals = []
     for row in rows:
-        assert row.proven is not None and row.upper is not None  # every k is audited and bounded
+        assert row.proven is not None and row.at_most is not None  # every k is audited and bounded
         proven.append(row.proven)
-        possible.append(row.upper.epsilon)
-        if row.interval is not None:
+        possible.append(row.at_most)
+        if row.interval_high is not None:
             audited_k.append(row.x)
-            intervals.append(row.interval)
+            intervals.append((row.interval_low, row.interval_high))
     axes.plot(k, composed, ":", color=style.UPPER, label="upper bound, every model seen")
     axes.plot(k, possible, "--", color=style.UPPER, label="upper bound, last model (measured)")
     axes.plot(k, proven, "o-", color=style.FREE, label="proven, nothing assumed")

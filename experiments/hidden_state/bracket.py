@@ -5,6 +5,7 @@ place has a single seed: a point has a single conclusion.
 """
 
 from collections.abc import Hashable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
+from audit.methods.estimate import IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.report.style import BLUE, BOUND, FREE, GREEN, PREDICTED, UPPER
 from audit.report.table import Column, Table, at_least, at_most, number
@@ -36,22 +38,6 @@ at most:  upper bound on the last model, and why; x10: if steps expand ten times
 estimate: steps have kinks, and derivatives do not bound them"""
 
 
-class UpperPoint(NamedTuple):
-    """An upper bound on the last model's epsilon, or an estimate of it.
-
-    Attributes:
-      epsilon: The upper bound.
-      word: What the bound assumes, in a word, or `ESTIMATE`.
-      margin: What the upper bound would be if steps expanded ten times as much.
-      expansion: The mean Lipschitz constant of steps; None where composition is the only bound.
-    """
-
-    epsilon: float
-    word: str
-    margin: float
-    expansion: float | None
-
-
 class BracketRow(NamedTuple):
     """The bounds and audits of a model at a place of the figure; None for what is not stored or not known.
 
@@ -59,23 +45,30 @@ class BracketRow(NamedTuple):
       panel: The panel.
       x: The value on the x axis.
       composition: The accountant's epsilon, for all models of a run together.
-      upper: The upper bound on the last model.
+      at_most: The upper bound on the last model, or an estimate of it.
+      word: What the upper bound assumes, in a word, or `ESTIMATE`.
+      margin: What the upper bound would be if steps expanded ten times as much.
+      expansion: The mean Lipschitz constant of steps; None where composition is the only bound.
       proven: What fresh directions prove, with no assumption.
       gdp_limit: The epsilon below which no GDP guarantee holds, by fresh directions.
-      interval: The two-sided interval of the audit along a coordinate.
-      gaussian: The lower bound of the audit along a coordinate, if the curve is Gaussian.
-      constant: What a canary along a coordinate shows if no other gradient moves that coordinate.
+      interval_low, interval_high: The two-sided interval of the audit along a coordinate.
+      if_gaussian: The lower bound of the audit along a coordinate, if the curve is Gaussian.
+      constant_direction: What a canary along a coordinate shows if no other gradient moves that coordinate.
     """
 
     panel: str
     x: float
     composition: float
-    upper: UpperPoint | None
+    at_most: float | None = None
+    word: str | None = None
+    margin: float | None = None
+    expansion: float | None = None
     proven: float | None = None
     gdp_limit: float | None = None
-    interval: tuple[float, float] | None = None
-    gaussian: float | None = None
-    constant: float | None = None
+    interval_low: float | None = None
+    interval_high: float | None = None
+    if_gaussian: float | None = None
+    constant_direction: float | None = None
 
 
 def draw(
@@ -133,25 +126,24 @@ def make_rows(
     measured = {_describe_training(setting): setting for setting in _list_measured(cells)}
     rows: dict[tuple[str, float], BracketRow] = {}
     for point in points:
-        audited = point.cells[0].setting
-        composition = point.upper_bound()
-        row = rows.get((point.panel, point.x))
-        if row is None:
+        place = (point.panel, point.x)
+        if place not in rows:
             # If nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
-            setting = measured.get(_describe_training(audited), audited)
-            upper = _find_upper(setting, composition, evidence)
-            row = BracketRow(point.panel, point.x, composition, upper)
+            setting = point.cells[0].setting
+            setting = measured.get(_describe_training(setting), setting)
+            rows[place] = _add_upper(BracketRow(*place, point.upper_bound()), setting, evidence)
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # of fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
-            row = row._replace(proven=conclusion.epsilon, gdp_limit=gdp_limit)
+            rows[place] = rows[place]._replace(proven=conclusion.epsilon, gdp_limit=gdp_limit)
         else:
-            row = row._replace(
-                interval=point.interval(),
-                gaussian=point.epsilons("if_gaussian")[0],
-                constant=point.predicted(evidence.levels.delta),
+            low, high = point.interval()
+            rows[place] = rows[place]._replace(
+                interval_low=low,
+                interval_high=high,
+                if_gaussian=point.epsilons(IF_GAUSSIAN)[0],
+                constant_direction=point.predicted(evidence.levels.delta),
             )
-        rows[point.panel, point.x] = row
     return list(rows.values())
 
 
@@ -165,119 +157,100 @@ def _describe_training(setting: Setting) -> Hashable:
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
-def _find_upper(setting: Setting, composition: float, evidence: Evidence) -> UpperPoint | None:
-    """Returns the upper bound on the last model at a place; None if it has not been measured.
+def _add_upper(row: BracketRow, setting: Setting, evidence: Evidence) -> BracketRow:
+    """Returns a row with the upper bound on the last model, if it is proven or has been measured.
 
     Args:
+      row: The row, which has composition's epsilon.
       setting: The setting whose steps are measured, or else of any audit there.
-      composition: The accountant's epsilon.
       evidence: What the store holds, and the delta of bounds.
     """
     delta = evidence.levels.delta
     state = lipschitz.hidden_state(setting, delta)
-    # At k = 1 every step inserts: unless steps contract, composition is the only bound.
-    contracts = isinstance(state, HiddenState) and state.bound.epsilon < composition
-    if setting.schedule.periodicity == 1 and not contracts:
-        return UpperPoint(composition, COMPOSITION, margin=composition, expansion=None)
+    word = "measured"
     if isinstance(state, HiddenState):  # proven, without a measurement
-        return _describe(state, state.assumes.word)
-    steps = expansion.read(evidence.held, setting)
-    if steps is None:
-        return None
-    # At a kink a derivative does not bound how far a step separates two models.
-    word = ESTIMATE if steps.kink else "measured"
-    measured = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
-    assert isinstance(measured, HiddenState)
-    return _describe(measured, word)
-
-
-def _describe(state: HiddenState, word: str) -> UpperPoint:
-    """Returns a hidden-state bound as the figure shows it."""
+        word = state.assumes.word
+    # At k = 1 every step inserts: unless steps contract, composition is the only bound.
+    contracts = isinstance(state, HiddenState) and state.bound.epsilon < row.composition
+    if setting.schedule.periodicity == 1 and not contracts:
+        epsilon = row.composition
+        return row._replace(at_most=epsilon, word=COMPOSITION, margin=epsilon)
+    if isinstance(state, str):
+        steps = expansion.read(evidence.held, setting)
+        if steps is None:
+            return row
+        if steps.kink:  # there a derivative does not bound how far a step separates two models
+            word = ESTIMATE
+        state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
+        assert isinstance(state, HiddenState)
     margin = state.margins[_MARGIN].epsilon
-    return UpperPoint(state.bound.epsilon, word, margin, state.mean_constant)
+    bound = state.bound.epsilon
+    return row._replace(at_most=bound, word=word, margin=margin, expansion=state.mean_constant)
 
 
 def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
-    xs = [row.x for row in rows]
-    axis.plot(xs, [row.composition for row in rows], color=UPPER, ls=":", label="composition")
-    _draw_upper(axis, rows)
-    predicted = [(row.x, row.constant) for row in rows if row.constant is not None]
-    if predicted:
-        label = "what a constant direction reaches"
-        axis.plot(
-            *zip(*predicted, strict=True), color=PREDICTED, lw=5, alpha=0.4, zorder=1, label=label
-        )
-    marks: tuple[tuple[str, str, str, str], ...] = (
-        ("proven", "o", FREE, "lower bound without an assumption, fresh directions"),
-        ("gdp_limit", "^", GREEN, "below it no GDP guarantee holds, fresh directions"),
-        ("gaussian", "v", BLUE, "lower bound if Gaussian, along coordinates"),
-    )
-    for field, marker, color, label in marks:
-        known = [row for row in rows if getattr(row, field) is not None]
-        values = [getattr(row, field) for row in known]
-        axis.plot([row.x for row in known], values, marker, color=color, ms=4, label=label)
-    for row in rows:
-        if row.interval is not None:
-            axis.vlines(
-                row.x,
-                row.interval[0],
-                min(row.interval[1], _MAX_EPSILON),
-                color=BLUE,
-                lw=1.2,
-                zorder=3,
-                label="audit's two-sided interval where scores are normal",
-            )
 
+    def draw(field: str, label: str, **look: Any) -> None:
+        """Draws a field of all rows that have it."""
+        known = [(row.x, getattr(row, field)) for row in rows if getattr(row, field) is not None]
+        if known:
+            axis.plot(*zip(*known, strict=True), label=label, **look)
 
-def _draw_upper(axis: Axes, rows: Sequence[BracketRow]) -> None:
-    """Draws the upper bounds on the last model as a line, and a band up to their margins."""
-    bounded = [(row.x, row.upper) for row in rows if row.upper is not None]
-    if not bounded:
-        return
-    xs = [x for x, _ in bounded]
-    epsilons = [upper.epsilon for _, upper in bounded]
-    look: dict[str, Any] = {"ls": "-", "label": "last model at most, proven or measured"}
-    if any(upper.word == ESTIMATE for _, upper in bounded):
-        look = {
-            "ls": "--",
-            "label": "last model at most by derivatives, an estimate: steps have kinks",
-        }
-    axis.plot(xs, epsilons, color=BOUND, **look)
-    margins = [upper.margin for _, upper in bounded]
+    draw("composition", "composition", color=UPPER, ls=":")
+    label = "last model at most, proven or measured"
+    dash = "-"
+    if any(row.word == ESTIMATE for row in rows):
+        label = "last model at most by derivatives, an estimate: steps have kinks"
+        dash = "--"
+    draw("at_most", label, color=BOUND, ls=dash)
+    bounded = [row for row in rows if row.at_most is not None]
+    xs = [row.x for row in bounded]
+    lows = [row.at_most for row in bounded]
+    highs = [row.margin for row in bounded]
     label = "up to steps that expand ten times as much"
-    axis.fill_between(xs, epsilons, margins, color=BOUND, alpha=0.15, lw=0, label=label)
+    axis.fill_between(xs, lows, highs, color=BOUND, alpha=0.15, lw=0, label=label)
+    thick = {"color": PREDICTED, "lw": 5, "alpha": 0.4, "zorder": 1}
+    draw("constant_direction", "what a constant direction reaches", **thick)
+
+    label = "lower bound without an assumption, fresh directions"
+    draw("proven", label, color=FREE, marker="o", ms=4, ls="")
+    label = "below it no GDP guarantee holds, fresh directions"
+    draw("gdp_limit", label, color=GREEN, marker="^", ms=4, ls="")
+    label = "lower bound if Gaussian, along coordinates"
+    draw("if_gaussian", label, color=BLUE, marker="v", ms=4, ls="")
+    label = "audit's two-sided interval where scores are normal"
+    audited = [row for row in rows if row.interval_high is not None]
+    lows = [row.interval_low for row in audited]
+    highs = [min(row.interval_high, _MAX_EPSILON) for row in audited]
+    axis.vlines([row.x for row in audited], lows, highs, color=BLUE, zorder=3, label=label)
 
 
 def _make_table(
     title: str, x_axis: Axis, rows: Sequence[BracketRow], evidence: Evidence
 ) -> OwnTable:
     """Makes a table with a row for each place: what audits prove there, and the upper bounds."""
-
-    def find_upper(field: str) -> Any:
-        """Returns a function of a row: a field of its upper bound."""
-        return lambda row: getattr(row.upper, field, None)
-
-    def find_end(place: int) -> Any:
-        """Returns a function of a row: the lower (0) or the upper (1) end of its interval."""
-        return lambda row: None if row.interval is None else row.interval[place]
-
-    # A column with a key is in the CSV, a column with a heading is in the text.
-    columns = (
-        Column("panel", lambda row: row.panel),
-        Column("x", lambda row: row.x, x_axis.symbol, "{:g}".format, 5, left=True),
-        Column("proven", lambda row: row.proven, "proven", at_least, 6, none="-"),
-        Column("gdp_limit", lambda row: row.gdp_limit, "GDP", at_least, 6, none="-"),
-        Column("if_gaussian", lambda row: row.gaussian, "Gauss", at_least, 6, none="-"),
-        Column("interval_low", find_end(0), "audit", number(".2f"), 6, none="-"),
-        Column("interval_high", find_end(1), "to", number(".2f"), 6, none="-"),
-        Column("constant_direction", lambda row: row.constant, "const", number(".2f"), 6, none="-"),
-        Column("at_most", find_upper("epsilon"), "at most", at_most, 7, none="-"),
-        Column("margin", find_upper("margin"), "x10", at_most, 6, none="-"),
-        Column("word", find_upper("word"), "why", width=11, left=True, none="-"),
-        Column("expansion", find_upper("expansion"), "mean c", number(".5f"), 8, none="-"),
-        Column("composition", lambda row: row.composition, "composed", at_most, 8),
+    two_decimals = number(".2f")
+    # A column with a heading is in the text, all are in the CSV.
+    shown: tuple[tuple[str, str | None, Any, int], ...] = (
+        ("panel", None, str, 0),
+        ("x", x_axis.symbol, "{:g}".format, 5),
+        ("proven", "proven", at_least, 6),
+        ("gdp_limit", "GDP", at_least, 6),
+        ("if_gaussian", "Gauss", at_least, 6),
+        ("interval_low", "audit", two_decimals, 6),
+        ("interval_high", "to", two_decimals, 6),
+        ("constant_direction", "const", two_decimals, 6),
+        ("at_most", "at most", at_most, 7),
+        ("margin", "x10", at_most, 6),
+        ("word", "why", str, 11),
+        ("expansion", "mean c", number(".5f"), 8),
+        ("composition", "composed", at_most, 8),
     )
+    columns = []
+    for key, head, show, width in shown:
+        columns.append(Column(key, attrgetter(key), head, show, width, none="-"))
     before = (title, f"epsilon at {evidence.levels}")
-    table = Table(columns, rows, section=lambda row: row.panel, before=before, gap=" ", rule=80)
+    section = attrgetter("panel")
+    table = Table(columns, rows, section=section, before=before, gap=" ", rule=80)
     return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())

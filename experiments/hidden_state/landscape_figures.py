@@ -3,7 +3,7 @@
 Only curves that follow from a landscape in an instant are computed here: Example 1's and Figure 6b's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -14,7 +14,7 @@ from audit.laws import conversions, densities
 from audit.methods.level import show_level
 from audit.report.style import BOUND, IN, OUT, PURPLE, STYLE, UPPER
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import Audited, AuditResult, Landscape, Searched
+from experiments.hidden_state.landscape import Audited, Landscape, Searched
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import table
 from experiments.sweeps.panels import add_legend, draw_heat_map
@@ -22,6 +22,22 @@ from experiments.sweeps.points import Spread
 from experiments.sweeps.sweep import Row, Seeds
 
 _HALF = 0.5  # the paper's threshold, in units of C
+_EXACT_PANELS = {
+    "half": "exact epsilon, h = C / 2",
+    "best_constant": "exact epsilon, best constant threshold",
+    "optimal": "exact epsilon, optimal adversary",
+}
+_NOTE = """\
+amplification rate
+epsilon (T = {steps}) / epsilon (1)
+at delta = {delta}
+
+1: hiding the earlier steps
+hides nothing
+
+The upper row is what converting
+mu claims, the lower one what
+the process really loses."""
 
 
 def draw(audits: Sequence[Audited], searches: Sequence[Searched]) -> Iterator[tuple[str, Figure]]:
@@ -125,29 +141,24 @@ def _draw_heat_maps(audits: Sequence[Audited]) -> Figure:
     The upper row has what the Gaussian conversion claims, the lower row the exact rates.
     """
     (landscape, _, simulation), _ = audits[0]
-    title = f"Gaussian conversion, simulated\n(the paper's; {simulation.runs:,} runs)"
-    # Epsilon at step T and at step 1, which is a Gaussian release, whose epsilon is the accountant's.
-    panels: dict[str, Callable[[AuditResult], tuple[float, float]]] = {
-        title: lambda x: (x.in_sample[-1], x.in_sample[0]),
-        "Gaussian conversion of the exact mu\nh = C / 2": lambda x: (
-            x.exact["half"].claimed[-1],
-            x.upper,
-        ),
-        "exact epsilon, h = C / 2": lambda x: (x.exact["half"].epsilon[-1], x.upper),
-        "exact epsilon, best constant threshold": lambda x: (
-            x.exact["best_constant"].epsilon[-1],
-            x.upper,
-        ),
-        "exact epsilon, optimal adversary": lambda x: (x.exact["optimal"].epsilon[-1], x.upper),
+    results = [result for _, result in audits]
+    # Epsilon at step T and at step 1, which is a Gaussian release: its epsilon is the accountant's.
+    simulated = [(result.in_sample[-1], result.in_sample[0]) for result in results]
+    claimed = [(result.exact["half"].claimed[-1], result.upper) for result in results]
+    panels = {
+        f"Gaussian conversion, simulated\n(the paper's; {simulation.runs:,} runs)": simulated,
+        "Gaussian conversion of the exact mu\nh = C / 2": claimed,
     }
+    for name, words in _EXACT_PANELS.items():
+        panels[words] = [(result.exact[name].epsilon[-1], result.upper) for result in results]
+
     sigmas = sorted({request.landscape.noise_multiplier for request, _ in audits})
     sizes = sorted({request.landscape.batch_size for request, _ in audits})
     figure, axes = plt.subplots(2, 3, figsize=(10, 7.4))
     # The last place of the upper row is left for the note and the colour bar.
-    for axis, (title, find_ends) in zip(axes.flat[[0, 1, 3, 4, 5]], panels.items(), strict=True):
+    for axis, (title, ends) in zip(axes.flat[[0, 1, 3, 4, 5]], panels.items(), strict=True):
         rates = np.full((len(sigmas), len(sizes)), np.nan)
-        for request, result in audits:
-            last, first = find_ends(result)
+        for (request, _), (last, first) in zip(audits, ends, strict=True):
             if first > 0:
                 row = sigmas.index(request.landscape.noise_multiplier)
                 rates[row, sizes.index(request.landscape.batch_size)] = last / first
@@ -156,12 +167,8 @@ def _draw_heat_maps(audits: Sequence[Audited]) -> Figure:
         axis.set(xlabel="batch size B", ylabel="noise multiplier sigma")
         axis.set_title(title, fontsize=9)
     axes[0, 2].axis("off")
-    note = (
-        f"amplification rate\nepsilon (T = {landscape.steps}) / epsilon (1)\n"
-        f"at delta = {show_level(landscape.delta)}\n\n"
-        "1: hiding the earlier steps\nhides nothing\n\nThe upper row is what converting\n"
-        "mu claims, the lower one what\nthe process really loses."
-    )
+    delta = show_level(landscape.delta)
+    note = _NOTE.format(steps=landscape.steps, delta=delta)
     axes[0, 2].text(0.3, 0.5, note, va="center", fontsize=9, transform=axes[0, 2].transAxes)
     figure.colorbar(image, cax=axes[0, 2].inset_axes((0.05, 0.05, 0.07, 0.9)))
     return figure

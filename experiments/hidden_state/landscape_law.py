@@ -100,33 +100,36 @@ def upper_bound(process: Process, delta: float) -> float:
     return conversions.epsilon_from_mu(1 / process.noise_multiplier, delta)
 
 
-def laws(process: Process, thresholds: Array) -> Iterator[DensityPair]:
-    """Yields the exact laws of the iterates theta_2, ..., theta_T, each in both worlds.
+def laws(
+    process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
+) -> Iterator[DensityPair]:
+    """Yields the exact laws of the iterates theta_1, ..., theta_T, each in both worlds.
 
     Args:
       process: the process, of T steps.
       thresholds: (T - 1,) the thresholds h_1, ..., h_(T-1) at which steps 2 to T split the landscape, in
         units of the clipping norm C. At an infinite threshold every model moves the same way, as in
         Example 1 of the paper.
+      per_deviation: how many points the grid has in each standard deviation of a step's noise.
 
     Raises:
-      InputError: the process is out of range, or too long for the grid.
+      InputError: the process is too long for the grid.
     """
-    stepper = make_stepper(process, PER_DEVIATION)
-    pairs = evolve(stepper, thresholds)
-    next(pairs)
-    for pair in pairs:
-        yield make_density_pair(stepper.points, pair)
+    stepper = make_stepper(process, per_deviation)
+    pair = stepper.start()
+    yield _make_density_pair(stepper, pair)
+    for threshold in thresholds:
+        pair = stepper.advance(pair, threshold)
+        yield _make_density_pair(stepper, pair)
 
 
 def last_law(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
     """Returns the exact law of theta_T in both worlds; see `laws`."""
-    stepper = make_stepper(process, per_deviation)
-    for pair in evolve(stepper, thresholds):
-        last = pair
-    return make_density_pair(stepper.points, last)
+    for law in laws(process, thresholds, per_deviation):
+        last = law
+    return last
 
 
 class Stepper:
@@ -156,16 +159,19 @@ class Stepper:
         drift = float(process.steps - 1)
         total_deviation = np.sqrt(sigma**2 + drift * deviation**2)
         half_width = int(np.ceil((drift + 1 + _REACH * total_deviation) / self.spacing))
-        _require_grid(process, half_width)
+        require(
+            half_width < _MAX_HALF_GRID,
+            f"`steps={process.steps}`: at sigma {sigma:g} and B = {process.batch_size} they need a grid of "
+            f"{2 * half_width:,} points, use fewer steps or a smaller B",
+        )
         # Symmetric about 1/2, since reflection there swaps the two worlds.
         self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
 
-        # The kernel of a step upwards: the density of N(1, deviation^2), at offsets counted in cells.
-        reach = int(np.ceil(_BAND * round(deviation / self.spacing))) + 1
-        centre = round(1 / self.spacing)
-        offsets = np.arange(centre - reach, centre + reach + 1)
-        self._first_offset = centre - reach
-        self._taps = normal_density(offsets * self.spacing - 1, deviation) * self.spacing
+        # A step upwards is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
+        self._centre = round(1 / self.spacing)
+        reach = int(np.ceil(_BAND * deviation / self.spacing))
+        offsets = (self._centre + np.arange(-reach, reach + 1)) * self.spacing - 1
+        self._taps = normal_density(offsets, deviation) * self.spacing
 
     def start(self) -> Array:
         """Returns the densities (2, n) of theta_1: N(0, sigma^2) without the canary, then N(1, sigma^2)."""
@@ -190,50 +196,24 @@ class Stepper:
 
     def _move_up(self, pair: Array) -> Array:
         """Returns the densities (2, n) of theta + 1 + noise, for theta with the densities `pair` (2, n)."""
-        count = pair.shape[1]
-        first = self._first_offset
-        moved = np.zeros_like(pair)
-        for row in range(2):
-            whole = np.convolve(pair[row], self._taps)  # entry i + offset - first gets pair[i]
-            kept = whole[max(-first, 0) :][: count - max(first, 0)]
-            moved[row, max(first, 0) :][: len(kept)] = kept
-        return moved
+        noisy = np.stack([np.convolve(density, self._taps, mode="same") for density in pair])
+        return np.pad(noisy, ((0, 0), (self._centre, 0)))[:, : pair.shape[1]]
 
 
 # Cached, since a search needs the stepper of the same process many times.
 make_stepper = functools.lru_cache(maxsize=8)(Stepper)
 
 
-def evolve(stepper: Stepper, thresholds: Array) -> Iterator[Array]:
-    """Yields the densities (2, n) of theta_1, ..., theta_T at the stepper's points."""
-    pair = stepper.start()
-    yield pair
-    for threshold in thresholds:
-        pair = stepper.advance(pair, threshold)
-        yield pair
-
-
-def make_density_pair(points: NDArray[Any], values: Array) -> DensityPair:
-    """Returns densities (2, n) at points (n,), whose `error` is how far a total mass deviates from 1."""
-    pair = DensityPair(points, values[0], values[1], 0.0)
-    mass = values.sum(axis=1) * pair.spacing
-    return pair._replace(error=float(np.max(np.abs(mass - 1))))
+def _make_density_pair(stepper: Stepper, pair: Array) -> DensityPair:
+    """Returns densities (2, n), whose `error` is how far a total mass deviates from 1."""
+    mass = pair.sum(axis=1) * stepper.spacing
+    return DensityPair(stepper.points, pair[0], pair[1], float(np.max(np.abs(mass - 1))))
 
 
 def normal_density(x: NDArray[Any], deviation: float) -> Array:
     """Returns the density of N(0, deviation^2) at x, of any shape."""
     exponential = np.exp(-0.5 * (x / deviation) ** 2)
     return np.asarray(exponential / (deviation * np.sqrt(2 * np.pi)))
-
-
-def _require_grid(process: Process, half_width: int) -> None:
-    """Raises InputError where a process's grid would be too large."""
-    sigma, batch_size, steps = process
-    require(
-        half_width < _MAX_HALF_GRID,
-        f"`steps={steps}`: at sigma {sigma:g} and B = {batch_size} they need a grid of {2 * half_width:,} "
-        "points, use fewer steps or a smaller B",
-    )
 
 
 def _compute_weights_above(points: NDArray[Any], spacing: float, threshold: float) -> Array:
@@ -359,20 +339,7 @@ def _follow_crossings(stepper: Stepper, epsilon: float) -> tuple[Array, Array]:
 
 
 def _find_crossing(points: NDArray[Any], pair: Array, epsilon: float) -> float:
-    """Returns the place where log(q / p), which increases along the grid, crosses epsilon.
-
-    Points at which p or q is nearly 0 in float64 are left out. Where nothing crosses, returns the first or
-    the last of the remaining points.
-    """
+    """Returns where log(q / p), which increases along the grid, crosses epsilon, or the nearest end."""
     visible = np.min(pair, axis=0) > _LEAST_DENSITY
     log_ratio = np.log(pair[1, visible]) - np.log(pair[0, visible])
-    seen = points[visible]
-    above = np.flatnonzero(log_ratio > epsilon)
-    if not above.size:
-        return float(seen[-1])
-    right = int(above[0])
-    if right == 0:
-        return float(seen[0])
-    left = right - 1
-    share = (epsilon - log_ratio[left]) / (log_ratio[right] - log_ratio[left])
-    return float(seen[left] + share * (seen[right] - seen[left]))
+    return float(np.interp(epsilon, log_ratio, points[visible]))

@@ -88,6 +88,7 @@ def solve(landscape: Landscape, thresholds: Array) -> Exact:
     exact = [law.upper_bound(process, landscape.delta)]
     claimed = exact.copy()
     pairs = law.laws(process, thresholds)
+    next(pairs)
     for pair, threshold in zip(pairs, [*thresholds[1:], *thresholds[-1:]], strict=True):
         exact.append(densities.epsilon_at(pair, landscape.delta))
         # The canary only raises theta: mu is at least 0, and quadrature may give slightly less.

@@ -5,7 +5,6 @@ import json
 import re
 import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,8 +104,7 @@ def test_the_first_pages_picture_shows_every_bug_beyond_what_is_stated(monkeypat
 
 def test_a_network_without_intervals_has_its_bracket_drawn():
     names = runpy.run_path(str(EXAMPLES / "three_questions.py"))
-    upper = SimpleNamespace(epsilon=3.0)
-    rows = [BracketRow("net", k, 5.0, upper, 1.0) for k in (1, 5)]
+    rows = [BracketRow("net", k, 5.0, at_most=3.0, proven=1.0) for k in (1, 5)]
     _, axes = plt.subplots()
     names["draw_bracket"](axes, rows, "net")
     assert [list(line.get_ydata()) for line in axes.lines[:3]] == [[5, 5], [3, 3], [1, 1]]

@@ -91,12 +91,12 @@ def test_rows_show_audits_between_bounds_and_say_what_these_are(model, kink, wor
     every = points.points(sweep.audits(), evidence.audits)
     rows = {(row.panel, row.x): row for row in bracket.make_rows(every, sweep.cells, evidence)}
     at_1, at_5 = rows[model, 1], rows[model, 5]
-    assert at_1.upper.word == bracket.COMPOSITION
-    assert at_1.upper.epsilon == at_1.composition == at_5.composition
-    assert at_5.upper.word == word
-    assert at_5.upper.expansion == pytest.approx(1.02)
-    assert at_5.upper.epsilon < at_5.upper.margin < at_5.composition
-    assert at_5.proven is not None and at_5.interval[0] < at_5.interval[1]
+    assert at_1.word == bracket.COMPOSITION
+    assert at_1.at_most == at_1.composition == at_5.composition
+    assert at_5.word == word
+    assert at_5.expansion == pytest.approx(1.02)
+    assert at_5.at_most < at_5.margin < at_5.composition
+    assert at_5.proven is not None and at_5.interval_low < at_5.interval_high
     figure, own_table = bracket.draw(sweep, every, evidence, logarithmic=False)
     assert len([axis for axis in figure.axes if axis.get_title()]) == 2
     assert word in own_table.text and max(map(len, own_table.text.splitlines())) <= 105
