@@ -125,7 +125,9 @@ def _program_shape(cell: Cell) -> Hashable:
     cell of another kind shares it with those whose requests have the same type, unless that is a setting.
     """
     if cell.audited is None:
-        return cell.identity if isinstance(cell.request, Setting) else type(cell.request)
+        if isinstance(cell.request, Setting):
+            return cell.identity
+        return type(cell.request).__name__
     setting = cell.audited.setting
     row = adversary_row(setting.adversary.name)
     return (

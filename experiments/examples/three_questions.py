@@ -271,7 +271,7 @@ def draw_bracket(axes: Axes, rows: list[BracketRow], network: str) -> None:
         assert row.proven is not None and row.at_most is not None  # every k is audited and bounded
         proven.append(row.proven)
         possible.append(row.at_most)
-        if row.interval_high is not None:
+        if row.interval_low is not None and row.interval_high is not None:
             audited_k.append(row.x)
             intervals.append((row.interval_low, row.interval_high))
     axes.plot(k, composed, ":", color=style.UPPER, label="upper bound, every model seen")

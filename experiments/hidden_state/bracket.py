@@ -8,8 +8,10 @@ from collections.abc import Hashable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
@@ -82,7 +84,7 @@ def draw(
       evidence: What the store holds, and the delta and confidence of bounds.
       logarithmic: Whether epsilon has a logarithmic axis.
     """
-    assert sweep.axis is not None
+    x_axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     rows = make_rows(points, sweep.cells, evidence)
     places = sorted({row.x for row in rows})
     rotation = 45 if max(places) > 100 else 0  # long labels overlap
@@ -90,7 +92,7 @@ def draw(
     def draw_panel(axis: Axes, panel: str) -> None:
         """Draws a panel's rows, with a tick at every x of the figure."""
         _draw_panel(axis, sorted(row for row in rows if row.panel == panel))
-        axis.set(xscale="log", xlabel=sweep.axis.name)
+        axis.set(xscale="log", xlabel=x_axis.name)
         if logarithmic:
             axis.set(yscale="log", ylim=(_MIN_EPSILON, None))
             axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
@@ -102,7 +104,7 @@ def draw(
     panels = list(dict.fromkeys(row.panel for row in rows))
     delta = evidence.levels.delta
     figure = epsilon_panels(sweep.title, panels, draw_panel, delta, height=2.9, share_y=True)
-    return figure, _make_table(sweep.title, sweep.axis, rows, evidence)
+    return figure, _make_table(sweep.title, x_axis, rows, evidence)
 
 
 def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
@@ -191,11 +193,16 @@ def _add_upper(row: BracketRow, setting: Setting, evidence: Evidence) -> Bracket
 def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
 
+    xs = [row.x for row in rows]
+
+    def take(field: str) -> NDArray[np.float64]:
+        """Returns a field of all rows, NaN for rows without it."""
+        return np.array([getattr(row, field) for row in rows], np.float64)
+
     def draw(field: str, label: str, **look: Any) -> None:
-        """Draws a field of all rows that have it."""
-        known = [(row.x, getattr(row, field)) for row in rows if getattr(row, field) is not None]
-        if known:
-            axis.plot(*zip(*known, strict=True), label=label, **look)
+        """Draws a field if any row has it."""
+        if np.isfinite(take(field)).any():
+            axis.plot(xs, take(field), label=label, **look)
 
     draw("composition", "composition", color=UPPER, ls=":")
     label = "last model at most, proven or measured"
@@ -204,14 +211,11 @@ def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
         label = "last model at most by derivatives, an estimate: steps have kinks"
         dash = "--"
     draw("at_most", label, color=BOUND, ls=dash)
-    bounded = [row for row in rows if row.at_most is not None]
-    xs = [row.x for row in bounded]
-    lows = [row.at_most for row in bounded]
-    highs = [row.margin for row in bounded]
     label = "up to steps that expand ten times as much"
-    axis.fill_between(xs, lows, highs, color=BOUND, alpha=0.15, lw=0, label=label)
-    thick = {"color": PREDICTED, "lw": 5, "alpha": 0.4, "zorder": 1}
-    draw("constant_direction", "what a constant direction reaches", **thick)
+    look: dict[str, Any] = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
+    axis.fill_between(xs, take("at_most"), take("margin"), **look)
+    label = "what a constant direction reaches"
+    draw("constant_direction", label, color=PREDICTED, lw=5, alpha=0.4, zorder=1)
 
     label = "lower bound without an assumption, fresh directions"
     draw("proven", label, color=FREE, marker="o", ms=4, ls="")
@@ -220,10 +224,8 @@ def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
     label = "lower bound if Gaussian, along coordinates"
     draw("if_gaussian", label, color=BLUE, marker="v", ms=4, ls="")
     label = "audit's two-sided interval where scores are normal"
-    audited = [row for row in rows if row.interval_high is not None]
-    lows = [row.interval_low for row in audited]
-    highs = [min(row.interval_high, _MAX_EPSILON) for row in audited]
-    axis.vlines([row.x for row in audited], lows, highs, color=BLUE, zorder=3, label=label)
+    highs = np.minimum(take("interval_high"), _MAX_EPSILON)
+    axis.vlines(xs, take("interval_low"), highs, color=BLUE, zorder=3, label=label)
 
 
 def _make_table(

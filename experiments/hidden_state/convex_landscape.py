@@ -80,7 +80,9 @@ def make_table(rows: list[Row], delta: float) -> Table[Row]:
         ("mu_bound", "bound", rounded_up),
         ("epsilon_bound", "epsilon", rounded_up),
     )
-    columns = [Column(key, itemgetter(key), head, show) for key, head, show in heads]
+    columns = [
+        Column(key, itemgetter(key), head, show, left=key == "insert") for key, head, show in heads
+    ]
     before = [
         f"the convex landscape: sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz",
         "mu: of a constant direction, of the landscape and of the hidden-state bound; "

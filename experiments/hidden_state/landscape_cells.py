@@ -57,9 +57,10 @@ def _make_cell(request: LandscapeAudit | ThresholdSearch) -> Cell:
         """Computes the result and stores it."""
         from experiments.hidden_state import landscape_solve
 
-        is_search = isinstance(request, ThresholdSearch)
-        compute = landscape_solve.search if is_search else landscape_solve.audit
-        write_answer(store, compute(request))
+        if isinstance(request, ThresholdSearch):
+            write_answer(store, landscape_solve.search(request))
+        else:
+            write_answer(store, landscape_solve.audit(request))
         progress(request.simulation.runs)
 
     return Cell(

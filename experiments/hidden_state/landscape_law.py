@@ -151,7 +151,7 @@ class Stepper:
         self.process = process
         sigma = process.noise_multiplier
         deviation = process.step_deviation
-        self.spacing = min(deviation, sigma / _PER_SIGMA) / per_deviation
+        self.spacing = float(min(deviation, sigma / _PER_SIGMA)) / per_deviation
         if process.batch_size / sigma >= _SHARP:  # each step's cut stays visible in the law
             self.spacing /= 3
 
@@ -165,7 +165,8 @@ class Stepper:
             f"{2 * half_width:,} points, use fewer steps or a smaller B",
         )
         # Symmetric about 1/2, since reflection there swaps the two worlds.
-        self.points = 0.5 + (np.arange(-half_width, half_width) + 0.5) * self.spacing
+        cells = np.arange(-half_width, half_width, dtype=np.float64)
+        self.points: Array = 0.5 + (cells + 0.5) * self.spacing
 
         # A step upwards is a convolution with the density of N(1, deviation^2), about `_centre` cells up.
         self._centre = round(1 / self.spacing)

@@ -349,7 +349,7 @@ def _list_logistic_figures(scale: str) -> dict[str, Figure]:
 def _list_network_figures(scale: str) -> dict[str, Figure]:
     """Returns the figures of neural networks: over k, and of the FCNN with tanh over the learning rate."""
     rates = (0.1, 1.0) if scale == SMOKE else (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-    over_k = []
+    over_k: list[FigurePlace] = []
     for model, size in BRACKETED[scale].items():
         values = [k for k in size.fresh_runs if k <= _MAX_NETWORK_PERIODICITY]
         over_k += _vary("periodicity", values, [model], FRESH, COORDINATE)
