@@ -4,9 +4,9 @@ import dataclasses
 
 from audit.conclusions import claim_tests, verdicts
 from audit.conclusions.conclusion import (
+    AttackRates,
     Conclusion,
     Curve,
-    Guesses,
     Worlds,
     are_reversed,
     assumption_of,
@@ -71,14 +71,14 @@ def _mark_refuted(bound: Bound, conclusion: Conclusion) -> Bound:
     return bound
 
 
-def _describe_guesses(worlds: Worlds) -> Guesses | None:
+def _describe_guesses(worlds: Worlds) -> AttackRates | None:
     """Returns how well guesses by the scores distinguish both worlds; None without scores out."""
     if not len(worlds[1]):
         return None
     rates = {}
     for rate in _FALSE_POSITIVE_RATES:
         rates[f"{rate:g}"] = curves.true_positive_rate(*worlds, rate)
-    return Guesses(curves.auc(*worlds), rates, curves.attack(*worlds))
+    return AttackRates(curves.auc(*worlds), rates, curves.attack(*worlds))
 
 
 def _test_normality(conclusion: Conclusion) -> cosine_law.AndersonDarling | None:
