@@ -100,14 +100,14 @@ def test_a_claim_of_epsilon_and_delta_has_its_curve(panel):
     seen = beta > 0.5 / 600
     np.testing.assert_allclose(beta[seen], np.maximum(steep, flat)[seen], atol=1e-12)
     assert all(rate <= 0.5 / 600 for rate in beta[~seen])
-    assert "the claim allows" in " ".join(audit_page._describe_trade_off(found))
+    assert "the claim allows" in audit_page._describe_trade_off(found)
 
 
 @pytest.mark.parametrize("claim", [DpSgd(4.0, 250), EpsilonDelta(20.0, 1e-5)])
 def test_no_claim_is_named_whose_curve_is_not_seen_or_is_drawn_already(panel, claim):
     found = conclude(single(NORMAL[0] + 2, NORMAL[1]), claim)
     assert "claim" not in labels(panel("trade_off", found))
-    assert "the claim allows" not in " ".join(audit_page._describe_trade_off(found))
+    assert "the claim allows" not in audit_page._describe_trade_off(found)
 
 
 def test_the_panel_reaches_from_half_a_run_to_its_mirror_image(panel, passed):
@@ -280,7 +280,7 @@ def test_the_page_says_it_to_who_cannot_see_the_panels(refuted, passed, monkeypa
     )
     scores, trade_off, bounds, profile = map(str, audit_page._draw_figures(refuted))
     assert trade_off.count("Gaussian curve refuted, p") == 2  # alternative text and caption
-    assert bounds.count("(refuted)") == 2 and "assumption-free" in bounds
+    assert bounds.count("(refuted)") == 2
     assert profile.count("Marked (refuted)") == 2 and "refuted" not in scores
     figures = list(map(str, audit_page._draw_figures(passed)))
     assert not any("refuted" in figure for figure in figures)
