@@ -22,10 +22,13 @@ from audit.methods.estimate import Bound
 _FALSE_POSITIVE_RATES = (0.1, 0.01, 0.001)
 
 
-def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim."""
+def finish(conclusion: Conclusion, is_interim: bool = False) -> Conclusion:
+    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim.
+
+    If it is interim, simulations of what the test of the claim would refute are left out.
+    """
     complete = examine_scores(conclusion)
-    return judge(complete, claim_tests.examine_claim(complete))
+    return judge(complete, claim_tests.examine_claim(complete, is_interim))
 
 
 def examine_curve(worlds: Worlds) -> Curve:
