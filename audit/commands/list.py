@@ -44,7 +44,7 @@ def main() -> None:
     if FLAGS.json:
         print(write_json(listing.as_json(rows)))
     elif FLAGS.csv:
-        print(listing.as_csv(rows).decode(), end="")
+        print(listing.as_csv(rows), end="")
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:

@@ -35,18 +35,20 @@ _MOST_LISTED = 8  # hashes in a message: there may be thousands
 
 
 def main() -> None:
-    """Finds the audits or federated runs that the flags name, and writes a page on them."""
-    from audit.report import audit_page, subjects
+    """Finds the audits and federated runs that the flags name, and writes a page on them."""
+    from audit.report import audit_page
 
     levels = checked_levels()
     root = cli.folder()
-    federated = _find_federated(root)
-    if federated:
-        audits = [subjects.describe_federated_folder(folder, levels) for folder in federated]
-        place = _choose_place(federated, root)
+    federated = stored.federated(root)
+    audits = stored.audits(root)
+    folders = _choose_folders(root, audits, federated)
+    if FLAGS.setting == "all":  # an audit that can't be read is left out, rather than refused
+        about = _read_all(folders, levels)
     else:
-        audits, place = _read_audits(root, levels)
-    write(audit_page.make_audits_page(audits), place)
+        about = [_read(folder, folder in federated, levels) for folder in folders]
+    place = root if len(folders) > 1 else folders[0]
+    write(audit_page.make_audits_page(about), place / "report.html")
 
 
 def checked_levels() -> "RequestedLevels":
@@ -74,104 +76,48 @@ def write(content: bytes, place: Path) -> None:
     print(f"report: {written}")
 
 
-def _choose_place(folders: Sequence[Path], root: Path) -> Path:
-    """Returns the default file of a page: in the folder that it is about, or in the root for several."""
-    if len(folders) == 1:
-        return folders[0] / "report.html"
-    return root / "report.html"
+def _choose_folders(root: Path, audits: Audits, federated: list[Path]) -> list[Path]:
+    """Returns the folders of the page's audits: those that --setting names, all audits, or the newest.
 
-
-def _find_federated(root: Path) -> list[Path]:
-    """Returns the folders of federated runs that the page is about; [] where it is about other audits.
-
-    They are the runs that --setting names. Without the flag it is the newest run, unless an audit is as new.
+    Unless the flag names single audits, lines on stderr report which folders are left out.
 
     Args:
       root: the folder of all stores.
-
-    Raises:
-      InputError: --setting names audits of both kinds, or has a name that is no audit's, or with which
-        hashes of several audits begin, whatever their kinds.
-    """
-    if FLAGS.setting == "all":
-        return []
-    federated = stored.federated(root)
-    if FLAGS.setting is None:
-        return _find_newest_federated(root, federated)
-    names = FLAGS.setting.split(",")
-    if not any(_select_named(federated, name) for name in names):
-        return []
-    audits = stored.audits(root)
-    chosen = []
-    for name in names:
-        # A name counts among audits of all kinds, also those that can't be read.
-        folders = _select_named([*federated, *audits.folders, *audits.refused], name)
-        require(folders, f"--setting={name} is no audit in {FLAGS.out}")
-        _require_unique(name, folders)
-        chosen.append(folders[0])
-    message = f"--setting={FLAGS.setting} names audits of both kinds: give federated runs a page"
-    require(set(chosen) <= set(federated), message)
-    return list(dict.fromkeys(chosen))  # two names may have the same folder
-
-
-def _find_newest_federated(root: Path, federated: Sequence[Path]) -> list[Path]:
-    """Returns [folder of the newest federated run]; [] if there is none, or an audit is as new or newer.
-
-    Args:
-      root: the folder of all stores.
-      federated: folders of federated runs, the newest first.
-    """
-    if not federated:
-        return []
-    newest = federated[0]
-    newest_audit_time = 0  # in nanoseconds since 1970; 0 where there are no scores
-    for folder in stored.audits(root).folders[:1]:  # the newest audit, if there is any
-        newest_audit_time = newest_scores(folder) or 0
-    is_newer = (newest_scores(newest) or 0) > newest_audit_time
-    return [newest] if is_newer else []
-
-
-def _read_audits(root: Path, levels: "RequestedLevels") -> "tuple[list[Subject], Path]":
-    """Returns what the page says of the audits that --setting names, and the page's default file.
-
-    `all` names all audits. Without the flag the page is about the newest audit. Unless the flag names single
-    audits, lines on stderr say which folders are left out.
-
-    Args:
-      root: the folder of all stores.
-      levels: the levels of the bounds.
+      audits: what the store holds of audits, the newest first.
+      federated: the folders of federated runs, the newest first.
 
     Raises:
       InputError: there are no such audits, or they can't be read.
     """
+    if FLAGS.setting is None and _is_newest(federated, audits.folders):
+        return federated[:1]
+    are_named = FLAGS.setting not in (None, "all")
+    # If all audits that are there are unreadable, the message gives the reason of the first.
+    default_fix = f"{started.training_hint()}, or name another folder"
+    fix = next(iter(audits.refused.values()), default_fix)
+    others = f" ({audits.others} with other results)" if audits.others else ""
+    has_some = audits.folders or (are_named and (audits.refused or federated))
+    require(has_some, f"--out={root} holds no audits{others}: {fix}")
+    if are_named:
+        return _find_named([*federated, *audits.folders], audits.refused)
+    for line in audits.left_out():
+        print(cli.one_line(line), file=sys.stderr)
+    return audits.folders if FLAGS.setting == "all" else audits.folders[:1]
+
+
+def _is_newest(federated: list[Path], audits: Sequence[Path]) -> bool:
+    """Returns whether the newest federated run is newer than every audit."""
+    times = [newest_scores(folder) or 0 for folder in (*federated[:1], *audits[:1])]
+    return bool(federated) and times[0] > max(times[1:], default=0)
+
+
+def _read(folder: Path, is_federated: bool, levels: "RequestedLevels") -> "Subject":
+    """Returns what the page shows of an audit or of federated runs."""
     from audit.report import subjects
 
-    audits = stored.audits(root)
-    are_named = FLAGS.setting not in (None, "all")
-
-    # There must be an audit that can be read. Where the user names single audits, an unreadable audit is
-    # enough here: `_find_named` gives the reason if it is among those named.
-    others = f" ({audits.others} with other results)" if audits.others else ""
-    default_fix = f"{started.training_hint()}, or name another folder"
-    # If all audits that are there are unreadable, the message gives the reason of the first.
-    fix = next(iter(audits.refused.values()), default_fix)
-    require(
-        audits.folders or (are_named and audits.refused),
-        f"--out={root} holds no audits{others}: {fix}",
-    )
-
-    # The folders of the page's audits, newest first unless the user names them.
-    if are_named:
-        folders = _find_named(audits)
-    else:
-        for line in audits.left_out():
-            print(cli.one_line(line), file=sys.stderr)
-        folders = audits.folders if FLAGS.setting == "all" else audits.folders[:1]
-
-    place = _choose_place(folders, root)
-    if FLAGS.setting == "all":  # an audit that can't be read is left out, rather than refused
-        return _read_all(folders, levels), place
-    return [subjects.describe_setting(folder, levels) for folder in folders], place
+    if is_federated:
+        return subjects.describe_federated_folder(folder, levels)
+    return subjects.describe_setting(folder, levels)
 
 
 def _read_all(folders: list[Path], levels: "RequestedLevels") -> "list[Subject]":
@@ -206,23 +152,24 @@ def say_left_out(messages: Sequence[str]) -> None:
         print(f"left out: {cli.one_line(message)}", file=sys.stderr)
 
 
-def _find_named(audits: Audits) -> list[Path]:
+def _find_named(folders: list[Path], refused: dict[Path, str]) -> list[Path]:
     """Returns the folders of the audits that --setting names, each once.
+
+    Args:
+      folders: the folders that can be read.
+      refused: why other folders can't be read.
 
     Raises:
       InputError: a name is no audit's or several audits', or its folder can't be read.
     """
     chosen = []
     for name in FLAGS.setting.split(","):
-        # Folders that can't be read are searched too: for such a name the message below gives the reason.
-        folders = _select_named([*audits.folders, *audits.refused], name)
-        hashes = ", ".join(map(hash_of, audits.folders[:_MOST_LISTED])) or "none"
-        require(folders, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
-        _require_unique(name, folders)
-        folder = folders[0]
-        why_unreadable = audits.refused.get(folder, "")
-        require(folder not in audits.refused, why_unreadable)
-        chosen.append(folder)
+        found = _select_named([*folders, *refused], name)
+        hashes = ", ".join(map(hash_of, folders[:_MOST_LISTED])) or "none"
+        require(found, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
+        _require_unique(name, found)
+        require(found[0] not in refused, refused.get(found[0], ""))
+        chosen.append(found[0])
     return list(dict.fromkeys(chosen))  # two names may have the same folder
 
 

@@ -30,11 +30,12 @@ class _Bets(NamedTuple):
     compute_log_capital: LogCapital
 
 
-def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
+def examine_claim(conclusion: Conclusion, is_interim: bool = False) -> ClaimTest | None:
     """Returns the test of the tightest claim; None if nothing is claimed, or nothing can be tested.
 
     If the test is of a whole curve, simulations find how much less noise than stated such runs would refute;
-    the test's field `seen` has that. It is None for other tests, and if no such noise is known.
+    the test's field `seen` has that. It is None for other tests, for an interim conclusion, and if no such
+    noise is known.
     """
     # An infinite epsilon claims nothing, and scores that are in doubt prove nothing.
     upper = conclusion.tightest
@@ -44,7 +45,7 @@ def examine_claim(conclusion: Conclusion) -> ClaimTest | None:
     # Reversed scores contradict no claim, however wrong it is.
     if test is None or (conclusion.is_reversed and not test.refuted):
         return None
-    if not conclusion.bets_on_curve:
+    if is_interim or not conclusion.bets_on_curve:
         return test
     return test._replace(seen=_find_least_departure(conclusion))
 

@@ -274,6 +274,7 @@ def conclude_setting(
     looks: Sequence[int] = (),
     own_model: bool = False,
     steps: Steps | None = None,
+    is_interim: bool = False,
 ) -> Conclusion:
     """Returns the conclusion from the scores of a setting's first runs.
 
@@ -285,6 +286,8 @@ def conclude_setting(
         that these runs reach. Empty without declared looks.
       own_model: whether the model is a caller's, of which only the name is known.
       steps: the Lipschitz constants of the steps, where the data show them or a caller vouches for them.
+      is_interim: whether training goes on: then no simulations, which take seconds, find which smaller noise
+        the test of the claim would refute.
 
     Raises:
       InputError: as `conclude` does, and for stored scores that are not finite.
@@ -327,7 +330,7 @@ def conclude_setting(
         concluded = concluded._replace(hidden_state=last_model)
     else:  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
-    return finish(concluded)
+    return finish(concluded, is_interim)
 
 
 def make_claim(setting: Setting) -> Claim:

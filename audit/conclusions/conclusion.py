@@ -188,7 +188,7 @@ class Curve(NamedTuple):
         return f"p = {self.p_value:.2g}"
 
 
-class Guesses(NamedTuple):
+class AttackRates(NamedTuple):
     """How well guesses by the scores distinguish both worlds; none of these numbers is a bound.
 
     Attributes:
@@ -304,7 +304,7 @@ class Conclusion(NamedTuple):
     reason: str = ""
     looks: Looks | None = None
     notes: tuple[str, ...] = ()
-    guesses: Guesses | None = None
+    guesses: AttackRates | None = None
     normality: AndersonDarling | None = None
     is_reversed: bool = False
     doubt: str = ""

@@ -4,9 +4,9 @@ import dataclasses
 
 from audit.conclusions import claim_tests, verdicts
 from audit.conclusions.conclusion import (
+    AttackRates,
     Conclusion,
     Curve,
-    Guesses,
     Worlds,
     are_reversed,
     assumption_of,
@@ -22,10 +22,13 @@ from audit.methods.estimate import Bound
 _FALSE_POSITIVE_RATES = (0.1, 0.01, 0.001)
 
 
-def finish(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim."""
+def finish(conclusion: Conclusion, is_interim: bool = False) -> Conclusion:
+    """Returns a conclusion with all fields that follow from its scores, bounds, curve test and claim.
+
+    If it is interim, simulations of what the test of the claim would refute are left out.
+    """
     complete = examine_scores(conclusion)
-    return judge(complete, claim_tests.examine_claim(complete))
+    return judge(complete, claim_tests.examine_claim(complete, is_interim))
 
 
 def examine_curve(worlds: Worlds) -> Curve:
@@ -71,14 +74,14 @@ def _mark_refuted(bound: Bound, conclusion: Conclusion) -> Bound:
     return bound
 
 
-def _describe_guesses(worlds: Worlds) -> Guesses | None:
+def _describe_guesses(worlds: Worlds) -> AttackRates | None:
     """Returns how well guesses by the scores distinguish both worlds; None without scores out."""
     if not len(worlds[1]):
         return None
     rates = {}
     for rate in _FALSE_POSITIVE_RATES:
         rates[f"{rate:g}"] = curves.true_positive_rate(*worlds, rate)
-    return Guesses(curves.auc(*worlds), rates, curves.attack(*worlds))
+    return AttackRates(curves.auc(*worlds), rates, curves.attack(*worlds))
 
 
 def _test_normality(conclusion: Conclusion) -> cosine_law.AndersonDarling | None:

@@ -10,7 +10,6 @@ from audit.claims.linear_losses import EXPECTED
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, Verdict, assumption_of, method_of
 from audit.methods.estimate import IN_SAMPLE, Bound, Finding
-from audit.methods.level import show_percent
 from audit.report import audit_panels, one_run_section, page
 from audit.report.bounds_table import (
     describe_claim_in_sentences,
@@ -19,7 +18,7 @@ from audit.report.bounds_table import (
     explain_too_few_runs,
     remarks,
 )
-from audit.report.curves import describe_curve, find_mark, is_claim_drawn
+from audit.report.curves import describe_curve, is_claim_drawn
 from audit.report.page import PageTable
 from audit.report.subjects import Subject
 from audit.runtime import started
@@ -83,8 +82,8 @@ def make_audits_page(about: Sequence[Subject]) -> bytes:
     """Returns the HTML page of audits, whose title is the name of the only audit or the number of audits."""
     if len(about) == 1:
         return report(f"Audit: {about[0].title}", about)
-    # Only federated audits conclude on each run by itself, in `runs`. A page has audits of one kind.
-    kind = "federated audits" if about[0].runs else "audits"
+    # Only federated audits conclude on each run by itself, in `runs`.
+    kind = "federated audits" if all(subject.runs for subject in about) else "audits"
     return report(f"{len(about)} {kind}", about)
 
 
@@ -313,7 +312,7 @@ def _show_tightest(conclusion: Conclusion) -> str:
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Markup]:
-    """Returns the panels of an audit as HTML figures, with their alternative texts and captions."""
+    """Returns the panels of an audit as HTML figures, with captions that are their alternative texts too."""
     describe = {
         "path": _describe_path,
         "scores": _describe_scores,
@@ -326,82 +325,54 @@ def _draw_figures(conclusion: Conclusion) -> list[Markup]:
     }
     figures = []
     for name, image in audit_panels.audit_panels(conclusion).items():
-        alternative, caption = describe[name](conclusion)
-        figures.append(page.figure(image, alternative, caption))
+        caption = describe[name](conclusion)
+        figures.append(page.figure(image, caption, caption))
     return figures
 
 
-def _describe_path(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel that shows epsilon proven after each run."""
-    when = "by all training runs, in whatever order they stand"
-    stops = ""
-    if conclusion.path:  # it is known only where the runs are in order
-        when = f"after each of {len(conclusion.path):,} training runs"
-        stops = " It holds whenever one stops."
-    alternative = f"Epsilon proven {when}{_list_upper_bounds(conclusion)}."
-    return alternative, f"What was proven {when}.{stops}"
+def _describe_path(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel that shows epsilon proven after each run."""
+    if conclusion.path:  # it is known only if the runs are in order
+        runs = f"{len(conclusion.path):,} training runs"
+        return f"What was proven after each of {runs}. It holds whenever one stops."
+    return "What was proven by all training runs, in whatever order they stand."
 
 
-def _describe_scores(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel with both worlds' scores."""
-    worlds = []
-    for name, scores in (("in", conclusion.scores_in), ("out", conclusion.scores_out)):
-        worlds.append(f"{name}: mean {scores.mean():.4g}, deviation {scores.std():.3g}")
-    caption = "Scores of the final models with (in) and without (out) the canary."
-    if conclusion.law_is_known:
-        shown = "Cosines of the canaries' directions"
-        if conclusion.fresh.draws:
-            shown = "Ranks of the canaries among fresh draws, as normal deviates"
-        caption = f"{shown}, and their known law where the canary is out."
-    return f"Histograms of the scores in both worlds. {'; '.join(worlds)}.", caption
+def _describe_scores(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel with both worlds' scores."""
+    if not conclusion.law_is_known:
+        return "Scores of the final models with (in) and without (out) the canary."
+    shown = "Cosines of the canaries' directions"
+    if conclusion.fresh.draws:
+        shown = "Ranks of the canaries among fresh draws, as normal deviates"
+    return f"{shown}, and their known law where the canary is out."
 
 
-def _describe_trade_off(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the trade-off curve's panel."""
-    gaussian = conclusion.gaussian
-    # A band needs independent scores: with several canaries a run there is none. _NO_LINE says what it means
-    # that no straight line fits into the band, and is left out with it.
-    band = ""
-    no_line = ""
-    if conclusion.has_one_canary:
-        band = f" in its {show_percent(gaussian.confidence)} band"
-        no_line = _NO_LINE
-    gaussian_curve = ""
-    if gaussian.mu is not None:
-        gaussian_curve = f", and the Gaussian curve of mu = {verdicts.at_least(gaussian.mu)}"
-    claimed_curve = ""
-    claimed = ""
-    if is_claim_drawn(conclusion):
-        claimed_curve = ", and the curve that the claim allows"
-        claimed = " The dotted curve is the lowest that the claim allows."
-    message = describe_curve(conclusion).message  # the result of the curve's test
-    test = ""
-    if message:
-        # As a sentence; `capitalize` would make the rest lower case.
-        test = f" {message[0].upper()}{message[1:]}."
-    drawn = f"{band}{gaussian_curve}{claimed_curve}"
-    alternative = f"Empirical trade-off curve{drawn}, on axes of normal deviates.{test}"
+def _describe_trade_off(conclusion: Conclusion) -> str:
+    """Returns the caption of the trade-off curve's panel."""
     caption = (
         "False-negative rate against false-positive rate, on axes where a Gaussian curve is a straight "
-        f"line of slope -1.{no_line}{claimed}{test}"
+        "line of slope -1."
     )
-    return alternative, caption
+    if conclusion.has_one_canary:  # a band needs independent scores
+        caption += _NO_LINE
+    if is_claim_drawn(conclusion):
+        caption += " The dotted curve is the lowest that the claim allows."
+    message = describe_curve(conclusion).message  # the result of the curve's test
+    if message:
+        # As a sentence; `capitalize` would make the rest lower case.
+        caption += f" {message[0].upper()}{message[1:]}."
+    return caption
 
 
-def _describe_bounds(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of bounds."""
-    bars = []
-    for finding in conclusion.rows():
-        method, epsilon, *_ = _make_cells(finding)
-        words = (method, epsilon, find_mark(finding, conclusion))
-        bars.append(" ".join(word for word in words if word))
-    alternative = f"Bars of epsilon: {', '.join(bars)}{_list_upper_bounds(conclusion)}."
+def _describe_bounds(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel of bounds."""
     lines = "".join(f", and the {upper.name}" for upper in conclusion.upper_bounds)
-    return alternative, f"Lower bounds by method{lines}.{_explain_mark(conclusion)}"
+    return f"Lower bounds by method{lines}.{_explain_mark(conclusion)}"
 
 
-def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the privacy profile's panel."""
+def _describe_profile(conclusion: Conclusion) -> str:
+    """Returns the caption of the privacy profile's panel."""
     mu = conclusion.gaussian.mu
     mark = ""
     places = []
@@ -412,36 +383,18 @@ def _describe_profile(conclusion: Conclusion) -> tuple[str, str]:
         if upper.mu is not None and math.isfinite(upper.mu):
             places.append(f"the {upper.name} (mu = {verdicts.at_most(upper.mu)})")
     if not places:
-        nothing = "No bound on mu is above 0: there is no privacy profile to draw."
-        return nothing, nothing
-    at = " and at ".join(places)
-    alternative = f"delta against epsilon of Gaussian mechanisms at {at}.{mark}"
-    caption = f"Privacy profiles of Gaussian mechanisms at {at}.{mark}"
-    return alternative, caption
+        return "No bound on mu is above 0: there is no privacy profile to draw."
+    return f"Privacy profiles of Gaussian mechanisms at {' and at '.join(places)}.{mark}"
 
 
-def _describe_expansion(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel that shows how steps stretch distances.
-
-    The panel, and so this function, is for an audit with measured Lipschitz constants of its steps.
-    """
+def _describe_expansion(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel that shows how much the measured steps stretch distances."""
     state = conclusion.hidden_state
     assert state is not None
-    # The least and the largest constant, as percent above 1.
-    least, most = (100 * (constant - 1) for constant in state.range)
-    alternative = f"Steps stretch distances by {least:.3g}% to {most:.3g}%, {state.reason}."
-    caption = (
+    return (
         "How much a step moves two models apart at most, along rehearsed runs of both worlds: of each step "
         f"the largest over {state.runs} runs, and between measured steps that of the larger neighbour "
         f"({state.reason}). It is what the measured bound on the last model stands on."
-    )
-    return alternative, caption
-
-
-def _list_upper_bounds(conclusion: Conclusion) -> str:
-    """Returns text on all upper bounds on epsilon, a semicolon before each: "; upper bound 3.1"."""
-    return "".join(
-        f"; {upper.name} {verdicts.at_most(upper.epsilon)}" for upper in conclusion.upper_bounds
     )
 
 

@@ -3,17 +3,16 @@
 import math
 import textwrap
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from numpy.typing import NDArray
 
-from audit.conclusions.conclusion import Conclusion, method_of
+from audit.conclusions.conclusion import Conclusion, UpperBound, method_of
 from audit.laws import conversions, cosine_law
 from audit.methods.estimate import Bound, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
@@ -27,15 +26,11 @@ from audit.report.table import at_least, at_most
 _BINS = 40  # of a histogram of cosines
 _POINTS = 401  # at which the cosines' law is drawn
 _FAR = 4.0  # the cosines' axis reaches at least so far, in units of 1/sqrt(d)
-_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}  # behind printed numbers
 _HEADROOM = 1.35  # factor on the height of the scores' axis, to leave room for the legend
-_ESTIMATES_GAP = 0.4  # between lower bounds and estimates, in distances of bars
 _LIGHT = 0.3  # opacity of the bar of a bound that assumes something
-_NUMBER_WIDTH = 0.16  # the largest width of a printed number, as a share of a horizontal axis
-_NUMBER_HEIGHT = 0.06  # half of a printed number's largest height, as a share of a vertical axis
+_LABEL_WIDTH = 26  # characters of a line of a bar's name
 _LEGEND_LINE = 0.09  # the height of a line of a legend, as a share of an axis
 _PATH_HEADROOM = 1.5  # factor on the height of the path's axis, to leave room for the legend
-_MOST_UPRIGHT = 5  # upright bars; more bars lie, each above the next
 
 _Draw = Callable[[Axes, Conclusion], None]
 
@@ -184,7 +179,7 @@ def _draw_trade_off(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a bar for each lower bound and estimate, and a line at each upper bound.
+    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
 
     The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
     an estimate is hatched.
@@ -194,11 +189,24 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     labels = []
     for row in rows:
         mark = NO_BOUND if not isinstance(row, Bound) else find_mark(row, conclusion)
-        labels.append(f"{method_of(row).label} {mark}".strip())
+        name = f"{method_of(row).label} {mark}".strip()
+        labels.append(textwrap.fill(f"{name} {at_least(row.epsilon, 2)}", _LABEL_WIDTH))
     epsilons = [row.epsilon for row in rows]
-    draw = _draw_horizontal_bars if len(rows) > _MOST_UPRIGHT else _draw_upright_bars
-    bars = draw(axis, conclusion, labels, epsilons)
-    if axis.get_legend_handles_labels()[1]:  # the names of the upper bounds' lines
+    bars = axis.barh(range(len(rows)), epsilons, color=BOUND, alpha=0.8, height=0.7)
+    axis.set_yticks(range(len(rows)), labels, fontsize=8)
+
+    uppers = _list_finite(conclusion)
+    # The first bar is on top, below the room for the legend.
+    legend = _LEGEND_LINE * len(uppers)
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(top, bottom - legend / (1 - legend) * (top - bottom))
+    largest = max([*epsilons, *(upper.epsilon for upper in uppers)])
+    axis.set_xlim(0, 1.15 * max(largest, 0.1))
+    axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
+    for upper in uppers:
+        # The line ends below the legend.
+        axis.axvline(upper.epsilon, ymax=1 - legend, **_describe_line(upper))
+    if uppers:
         axis.legend(loc="upper left", fontsize=8, borderpad=0)
 
     light = []  # what the light bars assume
@@ -214,166 +222,25 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
             # an alpha of its own, the bar takes the face's opacity.
             bar.set(alpha=None, facecolor=(BOUND, _LIGHT), edgecolor=BOUND, linewidth=1.2)
             light.append(row.assumes.word)
-
     subtitle = ""
     if light:
         subtitle = f"light bars assume: {'; '.join(dict.fromkeys(light))}"
     _set_title(axis, "Lower bounds on epsilon", subtitle)
 
 
-class _Limit(NamedTuple):
-    """The line that a figure draws at an upper bound.
-
-    Attributes:
-      epsilon: the line's place, the value of the bound.
-      name: the text in the legend, the bound's name and value.
-      dashes: the line's style.
-    """
-
-    epsilon: float
-    name: str
-    dashes: str
+def _list_finite(conclusion: Conclusion) -> list[UpperBound]:
+    """Returns the finite upper bounds, each epsilon once."""
+    finite = {}
+    for upper in conclusion.upper_bounds:
+        if math.isfinite(upper.epsilon):
+            finite[upper.epsilon] = upper
+    return list(finite.values())
 
 
-def _find_limits(conclusion: Conclusion) -> list[_Limit]:
-    """Returns the lines to draw at the finite upper bounds on epsilon, the smallest first.
-
-    There are at most two. Equal upper bounds have a single line.
-    """
-    limits: dict[float, _Limit] = {}
-    for upper in conclusion.upper_bounds:  # in ascending order
-        if not math.isfinite(upper.epsilon):
-            continue
-        name = f"{upper.name} {at_most(upper.epsilon, 2)}"
-        dashes = "-." if upper.hidden else ":"
-        # Of equal bounds the last stays.
-        limits[upper.epsilon] = _Limit(upper.epsilon, name, dashes)
-    return list(limits.values())
-
-
-def _find_end(epsilons: list[float], limits: list[_Limit]) -> float:
-    """Returns where the axis of epsilon ends: 15% beyond the largest bar or line."""
-    largest_limit = max((limit.epsilon for limit in limits), default=0.1)
-    return 1.15 * max(*epsilons, largest_limit)
-
-
-def _draw_horizontal_bars(
-    axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
-) -> BarContainer:
-    """Draws horizontal bars with a number at each bar's end, and lines at the upper bounds.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion of the audit.
-      labels: (n,), the bars' names, from top to bottom.
-      epsilons: (n,), the bars' lengths.
-
-    Returns:
-      The bars, all of one colour; the caller sets others.
-    """
-    bars = axis.barh(labels, epsilons, color=BOUND, alpha=0.8, height=0.7)
-    limits = _find_limits(conclusion)
-    right = _find_end(epsilons, limits)
-    number_look: dict[str, Any] = {"va": "center", "fontsize": 8, "bbox": _BOX}
-    number_width = _NUMBER_WIDTH * right
-    for place, value in enumerate(epsilons):
-        # A number that would lie on an upper bound's line goes inside the bar, or beyond the line if the bar
-        # is too short for it.
-        start = _find_free_start(value, limits, number_width)
-        offset = (4, 0)
-        alignment = "left"
-        if start > value > number_width:
-            start = value
-            offset = (-4, 0)
-            alignment = "right"
-        axis.annotate(
-            at_least(value, 2),
-            (start, place),
-            offset,
-            textcoords="offset points",
-            ha=alignment,
-            **number_look,
-        )
-    # The first bar is on top, below the room for the legend.
-    legend = _LEGEND_LINE * len(limits)
-    bottom, top = axis.get_ylim()
-    axis.set_ylim(top, bottom - legend / (1 - legend) * (top - bottom))
-    axis.tick_params(axis="y", labelsize=8)
-    axis.set_xlim(right=right)
-    axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
-
-    for limit in limits:
-        # The line ends below the legend.
-        axis.axvline(limit.epsilon, ymax=1 - legend, color=UPPER, ls=limit.dashes, label=limit.name)
-    return bars
-
-
-def _find_free_start(value: float, limits: list[_Limit], width: float) -> float:
-    """Returns from where on a number beside a lying bar lies on no upper bound's line.
-
-    Args:
-      value: the bar's length.
-      limits: the lines at the upper bounds, the smallest first.
-      width: the number's width.
-    """
-    start = value
-    for limit in limits:
-        if start <= limit.epsilon < start + width:
-            start = limit.epsilon
-    return start
-
-
-def _draw_upright_bars(
-    axis: Axes, conclusion: Conclusion, labels: list[str], epsilons: list[float]
-) -> BarContainer:
-    """Draws upright bars with a number in or above each bar, and lines at the upper bounds.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion of the audit.
-      labels: (n,), the bars' names, from left to right, lower bounds before estimates.
-      epsilons: (n,), the bars' heights.
-
-    Returns:
-      The bars, all of one colour; the caller sets others.
-    """
-    limits = _find_limits(conclusion)
-    places = []
-    for index in range(len(labels)):
-        is_estimate = index >= len(conclusion.bounds)
-        places.append(index + _ESTIMATES_GAP * is_estimate)
-    bars = axis.bar(places, epsilons, color=BOUND, alpha=0.8, width=0.6)
-    axis.set_xticks(places, [textwrap.fill(label, 11) for label in labels])
-    top = _find_end(epsilons, limits)
-    for place, value in zip(places, epsilons, strict=True):
-        height = _place_number(value, limits, _NUMBER_HEIGHT * top)
-        axis.text(place, height, at_least(value, 2), ha="center", va="center", bbox=_BOX)
-
-    for limit in limits:
-        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
-    # Above the bars is room for the legend.
-    top /= 1 - _LEGEND_LINE * len(limits)
-    axis.set(ylabel=f"epsilon at delta {show_level(conclusion.delta)}", ylim=(0, top))
-    return bars
-
-
-def _place_number(value: float, limits: list[_Limit], space: float) -> float:
-    """Returns the height at which to print an upright bar's number.
-
-    It is inside the bar, or above a bar that is too low for it. If possible it is off the upper bounds'
-    lines.
-
-    Args:
-      value: the bar's height.
-      limits: the lines at the upper bounds.
-      space: the distance that a number needs from a line.
-    """
-    if value < 2 * space:
-        return value + space
-    for height in (value / 2, value / 4, value * 3 / 4):
-        if all(abs(height - limit.epsilon) > space for limit in limits):
-            return height
-    return value / 4  # no height is free; this one is as good as any
+def _describe_line(upper: UpperBound) -> dict[str, Any]:
+    """Returns the look of the line at an upper bound, with its name and value for the legend."""
+    label = f"{upper.name} {at_most(upper.epsilon, 2)}"
+    return {"color": UPPER, "ls": "-." if upper.hidden else ":", "label": label}
 
 
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
@@ -446,8 +313,8 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
             ls=":",
             label=f"claim refuted: {test.runs}",
         )
-    for limit in _find_limits(conclusion):
-        axis.axhline(limit.epsilon, color=UPPER, ls=limit.dashes, label=limit.name)
+    for upper in _list_finite(conclusion):
+        axis.axhline(upper.epsilon, **_describe_line(upper))
     axis.set(xlabel="training runs", ylabel=f"epsilon at delta {show_level(conclusion.delta)}")
     _set_title(axis, "Proven, whatever the curve")
     axis.set_xscale("log")

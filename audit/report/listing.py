@@ -1,16 +1,16 @@
 """A store's audits as rows, for a terminal and for programs: what each is, and what was concluded last."""
 
+import csv
+import io
 import math
 import textwrap
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
 from audit.json_text import finite
-from audit.report import table
-from audit.report.table import Column, Table
+from audit.rounding import at_least, at_least_digits, at_most, short
 from audit.runtime.progress import shortened
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
@@ -19,6 +19,7 @@ from audit.storage.store import Kept, Store, hash_of, newest_scores
 from audit.tasks import zoo
 
 _LINE_WIDTH = 80  # of a terminal
+_CSV_DIGITS = 10
 _INDENT = 10  # blanks before the lines below a row
 _NAME_WIDTH = 34  # of the column with model and adversary
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))  # units of ages, with their length in seconds
@@ -113,16 +114,30 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
       rows: the audits.
       now: the time in seconds since 1970, for the audits' ages.
     """
-    header, rule, *row_lines = _make_table(rows, now).text().split("\n")
+    header = _align("setting", "model, adversary", "runs", "proven", "upper", "age")
     indent = " " * _INDENT
-    lines = [header, rule]
-    for row, line in zip(rows, row_lines, strict=True):
-        lines.append(line)
+    lines = [header, "-" * _LINE_WIDTH]
+    for row in rows:
+        last = row.last_result
+        cells = (
+            hash_of(row.folder)[:8],
+            _show_name(row.setting),
+            str(row.runs),
+            _show_lower_bound(finite(last.epsilon)),
+            _show_upper_bound(last.upper_bound),
+            _show_age(now - row.time),
+        )
+        lines.append(_align(*cells))
         differences = _show_differences(row.differs)
         lines += textwrap.wrap(
             differences, _LINE_WIDTH, initial_indent=indent, subsequent_indent=indent
         )
     return "\n".join(lines)
+
+
+def _align(setting: str, name: str, runs: str, proven: str, upper: str, age: str) -> str:
+    """Returns a line of the text table."""
+    return f"{setting:<10}{name:<{_NAME_WIDTH}}{runs:>9}{proven:>10}{upper:>10}{age:>7}"
 
 
 def _show_differences(differences: dict[str, Any]) -> str:
@@ -138,88 +153,48 @@ def _show_differences(differences: dict[str, Any]) -> str:
 
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
     """Returns audits as dictionaries for json.dumps; infinite and unknown values are None."""
-    return _make_table(rows, 0.0).json()  # ages are for people alone
-
-
-def as_csv(rows: Sequence[Listed]) -> bytes:
-    """Returns audits as CSV, with a column for every field of a setting; unknown values are empty."""
-    names: dict[str, None] = {}  # the keys are the fields of all settings, in order
+    records = []
     for row in rows:
-        names |= dict.fromkeys(flat(row.setting))
-    facts = _make_table(rows, now=0.0).columns  # any time will do: CSV leaves ages out
-    settings = [
-        Column(name, partial(_find_value, name))
-        for name in names
-        if name not in ("model", "adversary")  # which have their columns among the facts
-    ]
-    # The fields' own columns show what "differs" would.
-    columns = [column for column in facts if column.key != "differs"]
-    # Ten digits write a time, in seconds since 1970, to the second.
-    return Table([*columns, *settings], rows, digits=10).csv()
+        last = row.last_result
+        record = {
+            "setting": hash_of(row.folder),
+            "folder": str(row.folder),
+            "model": row.setting.model,
+            "adversary": row.setting.adversary.name,
+            "differs": row.differs,
+            "runs": row.runs,
+            "audited_runs": last.runs,
+            "delta": last.delta,
+            "confidence": last.confidence,
+            "epsilon": finite(last.epsilon),
+            "upper_bound": finite(last.upper_bound),
+            "time": row.time,
+        }
+        records.append(record)
+    return records
 
 
-def _find_value(name: str, row: Listed) -> Any:
-    """Returns the value of a setting's field; None where the setting has no such field."""
-    return flat(row.setting).get(name)
+def as_csv(rows: Sequence[Listed]) -> str:
+    """Returns audits as CSV, with a column for every field of a setting; unknown values are empty.
 
-
-def _make_table(rows: Sequence[Listed], now: float) -> Table[Listed]:
-    """Returns the table of audits, for people and for programs.
-
-    Columns without a head are only in JSON and CSV, columns without a key only in the text. Programs get no
-    infinite numbers, which JSON does not have (`finite`). The text shows an infinite upper bound as such.
-    Each column has its key, its value, its head and its format, `show`, which also rounds it for CSV.
-
-    Args:
-      rows: the audits.
-      now: the time in seconds since 1970, for the audits' ages.
+    Floats have ten digits, which write a time in seconds since 1970 to the second; bounds are rounded down.
     """
-    columns = (
-        Column(
-            "setting",
-            lambda row: hash_of(row.folder),
-            "setting",
-            lambda name: name[:8],  # people see the first digits of the hash
-            width=10,
-            left=True,
-        ),
-        Column(
-            None,
-            lambda row: _show_name(row.setting),
-            "model, adversary",
-            width=_NAME_WIDTH,
-            left=True,
-        ),
-        Column("folder", lambda row: str(row.folder)),
-        Column("model", lambda row: row.setting.model),
-        Column("adversary", lambda row: row.setting.adversary.name),
-        Column("differs", lambda row: row.differs),
-        Column("runs", lambda row: row.runs, "runs", width=9),
-        Column("audited_runs", lambda row: row.last_result.runs),
-        Column("delta", lambda row: row.last_result.delta),
-        Column("confidence", lambda row: row.last_result.confidence),
-        Column("epsilon", lambda row: finite(row.last_result.epsilon), show=table.at_least),
-        Column(
-            None,
-            lambda row: finite(row.last_result.epsilon),  # infinity cannot be rounded
-            "proven",
-            _show_lower_bound,
-            width=10,
-            none="-",
-        ),
-        Column("upper_bound", lambda row: finite(row.last_result.upper_bound)),
-        Column(
-            None,
-            lambda row: row.last_result.upper_bound,
-            "upper",
-            _show_upper_bound,
-            width=10,
-            none="-",
-        ),
-        Column("time", lambda row: row.time),
-        Column(None, lambda row: _show_age(now - row.time), "age", width=7),
-    )
-    return Table(columns, rows, gap="", rule=_LINE_WIDTH)
+    records = []
+    for row, record in zip(rows, as_json(rows), strict=True):
+        del record["differs"]  # the columns of fields show it
+        cells = record | flat(row.setting) | record
+        for name, value in cells.items():
+            if isinstance(value, float):
+                cells[name] = f"{value:.{_CSV_DIGITS}g}"
+        if record["epsilon"] is not None:
+            cells["epsilon"] = at_least_digits(record["epsilon"], _CSV_DIGITS)
+        records.append(cells)
+    names = dict.fromkeys(name for cells in records for name in cells)  # each once, in order
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
 
 
 def _show_name(setting: Setting) -> str:
@@ -229,15 +204,20 @@ def _show_name(setting: Setting) -> str:
     return model + adversary
 
 
-def _show_lower_bound(epsilon: float) -> str:
+def _show_lower_bound(epsilon: float | None) -> str:
     """Returns a lower bound rounded down to three decimals, without zeros at its end."""
-    return table.short(table.at_least(epsilon))
+    if epsilon is None:
+        return "-"
+    return short(at_least(epsilon))
 
 
-def _show_upper_bound(epsilon: float) -> str:
+def _show_upper_bound(epsilon: float | None) -> str:
+    """Returns an upper bound rounded up to three decimals, without zeros at its end."""
+    if epsilon is None:
+        return "-"
     if not math.isfinite(epsilon):
         return "infinite"
-    return table.short(table.at_most(epsilon))
+    return short(at_most(epsilon))
 
 
 def _show_age(seconds: float) -> str:

@@ -67,36 +67,16 @@ def make_runs_table(runs: Sequence[Conclusion]) -> PageTable:
     return PageTable(caption, ("method", "mean epsilon", "deviation", "each is a"), rows)
 
 
-def describe_cosines(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of a single run's cosines.
+def describe_cosines(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel of a single run's cosines."""
+    return "Cosines of the canaries with what was released. A leak moves the observed ones to the right."
 
-    The panel shows the cosines of observed canaries, which took part in training. Beside them it shows those
-    of unobserved canaries, which did not. Where there are none, it shows the exact law that stands for them.
-    """
-    cosines = conclusion.one_run.cosines
-    assert cosines is not None  # a run without cosines has no such panel
-    observed, unobserved, dimension = cosines
-    # 1/sqrt(d) is the standard deviation of the cosine of a uniform direction in d dimensions.
-    units = observed * np.sqrt(dimension)
-    moments = f"mean {units.mean():.3f}, deviation {units.std():.3f}"
-    null = "the exact law where nothing leaks"
-    if len(unobserved):
-        null = f"{len(unobserved):,} unobserved ones"
+
+def describe_epsilons(conclusion: Conclusion) -> str:
+    """Returns the caption of the panel of epsilon by method."""
+    if not conclusion.estimates:
+        return "Lower bounds on epsilon."
     return (
-        f"Density of {len(observed):,} observed cosines ({moments}, in units of 1/sqrt(d)) beside {null}.",
-        "Cosines of the canaries with what was released. A leak moves the observed ones to the right.",
-    )
-
-
-def describe_epsilons(conclusion: Conclusion) -> tuple[str, str]:
-    """Returns the alternative text and the caption of the panel of epsilon by method."""
-    values = [f"{row.method} {row.epsilon:.3f}" for row in conclusion.estimates]
-    for bound in conclusion.bounds:
-        values.append(f"{bound.method} at least {verdicts.at_least(bound.epsilon)}")
-    caption = (
         "Estimates (circles, with two standard errors) over the range that they show in 95% of audits "
         "where nothing leaks (grey), and lower bounds (bars)."
     )
-    if not conclusion.estimates:
-        caption = "Lower bounds on epsilon."
-    return f"Epsilon by method: {', '.join(values)}.", caption

@@ -122,7 +122,7 @@ class AuditRequest(NamedTuple):
     minutes: float | None = None
     rehearsals: int | None = None
 
-    def conclude(self, store: Store, scores: Scores) -> Conclusion:
+    def conclude(self, store: Store, scores: Scores, is_interim: bool = False) -> Conclusion:
         """Returns the conclusion from scores.
 
         The upper bound on what the last model leaks needs to know how far a training step can drive two
@@ -132,6 +132,7 @@ class AuditRequest(NamedTuple):
         Args:
           store: The store of the setting, which holds the measurement too.
           scores: The scores of all runs.
+          is_interim: Whether training goes on, as in `conclude_setting`.
         """
         rehearsal_runs = self.rehearsals
         if rehearsal_runs is not None and rehearsals.find_measured(store, rehearsal_runs) is None:
@@ -139,7 +140,9 @@ class AuditRequest(NamedTuple):
 
             measuring.measure_zoo(store, self.setting, self.dataset, rehearsal_runs)
         steps = lipschitz.of_data(store, self.setting, self.dataset)
-        return conclude_setting(scores, self.setting, self.levels, self.looks, steps=steps)
+        return conclude_setting(
+            scores, self.setting, self.levels, self.looks, steps=steps, is_interim=is_interim
+        )
 
     def first_proven(self, conclusion: Conclusion) -> int | None:
         """Returns the first number of runs that satisfies `until`; None where none does, or without it."""
@@ -270,7 +273,7 @@ def _stop_where_proven(request: AuditRequest, store: Store) -> AuditRequest:
     held = min(store.runs_held(), request.runs)
     if not held or not request.setting.adversary.any_time:
         return request
-    conclusion = request.conclude(store, store.load(held))
+    conclusion = request.conclude(store, store.load(held), is_interim=True)
     return request._replace(runs=request.first_proven(conclusion) or request.runs)
 
 
@@ -360,7 +363,7 @@ def _train_until_proven(request: AuditRequest, store: Store, trainer: Trainer) -
             # With `until` each stage is concluded, as it may be the last. Without, it is only shown.
             if request.until is None and time.monotonic() < last_look + _LOOK_SECONDS:
                 continue
-            conclusion = request.conclude(store, stages[-1].scores)
+            conclusion = request.conclude(store, stages[-1].scores, is_interim=True)
             last_look = time.monotonic()
             upper_bound = conclusion.upper_bound or math.inf
             proven = at_least(conclusion.epsilon, 1)

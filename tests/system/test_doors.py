@@ -14,6 +14,7 @@ import audit
 from audit.claims.accounting import Composition
 from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude, conclude_each_run
+from audit.conclusions.finish import finish
 from audit.conclusions.results import keep_result
 from audit.errors import InputError
 from audit.evidence.ranks import rank_among
@@ -47,7 +48,6 @@ CLAIMED = (
     "expected",
     "reason",
     "claim",
-    "examine",
 )
 ONE_RUN_COINS = RNG.normal(3.0 * ONE_RUN_BITS, 1.0) / DIMENSION**0.5
 
@@ -247,7 +247,8 @@ def test_a_federated_audit_gives_the_same_table(tmp_path):
 def show_without_claim(kept):
     """Returns the table of a kept conclusion as if nothing were claimed of its mechanism."""
     unclaimed = call_python("two worlds").conclusion
-    return bounds_table(kept._replace(**{name: getattr(unclaimed, name) for name in CLAIMED}))
+    fields = {name: getattr(unclaimed, name) for name in CLAIMED}
+    return bounds_table(finish(kept._replace(**fields)))
 
 
 @pytest.mark.parametrize("form", mostly_slow(STORES))
