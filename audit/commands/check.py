@@ -12,8 +12,8 @@ The exit status is 3 where a bug is found, and 4 where none is, but something ne
 """
 
 import dataclasses
+import shlex
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ from audit.check.probe import read_setting
 from audit.check.report import CheckReport
 from audit.check.step import check_step, read_seeds
 from audit.commands import cli
-from audit.commands.user_file import find_local_files, run_file
+from audit.commands.user_file import run_file
 from audit.errors import InputError, require
-from audit.runtime import started
 from audit.storage import files
 
 STATED = ("clipping_norm", "noise_multiplier", "learning_rate", "batch_size")
@@ -91,7 +90,6 @@ def check(path: Path, function: str) -> None:
     cli.refuse(_OF_BATCHES, "is for --batches=, not for a step: leave it out")
     cli.require_output("report", "an HTML file")
     _require_ranges_for_step()
-    known = frozenset(sys.modules)
     definitions = run_file(path)
     missing = [name for name in (function, "params", "batch") if name not in definitions]
     advice = f"define {function}, params, batch and stated"
@@ -105,7 +103,7 @@ def check(path: Path, function: str) -> None:
         seeds=FLAGS.seeds,
         **stated,
     )
-    _print_report(_add_source(report, path, find_local_files(path, known)))
+    _print_report(_add_source(report, path))
 
 
 def _check_batches(path: Path, name: str) -> None:
@@ -124,7 +122,6 @@ def _check_batches(path: Path, name: str) -> None:
     cli.require_output("report", "an HTML file")
     require(FLAGS.sampling_rate is not None, "give --sampling_rate=, as the accountant is told")
     _require_ranges_for_batches()
-    known = frozenset(sys.modules)
     definitions = run_file(path)
     require(name in definitions, f"{path.name} has no {name}: define a loader, or seed -> batches")
     try:
@@ -138,7 +135,7 @@ def _check_batches(path: Path, name: str) -> None:
         )
     except InputError as error:  # it may name the argument `draw`, whose flag is --batches
         raise InputError(str(error).replace("`draw", "`batches")) from error
-    _print_report(_add_source(report, path, find_local_files(path, known)))
+    _print_report(_add_source(report, path))
 
 
 def _require_ranges_for_step() -> None:
@@ -175,19 +172,12 @@ def _read_place(flag: str, value: str) -> tuple[Path, str]:
     return path, name
 
 
-def _add_source(report: CheckReport, path: Path, local_files: Iterable[Path]) -> CheckReport:
-    """Returns the report with the command line and the checksums of the user's files in its provenance.
-
-    Args:
-      report: the report.
-      path: the file that was checked.
-      local_files: the files beside it that it imported.
-    """
-    source = {f"SHA-256 of {path.name}": files.compute_sha256(path)}
-    folder = path.resolve().parent
-    for file in local_files:
-        source[f"SHA-256 of {file.relative_to(folder).as_posix()}"] = files.compute_sha256(file)
-    source["command"] = started.typed_command("check")
+def _add_source(report: CheckReport, path: Path) -> CheckReport:
+    """Returns the report with the command and the checksum of the user's file in its provenance."""
+    source = {
+        f"SHA-256 of {path.name}": files.compute_sha256(path),
+        "command": shlex.join(["check", *sys.argv[1:]]),
+    }
     return dataclasses.replace(report, provenance={**report.provenance, **source})
 
 

@@ -3,49 +3,12 @@
 import importlib.util
 import runpy
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError
 from audit.runtime import installed
 from audit.runtime.machine import prepare_jax
-
-_OF_ENVIRONMENTS = {"site-packages", "dist-packages", ".venv", "venv"}  # folders of no user's files
-
-
-def find_local_files(path: Path, known: Collection[str]) -> list[Path]:
-    """Returns the Python files in a file's folder, or below it, that it has imported, in order.
-
-    Files of environments, such as those below .venv, are left out, and so are those of this package.
-
-    Args:
-      path: the user's file, itself left out.
-      known: the names of the modules that were imported before the file ran.
-    """
-    own_file = path.resolve()
-    folder = own_file.parent
-    this_package = Path(__file__).resolve().parents[1]
-    environments = [this_package]
-    # An environment of another name below the folder. One above it, such as /usr, holds the user's files too.
-    for prefix in (sys.prefix, sys.base_prefix):
-        root = Path(prefix).resolve()
-        if root != folder and root.is_relative_to(folder):
-            environments.append(root)
-
-    local = set()
-    for name, module in list(sys.modules.items()):
-        source = getattr(module, "__file__", None)
-        if name in known or not isinstance(source, str):
-            continue
-        file = Path(source).resolve()
-        is_below = file.suffix == ".py" and file.is_relative_to(folder) and file != own_file
-        if not is_below or not file.is_file():
-            continue
-        is_of_environment = not _OF_ENVIRONMENTS.isdisjoint(file.relative_to(folder).parts)
-        if not is_of_environment and not any(file.is_relative_to(root) for root in environments):
-            local.add(file)
-    return sorted(local)
 
 
 def run_file(path: Path) -> dict[str, Any]:

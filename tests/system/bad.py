@@ -69,6 +69,16 @@ def two_worlds(folder):
     np.savez(folder / "scores.npz", **{"in": FORTY[:20] + 1, "out": FORTY[20:]})
 
 
+def images(folder):
+    """images.npz, 40 random ones and 10 to test on."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name, count in (("train", 40), ("test", 10)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(folder / "images.npz", **arrays)
+
+
 def holding(content, name):
     """Lays a file of that content."""
     return lambda folder: (folder / name).write_bytes(content)

@@ -141,63 +141,32 @@ def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, w
     )
 
 
-@pytest.mark.parametrize("command", ["audit", "sweep", "plan", "landscape"])
-def test_help_is_grouped_in_80_columns(run, command):
+@pytest.mark.parametrize("command", ["audit", "sweep", "bound"])
+def test_help_has_the_commands_flags_only(run, command):
     process = run(command, "--help")
     assert process.returncode == 0 and process.stderr == ""
     lines = process.stdout.splitlines()
-    assert max(map(len, lines)) <= 80 and str(ROOT) not in process.stdout
-    assert "bounds and output:" in lines and any(line.startswith("  --") for line in lines)
+    assert str(ROOT) not in process.stdout and any(line.startswith("  --") for line in lines)
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
-@pytest.mark.parametrize("command", ["bound", "claim"])
-def test_what_help_says_of_a_long_example_stands_deeper_than_commands(run, command):
-    about = run(command, "--help").stdout.partition("\nthis command:\n")[0]
-    commands = [line for line in about.splitlines() if line.startswith("    .")]
-    indented = [line for line in about.splitlines() if line.startswith("    ")]
-    comments = [line for line in indented if line.startswith("        ")]
-    assert len(commands) > 3 and len(comments) == len(commands)
-    assert len(indented) == 2 * len(commands)
+@pytest.mark.parametrize("command", ["check", "bound"])
+def test_help_explains_an_exit_status_of_3(run, command):
+    text = " ".join(run(command, "--help").stdout.split()).lower()
+    assert "exit status 3" in text or "exit status is 3" in text
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("check", "The exit status is 3 where a bug is found, and 4 where none is"),
-        ("bound", "Exit status 3 where the claim is refuted, 2 where the scores cannot tell"),
-        ("claim", "Where the claim is refuted, the exit status is 3."),
-    ],
-)
-def test_help_says_what_an_exit_status_means(run, command, says):
-    assert says in " ".join(run(command, "--help").stdout.split())
-
-
-def test_help_whose_reader_has_left_ends_quietly(run):
+def test_a_full_stdout_is_one_line_and_a_reader_that_left_none(run, tmp_path):
+    scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
+    with open("/dev/full", "w") as full:
+        process = run("bound", scores, stdout=full)
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: cannot print (No space left")
     reading, writing = os.pipe()
     os.close(reading)
-    process = run("plan", "--help", stdout=writing)
+    process = run("bound", scores, stdout=writing)
     os.close(writing)
-    assert process.stderr == "" and process.returncode == 0
-
-
-@pytest.mark.slow
-def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
-    scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
-    flags = (scores, f"--figure={tmp_path / 'f.svg'}")
-    process = run("bound", *flags, changes={"MPLCONFIGDIR": str(tmp_path / "fonts")})
-    assert process.returncode == 0 and process.stderr == f"figure: {tmp_path / 'f.svg'}\n"
-    assert list((tmp_path / "fonts").glob("fontlist*"))
-
-
-@pytest.mark.slow
-def test_a_full_stdout_is_one_line(run):
-    with open("/dev/full", "w") as full:
-        process = run(
-            "calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full
-        )
-    assert process.returncode == 2 and "Traceback" not in process.stderr
-    assert process.stderr.splitlines()[-1].startswith("error: cannot print (No space left")
+    assert process.stderr == "" and process.returncode == 1
 
 
 @pytest.mark.slow
