@@ -42,16 +42,6 @@ def named(case, note=""):
     return pytest.param(case, id=text.encode("ascii", "backslashreplace").decode())
 
 
-def rows(argv, flag, says, *values, lay=nothing):
-    """A case a value of a flag; `says` is formatted with the value."""
-    return [named(Bad((*argv, f"--{flag}={value}"), says.format(value), lay)) for value in values]
-
-
-def lines(says, *texts, lay=nothing):
-    """A case a command line, in words."""
-    return [named(Bad(tuple(text.split()), says, lay)) for text in texts]
-
-
 def firsts_of_a_kind(corpus):
     """Returns the cases, of which the first of each command and the first of each kind of fault are quick.
 
