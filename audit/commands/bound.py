@@ -11,7 +11,7 @@
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
-    ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
+    ./run.sh bound --scores=scores.csv --report=p.html   also a page with figures
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
