@@ -115,21 +115,14 @@ def refuse(names: Iterable[str], why: str) -> None:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
-    Absl's own message has the form "flag --name=value: reason", where the reason is the message of Python's
-    parser. Advice takes its place if _GIVE has some for the flag's type. A message without a flag's name, and
-    so without a type, gets no advice.
+    Absl's own message is "flag --name=value: reason". For a flag of a type in _GIVE, advice replaces the
+    reason, which is the message of Python's parser.
     """
     reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
-    match = re.match(r"--([a-z_]+)=", flag_and_value)
-    if not match:
-        return f"{flag_and_value}: {reason}"
-    flag = flags.FLAGS[match[1]]
-    advice = _GIVE.get(flag.flag_type(), reason)
-    least = getattr(flag.parser, "lower_bound", None)
-    if least is not None:
-        advice = f"{advice}, {least} or more"
-    return f"{flag_and_value}: {advice}"
+    name = flag_and_value.partition("=")[0].removeprefix("--")
+    kind = flags.FLAGS[name].flag_type() if name in flags.FLAGS else ""
+    return f"{flag_and_value}: {_GIVE.get(kind, reason)}"
 
 
 def _format_help() -> str:

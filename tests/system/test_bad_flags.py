@@ -53,9 +53,8 @@ NEEDS = {
     ("check", "sampling_rate"): ("--batches=mine.py:loader",),
     ("check", "examples"): ("--batches=mine.py:loader", "--sampling_rate=0.1"),
     ("check", "epochs"): (
-        "--batches=mine.py:loader",
-        "--sampling_rate=0.1",
-        "--noise_multiplier=1",
+        *("--batches=mine.py:loader", "--sampling_rate=0.5", "--assumed=shuffled"),
+        *("--noise_multiplier=1", "--examples=4"),
     ),
     ("claim", "examples"): (
         "--sampler=truncated_poisson",
@@ -77,7 +76,8 @@ NEEDS = {
 def lay_files(folder):
     two_worlds(folder)
     images(folder)
-    (folder / "mine.py").write_text("1 / 0\n")  # a range is checked before a user's file runs
+    (folder / "fails.py").write_text("1 / 0\n")
+    (folder / "mine.py").write_text("def loader(seed):\n    return [[0, 1], [2, 3]]\n")
 
 
 @pytest.mark.parametrize("command", MODULES)
@@ -146,9 +146,9 @@ bound --scores=scores.npz --figure=f.jpg | --figure=f.jpg: end it in .png, .pdf,
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader
 check --example=nobody | --example=nobody: give dpsgd, fedavg
-check --step=mine.py | --step=mine.py: name a file and its function
+check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
-check --step=mine.py:step | mine.py fails with ZeroDivisionError: division by zero
+check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero
 check --step=mine.py:step --epochs=3 | --epochs=3 is for --batches=
 check --batches=mine.py:loader | give --sampling_rate=
 check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poisson, fixed, shuffled
