@@ -1,7 +1,6 @@
 """run.sh as a user types it: a copy of its files, and a Python that only notes what it is asked."""
 
 import configparser
-import contextlib
 import json
 import os
 import pathlib
@@ -12,7 +11,6 @@ import sys
 
 import pytest
 
-from audit.commands import dispatch
 from experiments import __main__ as main
 from tests.cases import mostly_slow
 from tests.forks import python
@@ -33,9 +31,7 @@ elif arguments[:2] == ["-m", "venv"]:
     folder.mkdir()
     shutil.copy(__file__, folder / "python")
 elif arguments[0] != "-Ic":
-    names = dict(mode="RAY_AUTH_MODE", path="PYTHONPATH")
-    settings = {{key: os.environ.get(name) for key, name in names.items()}}
-    call = dict(arguments=arguments, folder=os.getcwd(), **settings)
+    call = dict(arguments=arguments, folder=os.getcwd(), path=os.environ.get("PYTHONPATH"))
     with open({log!r}, "a") as log:
         log.write(json.dumps(call) + "\n")
     if "pip" in arguments and os.path.exists({trouble!r}):
@@ -58,8 +54,7 @@ class House:
         self.python.chmod(0o755)
 
     def environment(self, **changes):
-        dropped = ("AUDIT_VENV", "CI", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL")
-        names = [name for name in os.environ if name not in dropped and not name.startswith("RAY_")]
+        names = [name for name in os.environ if name not in ("AUDIT_VENV", "CI")]
         own = {"JAX_PLATFORMS": "cpu", "PYTHON": str(self.python)}
         return {name: os.environ[name] for name in names} | own | changes
 
@@ -145,50 +140,19 @@ def test_a_command_reaches_python_unchanged(ready, tmp_path, typed):
     assert call["folder"] == str(tmp_path) and call["path"] == str(ready.root)
 
 
-@pytest.fixture
-def handed(monkeypatch):
-    """handed(*arguments) -> what experiments' main runs of other programs, [] for its own commands."""
-    started = []
-    monkeypatch.setattr(main, "_run_module", lambda *argv: started.append(argv) or 0)
-    monkeypatch.setattr(dispatch, "run", lambda *_: None)
-    for name in ("CI", "RAY_worker_niceness"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*arguments):
-        started.clear()
-        monkeypatch.setattr(sys, "argv", ["run.sh", *arguments])
-        with contextlib.suppress(SystemExit):
-            main.main()
-        return started
-
-    return call
-
-
-def test_tests_leave_out_the_slow_ones_unless_asked(handed, monkeypatch):
-    def marked(*arguments):
-        (argv,) = handed("test", *arguments)
+def test_tests_leave_out_the_slow_ones_unless_asked(monkeypatch):
+    def find_marks(*arguments):
+        started = []
+        monkeypatch.setattr(main, "_run_module", lambda *argv: started.append(argv) or 0)
+        main._test(arguments)
+        (argv,) = started
         return argv[argv.index("-m") + 1], argv[-1]
 
-    assert marked("-k", "a b") == ("not slow", "a b")
-    assert marked("-x", "--slow", "-q") == ("", "-q")
+    monkeypatch.delenv("CI", raising=False)
+    assert find_marks("-k", "a b") == ("not slow", "a b")
+    assert find_marks("-x", "--slow", "-q") == ("", "-q")
     monkeypatch.setenv("CI", "true")
-    assert marked()[0] == ""
-
-
-def test_lint_runs_all_linters(handed):
-    assert [argv[0] for argv in handed("lint")] == ["ruff", "ruff", "mypy"]
-
-
-def test_rays_workers_are_not_nice_and_it_keeps_no_logs(handed, monkeypatch, tmp_path):
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    ours = ["--include-log-monitor=False", f"--temp-dir={tmp_path / 'ray'}"]
-    assert [*handed("ray", "start", "--head", "--port=0")[0]][-5:] == [
-        "start",
-        *ours,
-        "--head",
-        "--port=0",
-    ]
-    assert os.environ["RAY_worker_niceness"] == "0"  # noqa: SIM112
+    assert find_marks()[0] == ""
 
 
 def test_a_script_finds_our_modules_before_its_neighbours(tmp_path):
@@ -240,27 +204,6 @@ def test_an_extra_comes_with_the_first_command_that_wants_it_and_stays(house, co
     assert installs(house.calls()) == installed
 
 
-def test_an_example_takes_the_pytorch_that_is_there(ready):
-    (ready.venv / "lib" / "python3.11" / "site-packages" / "opacus").mkdir(parents=True)
-    assert ready.run("check", "--example=opacus").returncode == 0
-    assert installs(ready.calls()) == []
-
-
-@pytest.mark.parametrize(
-    "command", [("ray", "start"), ("audit", "--engine=ray", "--ray_address=host0:6379")]
-)
-def test_all_of_a_ray_cluster_asks_for_the_token_that_there_is(house, tmp_path, command):
-    def mode(**changes):
-        assert house.run(*command, HOME=str(tmp_path), **changes).returncode == 0
-        return house.calls()[-1]["mode"]
-
-    assert mode() is None
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray" / "auth_token").write_text("secret")
-    assert mode() == "token" and mode(RAY_AUTH_MODE="disabled") == "disabled"
-    assert mode(RAY_AUTH_TOKEN_PATH=str(tmp_path / "absent")) is None
-
-
 def test_a_gpu_brings_the_cuda_packages(house, tmp_path):
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
@@ -302,9 +245,8 @@ def test_the_lock_has_all_that_is_asked_for_and_a_hash_of_each():
             assert re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", following), line
 
 
-@pytest.mark.parametrize("name", mostly_slow(FILES[1:]))
-def test_a_changed_file_installs_again(ready, name):
-    with open(ready.root / name, "a") as file:
+def test_a_changed_file_installs_again(ready):
+    with open(ready.root / "setup.cfg", "a") as file:
         file.write("# changed\n")
     assert ready.run().returncode == 0 and ready.run().returncode == 0
     assert installs(ready.calls()) == [".[train,zoo,test]"]
