@@ -164,7 +164,7 @@ figures --scale=huge | --scale=huge is unknown: choose one of smoke
 figures --name=nobody | --name=nobody is unknown
 plan --epsilon=0 | epsilon is 0: give --epsilon
 plan --tightness=1 | --tightness=1.0: give more than 0
-landscape --sigmas=0 | --sigmas: 0 is no positive finite number
+landscape --sigmas=0 | --sigmas: 0: give 1e-06
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: only the images
 federated --model=linear --cohorts=x.csv | --cohorts and --participation=listed go together
