@@ -37,16 +37,6 @@ add_extra() { if [[ $extras != *$1* ]]; then extras+=,$1; fi; }
 
 is_installed() { compgen -G "$venv/lib/python*/site-packages/$1" >/dev/null; }
 
-hands_over() { # whether this command is a program with a help of its own, which is there
-  case $1 in
-    python) ;;
-    ray) is_installed ray ;;
-    test) is_installed pytest ;;
-    lint) is_installed ruff ;;
-    *) return 1 ;;
-  esac
-}
-
 find_extras() { # sets extras: what the command needs, and what is installed already
   if [[ -s $stamp ]]; then IFS= read -r extras <"$stamp"; fi
   case $1 in
@@ -75,8 +65,6 @@ made_from() {
 }
 
 is_ready() { [[ -s $stamp && $(<"$stamp") == "$(made_from)" ]]; }
-
-lacks_extras_only() { [[ -s $stamp && $(tail -n +2 "$stamp") == "$(made_from | tail -n +2)" ]]; }
 
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
@@ -122,28 +110,15 @@ set_up() ( # one start at a time: the lock on the folder goes with this subshell
 ) 9<"$venv"
 
 if [[ -n ${PYTHON:-} || ! -s $stamp ]] || ! version=$(version_of "$venv/bin/python"); then find_python; fi
-asks_help='' # help installs nothing; python, ray, test and lint hand it to other programs, where these are installed
-if [[ " $* " =~ \ --?(h|help|helpshort|helpfull)\  ]] && ! { [[ -s $stamp ]] && hands_over "${1-}"; }; then
-  asks_help=yes
-fi
-if [[ $asks_help || ${1-} =~ ^(help|--version)$ ]]; then
-  if [[ -s $stamp ]]; then python=$venv/bin/python; fi
-  exec "$python" -P -m experiments "$@"
+if [[ ${1-} =~ ^(help|-h|--help|--version)$ && $# == 1 ]]; then # which install nothing
+  exec "${python:-$venv/bin/python}" -P -m experiments "$@"
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
-  name=${1-audit}
-  if [[ $name == -* ]]; then name=audit; fi
-  "${python:-$venv/bin/python}" -P -m experiments help "$name" >/dev/null || exit # not set up for a typing error
-  if lacks_extras_only && [[ ! $name =~ ^(python|ray|test|lint|docs)$ ]]; then # whose flags can be read already
-    AUDIT_ONLY_FLAGS=1 "$venv/bin/python" -P -m experiments "$@" || exit
-  fi
   mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"
   set_up "${@:-audit}"
 fi
 if [[ " $extras " == *ray* && -s ${RAY_AUTH_TOKEN_PATH:-${HOME:-}/.ray/auth_token} ]]; then
   export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token} # Ray itself decides so at a cluster's head alone
 fi
-export AUDIT_RUN_SH=$0 # as it was typed, for pages that say how they were made
-if [[ $0 != */* ]]; then AUDIT_RUN_SH=./$0; fi # bash run.sh
 exec "$venv/bin/python" -P -m experiments "$@"

@@ -17,9 +17,6 @@ from absl import flags
 from tests.forks import forked, forks, homes, run_command  # noqa: F401 - fixtures
 
 ROOT = Path(__file__).resolve().parents[1]
-os.environ.pop(
-    "AUDIT_RUN_SH", None
-)  # pages say as usual how they were made, however tests were started
 HOUSING = "MedInc,HouseAge,AveRooms,AveBedrms,Population,AveOccup,Latitude,Longitude,MedHouseVal"
 LARGE_BYTES = 2**30  # of resident memory, beyond which a process lets go of what it compiled
 CACHE_BYTES = 2**30  # beyond these the compiled programs are thrown away when tests begin

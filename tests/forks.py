@@ -17,18 +17,17 @@ import jax._src.api
 import audit, experiments, models
 from audit.commands import dispatch
 from experiments import __main__ as main
-commands = {name: module for name, module, _ in dispatch.commands(main.PROGRAM.packages)}
+commands = {**dispatch.find_commands(main.PACKAGES), "first": "experiments.first"}
+mains = {*commands.values(), *dispatch.find_commands(["audit.commands"]).values()}
 torch = "audit.opacus_canary", "experiments.benchmark.engines_torch", "experiments.examples."  # maybe missing
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        mains = {*commands.values(), *(module for _, module, _ in dispatch.commands(["audit.commands"]))}
         if found.name not in mains and not found.name.startswith(torch):
             importlib.import_module(found.name)
 atexit.unregister(jax._src.api.clean_up)  # caches that end with the fork
 gc.freeze()
 
 def run(argv):
-    sys.orig_argv = [sys.executable, "-P", "-m", "experiments", *argv]  # as ./run.sh starts it
     if argv[0] == "python":  # as ./run.sh python does
         sys.argv = argv[1:]
         runpy.run_path(argv[1], run_name="__main__")

@@ -11,7 +11,7 @@
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
     ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
-    ./run.sh bound --scores=scores.csv --report=p.html   the page of ./run.sh report
+    ./run.sh bound --scores=scores.csv --report=p.html   also a page with figures
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
     ./run.sh bound --scores=ranks.npz                    scores, fresh (runs, draws), or ranks, fresh_draws
@@ -20,6 +20,7 @@ Arrays are flat, or matrices where runs have several canaries: a row a run, a co
 then hold one canary fewer than runs in, beside those that are scored: without them bounds are too high.
 """
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,6 @@ from audit.evidence import given_directions
 from audit.evidence.canaries import Fresh
 from audit.methods.level import Level
 from audit.report import bounds_table
-from audit.runtime import started
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
 from audit.storage.score_files import ReadScores
@@ -309,7 +309,7 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
         from audit.report import audit_page, subjects
 
         name = FLAGS.name or score_files.describe_files(paths)
-        command = started.typed_command("bound")
+        command = shlex.join(["./run.sh", "bound", *sys.argv[1:]])
         subject = subjects.describe_score_files(name, paths, conclusion, command)
         contents["report"] = (Path(FLAGS.report), audit_page.make_audits_page([subject]))
     return contents

@@ -15,13 +15,12 @@ of yours is. Where it gives one batch at a time it has also sampling_rate, with 
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
 
-from audit.check.accounting import read_noise_multiplier, require_least_rate
+from audit.check.accounting import require_least_rate
 from audit.check.batches import check_batches
 from audit.check.findings import ANOTHER_RATE
 from audit.check.loaders import MOST_BATCHES, count_examples, make_draw
@@ -29,12 +28,10 @@ from audit.check.report import LEVEL, describe_error
 from audit.check.sampler_claims import (
     SAMPLERS,
     TruncatedPoisson,
-    read_delta,
-    read_steps,
     sampler_claims,
 )
 from audit.commands import cli
-from audit.commands.user_file import run_file
+from audit.commands.user_file import run_user_file
 from audit.errors import InputError, require
 from audit.values import number
 
@@ -83,10 +80,6 @@ def main() -> None:
         constants = cli.numbers("lipschitz")
         require(constants, "--lipschitz=: give a number, or one for each step")
         lipschitz = constants[0] if len(constants) == 1 else constants
-    # Before the user's file is run, which may take long.
-    read_noise_multiplier(FLAGS.noise_multiplier)
-    read_steps(2, FLAGS.epochs, FLAGS.tail)
-    read_delta(FLAGS.delta)
     loader = _find_loader()
     claims = sampler_claims(
         _add_truncation(loader.sampler),
@@ -113,9 +106,7 @@ def _find_loader() -> _Loader:
     """
     if ":" not in FLAGS.batches:
         require(FLAGS.sampler, f"--sampler is missing: give {', '.join(SAMPLERS)}")
-        # Nine digits are more than enough; int() refuses thousands of them.
-        is_plain = FLAGS.batches.isascii() and FLAGS.batches.isdecimal()
-        is_whole = is_plain and len(FLAGS.batches) < 10
+        is_whole = FLAGS.batches.isdecimal()
         require(is_whole, f"--batches={FLAGS.batches}: give a whole number, or mine.py:loader")
         return _Loader(FLAGS.sampler, int(FLAGS.batches))
     unused = ("sampler", "examples", "largest_batch")
@@ -146,17 +137,10 @@ def _read_loader() -> _Definitions:
 
     Raises InputError where the file fails, lacks a definition, or has a sampling rate out of range.
     """
-    file, _, function = FLAGS.batches.rpartition(":")
-    path = Path(file)
-    flag = f"--batches={FLAGS.batches}"
-    require(file and function, f"{flag}: name a file and its function, mine.py:loader")
-    require(path.is_file(), f"{flag}: there is no file {file}")
-    definitions = run_file(path)
-    require(
-        function in definitions,
-        f"{path.name} has no {function}: define a loader, or seed -> batches",
-    )
-    loader = definitions[function]
+    user_file = run_user_file("batches", FLAGS.batches)
+    definitions = user_file.definitions
+    path = user_file.path
+    loader = definitions[user_file.name]
 
     # The size of the data set: as the file defines it, or that of the `dataset` of a loader. A function has
     # no such attribute.

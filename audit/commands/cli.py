@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit.commands import interrupts, streams
+from audit.commands import interrupts
 from audit.errors import InputError, require
-from audit.runtime import started
 from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
-from audit.settings.fields import ADVERSARY, AUDITED, AUTO, DP_SGD
-from audit.values import plain_digits
+from audit.settings.fields import AUTO
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -39,40 +37,11 @@ _GIVE = {  # advice by the type of a flag's values, as absl names it
     "bool": "give true or false",
 }
 
-_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 _HELP_WIDTH = 80
-_COMMAND_GROUP = "this command"
-_GROUPS = {  # the groups in --help, and flags of them that are no fields of a setting
-    AUDITED: (
-        "models",
-        "runs",
-        "looks",
-        "data_file",
-        "tfds_dir",
-        "california_housing",
-        "cifar10",
-        "fashion_mnist",
-        "purchase100",
-    ),
-    ADVERSARY: (),
-    DP_SGD: (),
-    "bounds and output": (
-        "delta",
-        "confidence",
-        "chunk_size",
-        "out",
-        "json",
-        "report",
-        "figure",
-    ),
-    "several machines": ("engine", "ray_address", "worker"),
-}
-
-_MOST_PROCESSES = 1024
-_MOST_SHOWN = 1000  # characters of a message that are printed, about
-_LONG_WORD = re.compile(r"(\S{60})\S{240,}")  # 300 characters or more: longer than most paths
+_MAX_PROCESSES = 1024
+_MAX_SHOWN = 1000  # characters of a message
 
 
 def run(main: Callable[[], None], keeps: bool = False) -> None:
@@ -84,21 +53,12 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     """
 
     def run_main(argv: Sequence[str]) -> int:
-        """Calls the command's main function and returns the exit status: 0, or that of a reported error.
-
-        Args:
-          argv: the command's name, and the arguments that are no flags, which are a mistake.
-        """
+        """Calls the command's main function and returns the exit status: 0, or that of a reported error."""
         try:
-            with interrupts.end_in_one_line():
-                if len(argv) > 1:
-                    raise InputError(
-                        f"argument {argv[1]!r} is no flag: write --name=value, see --help"
-                    )
-                if os.environ.get(_ONLY_FLAGS):
-                    return 0
-                main()
-                sys.stdout.flush()  # here, so that an error of printing is reported below
+            if len(argv) > 1:
+                raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+            main()
+            sys.stdout.flush()  # here, so that an error of printing is reported below
         except InputError as error:
             return _report_error(str(error))
         except MemoryError:
@@ -109,12 +69,24 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
 
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
-    streams.prepare()
     if keeps:
         interrupts.say_kept()
     interrupts.install()
-    with interrupts.end_in_one_line():
-        app.run(run_main, flags_parser=_parse_flags)
+    app.run(run_main, flags_parser=_parse_flags)
+
+
+def _report_unprinted(error: OSError) -> int:
+    """Reports that stdout cannot be written, and returns the exit status; raises any other error again.
+
+    Nothing is reported if stdout's reader has left, as `head` does.
+    """
+    if error.filename is not None:  # the error of a file
+        raise error
+    # Flushing stdout's buffer at the end would fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError):
+        return 1
+    return _report_error(f"cannot print ({error.strerror}): what was computed is kept")
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
@@ -123,12 +95,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     Exits after printing the help that the command line asks for, or an error.
     """
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
-        streams.print_whole(_format_help())
+        print(_format_help())
         sys.exit(0)
-    for name in flags.FLAGS:
-        flag = flags.FLAGS[name]
-        if flag.flag_type() in ("int", "float"):
-            flag.parser = _PlainNumberParser(flag.parser)
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
@@ -147,124 +115,36 @@ def refuse(names: Iterable[str], why: str) -> None:
 def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
     """Returns the message on a flag's value of a wrong type, such as "--runs=x: give a whole number".
 
-    Absl's own message has the form "flag --name=value: reason", where the reason is the message of Python's
-    parser. Advice takes its place if _GIVE has some for the flag's type. A message without a flag's name, and
-    so without a type, gets no advice.
+    Absl's own message is "flag --name=value: reason". For a flag of a type in _GIVE, advice replaces the
+    reason, which is the message of Python's parser.
     """
     reason = str(error.__context__)  # the parser's error, during whose handling absl raised its own
     flag_and_value = str(error).removeprefix("flag ").removesuffix(f": {reason}")
-    match = re.match(r"--([a-z_]+)=", flag_and_value)
-    if not match:
-        return f"{flag_and_value}: {reason}"
-    flag = flags.FLAGS[match[1]]
-    advice = _GIVE.get(flag.flag_type(), reason)
-    least = getattr(flag.parser, "lower_bound", None)
-    if least is not None:
-        advice = f"{advice}, {least} or more"
-    return f"{flag_and_value}: {advice}"
+    name = flag_and_value.partition("=")[0].removeprefix("--")
+    kind = flags.FLAGS[name].flag_type() if name in flags.FLAGS else ""
+    return f"{flag_and_value}: {_GIVE.get(kind, reason)}"
 
 
 def _format_help() -> str:
-    """Returns the help of the command that runs: its module's docstring, and its flags by group."""
-    docstring = getattr(sys.modules["__main__"], "__doc__", None) or ""
-    about = started.name_program(docstring).strip()
-    paragraphs = [_fold(paragraph) for paragraph in about.split("\n\n")]
-    sections = ["\n\n".join(paragraphs)]
-
-    command_flags = _find_command_flags()
-    group_by_flag = _find_groups()
-    for group in (_COMMAND_GROUP, *_GROUPS):
-        lines = [f"{group}:"]
-        for flag in command_flags:
-            if group_by_flag.get(flag.name, _COMMAND_GROUP) == group:
-                lines.append(_format_flag(flag))
-        if len(lines) > 1:  # a group without flags has no section
-            sections.append("\n".join(lines))
-    return "\n\n".join(sections)
-
-
-def _find_command_flags() -> list[flags.Flag[Any]]:
-    """Returns the flags that modules of this repository have defined, without those of libraries."""
-    command_flags = []
-    # absl lists the flags of the module that is run as the main program under argv[0].
+    """Returns the help of the command that runs: its module's docstring, and its flags."""
+    lines = [sys.modules["__main__"].__doc__ or ""]
+    # absl lists the flags of the module that runs as the main program under argv[0].
     for module, module_flags in flags.FLAGS.flags_by_module_dict().items():
         if module == sys.argv[0] or module.startswith(("experiments.", "audit.")):
-            command_flags.extend(module_flags)
-    return command_flags
-
-
-def _find_groups() -> dict[str, str]:
-    """Returns the group in --help of each flag that several commands share, by the flag's name.
-
-    These are the flags of a setting's fields, and those in _GROUPS. A command's own flags are not among them:
-    --help shows them first, in _COMMAND_GROUP.
-    """
-    from audit.settings.make import fields
-
-    groups = {}
-    for group, names in _GROUPS.items():
-        for name in names:
-            groups[name] = group
-    for field in fields().values():
-        groups[field.flag] = field.group
-    return groups
-
-
-def _fold(paragraph: str) -> str:
-    """Returns a paragraph of a docstring, folded to the help's width.
-
-    A paragraph that begins with the program's name, or with "./", has examples: lines "command  comment",
-    with two blanks between, or the comment on a line of its own below a long command. These stay lines, with
-    the comments in a column. Where any line would be too wide for that, each comment goes below its command.
-    """
-    program = started.program() or started.MODULE  # program() is empty in a user's script or a test
-    calls = ("./", program)
-    if not paragraph.lstrip().startswith(calls):
-        return textwrap.fill(paragraph, _HELP_WIDTH)
-
-    examples: list[tuple[str, str]] = []
-    for line in paragraph.splitlines():
-        words = line.strip()
-        if words.startswith(calls):
-            command, _, comment = words.partition("  ")
-            examples.append((command, comment.strip()))
-        else:  # of the command on the line above
-            command, comment = examples[-1]
-            examples[-1] = (command, f"{comment} {words}".strip())
-    command_width = max(len(command) for command, _ in examples)
-    lines = [f"    {command:<{command_width}}  {comment}".rstrip() for command, comment in examples]
-    if max(map(len, lines)) > _HELP_WIDTH:
-        lines = [f"    {command}\n        {comment}".rstrip() for command, comment in examples]
+            lines.extend(_format_flag(flag) for flag in module_flags)
     return "\n".join(lines)
 
 
 def _format_flag(flag: flags.Flag[Any]) -> str:
-    """Returns a flag's lines in the help: its name, what it means, and its default in brackets."""
-    default = None
-    if flag.default not in (None, False, []):  # a default that only says "not given" is not shown
-        default = flag.default_as_str
+    """Returns a flag's lines in the help: its name, its meaning, and its default in brackets."""
     text = str(flag.help)
-    if default:
-        unquoted = default.strip("'")  # absl quotes defaults
-        text = f"{text} [{unquoted}]"
-    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2)
+    if flag.default not in (None, False, []):
+        default = str(flag.default_as_str).strip("'")  # absl quotes defaults
+        text = f"{text} [{default}]"
+    name = f"  --{flag.name}".ljust(_HELP_INDENT - 2) + "  "
     return textwrap.fill(
-        text,
-        _HELP_WIDTH,
-        initial_indent=f"{name}  ",
-        subsequent_indent=" " * _HELP_INDENT,
+        text, _HELP_WIDTH, initial_indent=name, subsequent_indent=" " * _HELP_INDENT
     )
-
-
-def _report_unprinted(error: OSError) -> int:
-    """Reports that stdout can't be written, because of a full disk for example; returns the exit status.
-
-    Nothing is reported where stdout's reader has left, as `head` does. Any other error is raised again.
-    """
-    problem = streams.drop_unprinted(error)
-    if not problem:
-        return 1
-    return _report_error(f"{problem}: what was computed is kept")
 
 
 def _report_error(message: str) -> int:
@@ -274,15 +154,10 @@ def _report_error(message: str) -> int:
 
 
 def one_line(message: str) -> str:
-    """Returns a message as a single line for a terminal.
-
-    Names of fields in backticks become flags, and control characters are escaped. A word of 300 characters or
-    more is cut to its first 60. The middle of a message of more than 1,000 characters is cut out.
-    """
-    words = " ".join(message.split())
-    line = _LONG_WORD.sub(r"\1...", _replace_fields_by_flags(words))
-    if len(line) > _MOST_SHOWN:
-        half = _MOST_SHOWN // 2
+    """Returns a message as a single line: names of fields in backticks become flags, long ones are cut."""
+    line = _replace_fields_by_flags(" ".join(message.split()))
+    if len(line) > _MAX_SHOWN:
+        half = _MAX_SHOWN // 2
         line = f"{line[:half]} ... {line[-half:]}"
     return printable(line)
 
@@ -372,38 +247,17 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
     return [by_name[name] for name in names]
 
 
-class _PlainNumberParser(flags.ArgumentParser[Any]):
-    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000.
-
-    Attributes:
-      lower_bound: the smallest number that the parser takes; None if it takes any.
-    """
-
-    def __init__(self, parser: flags.ArgumentParser[Any]) -> None:
-        self._parser = parser
-        self.lower_bound = getattr(parser, "lower_bound", None)
-
-    def parse(self, argument: Any) -> Any:
-        """Returns the number in an argument; raises ValueError for anything else."""
-        return self._parser.parse(plain_digits(str(argument)))
-
-    def flag_type(self) -> str:
-        """Returns the type of the number, as absl names it: "int" or "float"."""
-        return self._parser.flag_type()
-
-
 class _CountParser(flags.ArgumentParser[int | str]):
     """Parses a flag's value that is a whole number or `auto`."""
 
     def parse(self, argument: int | str) -> int | str:
         """Returns the whole number or the word `auto` in an argument; raises ValueError for anything else."""
-        text = str(argument)
-        if text == AUTO:
+        if argument == AUTO:
             return AUTO
-        is_plain = text.isascii() and text.lstrip("-").isdecimal()  # int() refuses a second sign
-        if not is_plain:
-            raise ValueError(f"give a whole number, or {AUTO}")
-        return int(text)
+        try:
+            return int(argument)
+        except ValueError:
+            raise ValueError(f"give a whole number, or {AUTO}") from None
 
 
 def define_levels() -> None:
@@ -444,7 +298,7 @@ def processes() -> int:
     number = flags.FLAGS.processes
     if number is None:
         return cores()
-    require(1 <= number <= _MOST_PROCESSES, f"--processes={number}: give 1 to {_MOST_PROCESSES:,}")
+    require(1 <= number <= _MAX_PROCESSES, f"--processes={number}: give 1 to {_MAX_PROCESSES:,}")
     return int(number)
 
 
@@ -519,29 +373,21 @@ def numbers(flag: str) -> list[float]:
 
 
 def whole_numbers(flag: str) -> list[int]:
-    """Returns the whole numbers in a list flag, [] if it has no value; raises InputError for other parts."""
-    return [_parse_whole_number(flag, text) for text in flags.FLAGS[flag].value or []]
+    """Returns the whole numbers in a list flag, [] if it has no value; they may be written as 1e6.
 
-
-def _parse_whole_number(flag: str, text: str) -> int:
-    """Returns a text as a whole number, which may be written as 1e6; raises InputError for anything else.
-
-    `flag` is the flag's name, for the message.
+    Raises InputError for other parts.
     """
-    try:
-        return int(plain_digits(text))  # exact, also above 2^53
-    except ValueError:
+    whole = []
+    for text in flags.FLAGS[flag].value or []:
         value = _parse_number(flag, text)
-    if not value.is_integer():
-        raise InputError(
-            f"--{flag}={value:g} is no whole number: give whole numbers, comma-separated"
-        )
-    return int(value)
+        require(value.is_integer(), f"--{flag}={value:g}: give whole numbers, comma-separated")
+        whole.append(int(value))
+    return whole
 
 
 def _parse_number(flag: str, text: str) -> float:
     """Returns a text as a number; raises InputError, which names the flag, for anything else."""
     try:
-        return float(plain_digits(text))
+        return float(text)
     except ValueError:
-        raise InputError(f"--{flag}={text!r} is no number: give numbers, comma-separated") from None
+        raise InputError(f"--{flag}={text!r}: give numbers, comma-separated") from None

@@ -1,16 +1,20 @@
-"""List the audits that a folder holds, the newest first.
+"""List the audits that a folder holds, the newest first, or write a page on some.
 
-    ./run.sh list                       what is in results/
-    ./run.sh list --out=other --json    another folder, as one JSON list
-    ./run.sh list --csv > audits.csv    a column for every setting, as pandas reads them
+    ./run.sh list                                         what is in results/
+    ./run.sh list --out=other --json                      another folder, as one JSON list
+    ./run.sh list --csv > audits.csv                      a column for every setting, as pandas reads them
+    ./run.sh list --report=page.html                      a page on the newest audit, or federated run
+    ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash; all of them: --setting=all
 
-A row has the setting's hash (for ./run.sh report --setting=...), the runs that are held, the epsilon that the
-last audit proved whatever the curve, its upper bound, both at its own delta and confidence, and what differs
-from the defaults.
+A row has the setting's hash, the runs that are held, the epsilon that the last audit proved, its upper bound
+and what differs from the defaults. A page is one HTML file that opens offline. Nothing is trained.
 """
 
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -18,18 +22,32 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.json_text import write_json
 from audit.report import listing
-from audit.runtime import started
 from audit.settings import stored
+from audit.storage import files
+from audit.storage.store import hash_of, newest_scores
+
+if TYPE_CHECKING:
+    from audit.report.subjects import RequestedLevels, Subject
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
 flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
 flags.DEFINE_bool("csv", False, "Print CSV on stdout, with a column for every setting.")
+flags.DEFINE_string("report", None, "Write a page with figures into this HTML file instead.")
+flags.DEFINE_string("setting", None, "--report: hashes, or their beginnings, or all.")
+flags.DEFINE_float("delta", None, "--report: delta of the bounds; by default as audited.")
+flags.DEFINE_float("confidence", None, "--report: their confidence; by default as audited.")
+
+_MAX_LISTED = 8  # hashes in a message: there may be thousands
 
 
 def main() -> None:
-    """Finds the audits, reads them, and prints a row for each."""
+    """Prints a row for each audit, or writes a page on those that --setting names."""
     require(not (FLAGS.json and FLAGS.csv), "--json and --csv: give one of them")
+    if FLAGS.report is not None:
+        _write_page()
+        return
+    cli.refuse(("setting", "delta", "confidence"), "goes with --report: give both")
     audits = stored.audits(cli.folder())
     rows = []
     messages = audits.left_out()
@@ -38,8 +56,7 @@ def main() -> None:
             rows.append(listing.listed(folder))
         except InputError as error:
             messages.append(f"left out: {error}")
-    for message in messages:
-        print(cli.one_line(message), file=sys.stderr)
+    _print_messages(messages)
 
     if FLAGS.json:
         print(write_json(listing.as_json(rows)))
@@ -48,8 +65,82 @@ def main() -> None:
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:
-        fix = f"{started.training_hint()}, or name another with `out`"
-        print(cli.one_line(f"no audits in {FLAGS.out}: {fix}"))
+        print(cli.one_line(f"no audits in {FLAGS.out}: run an audit, or name another with `out`"))
+
+
+def _write_page() -> None:
+    """Writes the page that --report names, and prints its path."""
+    from audit.laws import conversions
+    from audit.report import audit_page
+    from audit.report.subjects import RequestedLevels
+
+    if FLAGS.delta is not None:
+        conversions.require_delta(FLAGS.delta)
+    if FLAGS.confidence is not None:
+        conversions.require_confidence(FLAGS.confidence)
+    cli.require_output("report", "an HTML file")
+    levels = RequestedLevels(FLAGS.delta, FLAGS.confidence)
+    content = audit_page.make_audits_page(_describe_audits(cli.folder(), levels))
+    written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
+    print(f"report: {written}")
+
+
+def _describe_audits(root: Path, levels: "RequestedLevels") -> "list[Subject]":
+    """Returns what the page reports on each audit that --setting names, by default the newest.
+
+    Raises InputError if there are no such audits, if they are of both kinds, or if one cannot be read. Of all
+    audits, those that cannot be read are left out.
+    """
+    from audit.report import subjects
+
+    audits = stored.audits(root)
+    federated = stored.federated(root)
+    if FLAGS.setting == "all":
+        described = []
+        messages = audits.left_out()
+        for folder in audits.folders:
+            try:
+                described.append(subjects.describe_setting(folder, levels))
+            except InputError as error:
+                messages.append(f"left out: {error}")
+        reason = messages[0] if messages else "run an audit, or name another folder"
+        require(described, f"--out={root} holds no audits that can be read: {reason}")
+        _print_messages(messages)
+        return described
+
+    folders = [*audits.folders, *federated]
+    if FLAGS.setting is None:
+        reason = next(iter(audits.refused.values()), "run an audit, or name another folder")
+        require(folders, f"--out={root} holds no audits: {reason}")
+        chosen = [max(folders, key=lambda folder: newest_scores(folder) or 0)]
+        _print_messages(audits.left_out())
+    else:
+        chosen = [
+            _find_named([*folders, *audits.refused], name) for name in FLAGS.setting.split(",")
+        ]
+    if set(chosen) <= set(federated):
+        return [subjects.describe_federated_folder(folder, levels) for folder in chosen]
+    is_mixed = not set(chosen).isdisjoint(federated)
+    require(not is_mixed, f"--setting={FLAGS.setting}: give federated runs another page")
+    return [subjects.describe_setting(folder, levels) for folder in dict.fromkeys(chosen)]
+
+
+def _find_named(folders: Sequence[Path], name: str) -> Path:
+    """Returns the folder of that name, or with a hash that begins with it, if it is the only one."""
+    found = []
+    for folder in folders:
+        if name and (hash_of(folder).startswith(name) or folder.name == name):
+            found.append(folder)
+    hashes = ", ".join(map(hash_of, (found or folders)[:_MAX_LISTED])) or "none"
+    require(found, f"--setting={name} is no audit in {FLAGS.out}: there are {hashes}")
+    require(len(found) == 1, f"--setting={name} begins several hashes, {hashes}: write more of it")
+    return found[0]
+
+
+def _print_messages(messages: Sequence[str]) -> None:
+    """Prints on stderr a line for each audit that is left out."""
+    for message in messages:
+        print(cli.one_line(message), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -3,66 +3,61 @@
 import importlib.util
 import runpy
 import sys
-from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from audit.errors import InputError
+from audit.errors import InputError, require
 from audit.runtime import installed
 from audit.runtime.machine import prepare_jax
 
-_OF_ENVIRONMENTS = {"site-packages", "dist-packages", ".venv", "venv"}  # folders of no user's files
+
+class UserFile(NamedTuple):
+    """A file that was run for one of its definitions.
+
+    Attributes:
+      path: the file.
+      name: the name of the definition that the user asks for.
+      definitions: all that the file defines, by name; `name` is among them.
+    """
+
+    path: Path
+    name: str
+    definitions: dict[str, Any]
 
 
-def find_local_files(path: Path, known: Collection[str]) -> list[Path]:
-    """Returns the Python files in a file's folder, or below it, that it has imported, in order.
+def run_user_file(flag: str, value: str) -> UserFile:
+    """Runs the file that a flag's value names, such as mine.py:step.
 
-    Files of environments, such as those below .venv, are left out, and so are those of this package.
+    The file's folder is appended to sys.path: the file can import its neighbours. If the file's text mentions
+    JAX, and JAX is installed, JAX is set up before the file runs.
 
     Args:
-      path: the user's file, itself left out.
-      known: the names of the modules that were imported before the file ran.
-    """
-    own_file = path.resolve()
-    folder = own_file.parent
-    this_package = Path(__file__).resolve().parents[1]
-    environments = [this_package]
-    # An environment of another name below the folder. One above it, such as /usr, holds the user's files too.
-    for prefix in (sys.prefix, sys.base_prefix):
-        root = Path(prefix).resolve()
-        if root != folder and root.is_relative_to(folder):
-            environments.append(root)
-
-    local = set()
-    for name, module in list(sys.modules.items()):
-        source = getattr(module, "__file__", None)
-        if name in known or not isinstance(source, str):
-            continue
-        file = Path(source).resolve()
-        is_below = file.suffix == ".py" and file.is_relative_to(folder) and file != own_file
-        if not is_below or not file.is_file():
-            continue
-        is_of_environment = not _OF_ENVIRONMENTS.isdisjoint(file.relative_to(folder).parts)
-        if not is_of_environment and not any(file.is_relative_to(root) for root in environments):
-            local.add(file)
-    return sorted(local)
-
-
-def run_file(path: Path) -> dict[str, Any]:
-    """Runs a user's Python file and returns what it defines, by name.
-
-    The file's folder is appended to sys.path, so that the file can import its neighbours. If the file's text
-    mentions JAX, and JAX is installed, JAX is set up before the file runs.
+      flag: the flag's name, for messages.
+      value: a file and the name of something that it defines.
 
     Raises:
-      InputError: the file fails; the message has the file's own error in a line.
+      InputError: there is no such file, it fails, or it does not define the name. The message has the file's
+        own error in a line.
     """
+    file, _, name = value.rpartition(":")
+    require(
+        file and name, f"--{flag}={value}: name a file and what to take from it, mine.py:{flag}"
+    )
+    path = Path(file)
+    require(path.is_file(), f"--{flag}={value}: there is no file {file}")
+    definitions = _run(path)
+    require(name in definitions, f"{path.name} has no {name}: define it, or name another")
+    return UserFile(path, name, definitions)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Runs a Python file and returns what it defines, by name."""
     sys.path.append(str(path.resolve().parent))
     mentions_jax = "jax" in path.read_text(encoding="utf-8", errors="replace")
     if mentions_jax and importlib.util.find_spec("jax") is not None:
         prepare_jax()
     try:
-        # The name is not __main__, so that what the file does only as a program is left out.
+        # The name is not __main__: what the file does only as a program is left out.
         return runpy.run_path(str(path), run_name="check")
     except InputError:
         raise
@@ -72,9 +67,7 @@ def run_file(path: Path) -> dict[str, Any]:
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
     except SystemExit as error:
-        raise InputError(
-            f"{path.name} ends the program by sys.exit before anything is checked: leave that out"
-        ) from error
+        raise InputError(f"{path.name} calls sys.exit: leave that out") from error
     except Exception as error:  # of the user's file
-        message = " ".join(str(error).split())[:200]  # on one line, of bearable length
+        message = " ".join(str(error).split())[:200]
         raise InputError(f"{path.name} fails with {type(error).__name__}: {message}") from error

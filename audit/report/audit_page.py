@@ -21,16 +21,13 @@ from audit.report.bounds_table import (
 from audit.report.curves import describe_curve, is_claim_drawn
 from audit.report.page import PageTable
 from audit.report.subjects import Subject
-from audit.runtime import started
 
 _UNTESTED = " (not tested: scores of one run may depend on each other)"
 _NO_LINE = (
     " Where no such line fits into the band, the bounds that assume a Gaussian curve do not apply."
 )
 _MOST_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
-_NOT_DRAWN = (
-    f"A page of more than {_MOST_DRAWN} audits leaves panels out; {{}} --setting=HASH has them."
-)
+_NOT_DRAWN = f"A page of more than {_MOST_DRAWN} audits leaves panels out; --setting=HASH has them."
 
 
 class _Section(NamedTuple):
@@ -183,7 +180,7 @@ def _make_section(subject: Subject, count: int) -> _Section:
         remarks=notes,
         over_runs=over_runs,
         figures=figures,
-        not_drawn=_NOT_DRAWN.format(started.command("report")),
+        not_drawn=_NOT_DRAWN,
     )
 
 

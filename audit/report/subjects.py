@@ -26,7 +26,6 @@ from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level
 from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
 from audit.report.listing import find_differences
 from audit.report.table import at_least
-from audit.runtime import started
 from audit.runtime.progress import counted
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
@@ -264,7 +263,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
             looks = declared.schedule
             runs = declared.looks()[-1]  # the last look that was taken
     runs = runs or last_result.runs or runs_held
-    require(runs >= 1, f"{folder} has no finished runs: {started.training_hint()}")
+    require(runs >= 1, f"{folder} has no finished runs: train it again")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
     # Levels that nobody requests are those of the last audit.
@@ -463,7 +462,7 @@ def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequen
         flags["runs"] = runs
     flags["delta"] = show_level(level.delta)
     flags["confidence"] = show_level(level.confidence)
-    return _join_flags(f"{started.RUN_SH} audit", flags)
+    return _join_flags("./run.sh audit", flags)
 
 
 def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ def main() -> None:
         return check.main()  # which reads --step and --batches
     choices = ", ".join(sorted(_EXAMPLES))
     require(FLAGS.example in _EXAMPLES, f"--example={FLAGS.example}: give {choices}")
-    check.check(_EXAMPLES[FLAGS.example], "step")  # the function's name in every example's file
+    check.check_user_step("example", f"{_EXAMPLES[FLAGS.example]}:step")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
     ./run.sh federated --observe=fresh --runs=10  canaries of each run's own: runs prove together
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
     ./run.sh federated --model=character_lstm     Shakespeare's roles
-    ./run.sh federated --report=page.html         a page; later ./run.sh report makes one too
+    ./run.sh federated --report=page.html         a page; later ./run.sh list --report makes one too
 
 Models: linear, two_layer, mlp and lenet (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
 emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained

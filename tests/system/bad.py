@@ -42,16 +42,6 @@ def named(case, note=""):
     return pytest.param(case, id=text.encode("ascii", "backslashreplace").decode())
 
 
-def rows(argv, flag, says, *values, lay=nothing):
-    """A case a value of a flag; `says` is formatted with the value."""
-    return [named(Bad((*argv, f"--{flag}={value}"), says.format(value), lay)) for value in values]
-
-
-def lines(says, *texts, lay=nothing):
-    """A case a command line, in words."""
-    return [named(Bad(tuple(text.split()), says, lay)) for text in texts]
-
-
 def firsts_of_a_kind(corpus):
     """Returns the cases, of which the first of each command and the first of each kind of fault are quick.
 
@@ -67,6 +57,16 @@ def firsts_of_a_kind(corpus):
 
 def two_worlds(folder):
     np.savez(folder / "scores.npz", **{"in": FORTY[:20] + 1, "out": FORTY[20:]})
+
+
+def images(folder):
+    """images.npz, 40 random ones and 10 to test on."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for name, count in (("train", 40), ("test", 10)):
+        arrays[f"{name}_images"] = rng.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        arrays[f"{name}_labels"] = rng.integers(0, 10, count).astype(np.int32)
+    np.savez(folder / "images.npz", **arrays)
 
 
 def holding(content, name):

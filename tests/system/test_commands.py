@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SLOW = pytest.mark.slow
 METHODS = ["in_sample", "if_gaussian", "assumption_free"]
 
 
@@ -79,21 +78,6 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
 
 
 @pytest.mark.slow
-def test_looks_are_kept_and_resumed(audit, tmp_path):
-    """Declared looks: the best of them at the confidence of all; no other schedule after the first look."""
-    first = audit(tmp_path, "--looks=40,80,120")
-    assert first.returncode == 0, first.stderr
-    result = json.loads((only_folder(tmp_path) / "audit.json").read_text())
-    assert result["looks"]["schedule"] == [40, 80, 120] and result["runs"] == 120
-    taken = [look["bounds"] for look in result["looks"]["taken"]]
-    best = [max(look[i]["epsilon"] for look in taken) for i in range(2)]
-    assert [bound["epsilon"] for bound in result["bounds"][1:3]] == best
-    assert {bound["confidence"] for bound in result["bounds"]} == {0.95}
-    assert audit(tmp_path, "--looks=40,80,120").stdout == first.stdout
-    assert_one_line(audit(tmp_path, "--looks=40,120"), "--looks=40,120", "3 of the looks 40,80,120")
-
-
-@pytest.mark.slow
 def test_runs_of_a_few_one_shot_canaries_are_concluded_together_alone(audit, tmp_path):
     process = audit(tmp_path, "--adversary=one_shot", "--canaries=12", "--runs=8")
     assert process.returncode == 0, process.stderr
@@ -106,13 +90,8 @@ def test_runs_of_a_few_one_shot_canaries_are_concluded_together_alone(audit, tmp
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(("--adversary=gc_r", "--k=3", "--clipping=per_example"), marks=SLOW),
-        pytest.param(
-            ("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW
-        ),
-        pytest.param(
-            ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW
-        ),
+        ("--adversary=gc_r", "--k=3"),
+        ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"),
         ("--adversary=loss", "--insertions=7", "--runs=2"),
     ],
 )
@@ -128,7 +107,7 @@ def test_every_kind_of_audit_runs(audit, tmp_path, flags):
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--learning_rate=1e38", ("diverged", "--learning_rate")),
+        ("--learning_rate=1e38", ("diverge", "--learning_rate")),
         ("--batch_size=501", ("--batch_size=501", "500")),
     ],
 )
@@ -141,91 +120,45 @@ def test_what_the_data_or_the_training_show_is_one_line(audit, tmp_path, flag, w
     )
 
 
-@pytest.mark.parametrize("command", ["audit", "sweep", "plan", "landscape"])
-def test_help_is_grouped_in_80_columns(run, command):
+@pytest.mark.parametrize("command", ["audit", "sweep", "bound"])
+def test_help_has_the_commands_flags_only(run, command):
     process = run(command, "--help")
     assert process.returncode == 0 and process.stderr == ""
     lines = process.stdout.splitlines()
-    assert max(map(len, lines)) <= 80 and str(ROOT) not in process.stdout
-    assert "bounds and output:" in lines and any(line.startswith("  --") for line in lines)
+    assert str(ROOT) not in process.stdout and any(line.startswith("  --") for line in lines)
     assert not any(line.split()[0] in ("--logtostderr", "--helpfull") for line in lines if line)
 
 
-@pytest.mark.parametrize("command", ["bound", "claim"])
-def test_what_help_says_of_a_long_example_stands_deeper_than_commands(run, command):
-    about = run(command, "--help").stdout.partition("\nthis command:\n")[0]
-    commands = [line for line in about.splitlines() if line.startswith("    .")]
-    indented = [line for line in about.splitlines() if line.startswith("    ")]
-    comments = [line for line in indented if line.startswith("        ")]
-    assert len(commands) > 3 and len(comments) == len(commands)
-    assert len(indented) == 2 * len(commands)
+@pytest.mark.parametrize("command", ["check", "bound"])
+def test_help_explains_an_exit_status_of_3(run, command):
+    text = " ".join(run(command, "--help").stdout.split()).lower()
+    assert "exit status 3" in text or "exit status is 3" in text
 
 
-@pytest.mark.parametrize(
-    ("command", "says"),
-    [
-        ("check", "The exit status is 3 where a bug is found, and 4 where none is"),
-        ("bound", "Exit status 3 where the claim is refuted, 2 where the scores cannot tell"),
-        ("claim", "Where the claim is refuted, the exit status is 3."),
-    ],
-)
-def test_help_says_what_an_exit_status_means(run, command, says):
-    assert says in " ".join(run(command, "--help").stdout.split())
-
-
-def test_help_whose_reader_has_left_ends_quietly(run):
+def test_a_full_stdout_is_one_line_and_a_reader_that_left_none(run, tmp_path):
+    scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
+    with open("/dev/full", "w") as full:
+        process = run("bound", scores, stdout=full)
+    assert process.returncode == 2
+    assert process.stderr.startswith("error: cannot print (No space left")
     reading, writing = os.pipe()
     os.close(reading)
-    process = run("plan", "--help", stdout=writing)
+    process = run("bound", scores, stdout=writing)
     os.close(writing)
-    assert process.stderr == "" and process.returncode == 0
+    assert process.stderr == "" and process.returncode == 1
 
 
 @pytest.mark.slow
-def test_a_first_look_for_fonts_is_quiet(run, tmp_path):
-    scores = save_scores(tmp_path / "s.npz", [1.0, 2.0, 3.0], [0.0, 1.5, 2.5])
-    flags = (scores, f"--figure={tmp_path / 'f.svg'}")
-    process = run("bound", *flags, changes={"MPLCONFIGDIR": str(tmp_path / "fonts")})
-    assert process.returncode == 0 and process.stderr == f"figure: {tmp_path / 'f.svg'}\n"
-    assert list((tmp_path / "fonts").glob("fontlist*"))
-
-
-@pytest.mark.slow
-def test_a_full_stdout_is_one_line(run):
-    with open("/dev/full", "w") as full:
-        process = run(
-            "calibrate", "--mu=1", "--audits=1", "--runs=20", "--processes=1", stdout=full
-        )
-    assert process.returncode == 2 and "Traceback" not in process.stderr
-    assert process.stderr.splitlines()[-1].startswith("error: cannot print (No space left")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["audit.json", "audit.png"])
-def test_bounds_are_shown_where_a_result_can_not_be_written_and_the_status_says_so(
-    audit, tmp_path, name
-):
+def test_bounds_are_shown_if_a_result_cannot_be_written_and_the_status_says_so(audit, tmp_path):
     flags = ("--adversary=loss", "--insertions=7", "--runs=40")
     first = audit(tmp_path, *flags)
-    result = only_folder(tmp_path) / name
+    result = only_folder(tmp_path) / "audit.json"
     result.unlink()
-    result.mkdir()  # which no file can take the place of
+    result.mkdir()  # no file can take its place
     second = audit(tmp_path, *flags)
     assert second.returncode == 2, second.stderr
     assert second.stdout.strip() == first.stdout.split("\n\n")[0].strip()
     assert second.stderr.splitlines()[-1].startswith(f"error: cannot write {result}")
-    as_json = audit(tmp_path, *flags, "--json")
-    assert json.loads(as_json.stdout)["runs"] == 40 and as_json.returncode == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("platform", ["cuda", "cudaa"])
-def test_a_device_that_is_not_there_is_one_line(audit, tmp_path, platform):
-    process = audit(
-        tmp_path / "out", changes={"JAX_PLATFORMS": platform, "CUDA_VISIBLE_DEVICES": ""}
-    )
-    assert_one_line(process, f"JAX_PLATFORMS={platform}", "cpu")
-    assert not (tmp_path / "out").exists()
 
 
 def test_an_unwritable_folder_is_one_line(audit, tmp_path):

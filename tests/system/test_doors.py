@@ -260,9 +260,9 @@ def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, r
     assert epsilon > 0
     (row,) = json.loads(run_command("list", "--json", folder=tmp_path).stdout)
     assert row["epsilon"] == epsilon
-    ended = run_command("report", folder=tmp_path)
+    ended = run_command("list", "--report=page.html", folder=tmp_path)
     assert ended.status == 0, ended.stderr
-    page = html.unescape((folder / "report.html").read_text())
+    page = html.unescape((tmp_path / "page.html").read_text())
     assert verdicts.show_lower_bound(epsilon) in page
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import audit
-from audit.runtime import started
 from tests.cases import mostly_slow
 from tests.forks import python
 
@@ -31,10 +30,7 @@ def test_bound_needs_no_jax(tmp_path):
     mostly_slow(
         [
             *[("audit", command) for command in ("bound", "check", "claim")],
-            *[
-                ("experiments", command)
-                for command in ("benchmark", "calibrate", "one_shot", "plan")
-            ],
+            *[("experiments", command) for command in ("benchmark", "plan")],
         ],
         quick=2,
     ),
@@ -55,105 +51,13 @@ def test_the_version_is_said_once_and_cited():
 def test_the_package_has_the_commands_that_need_no_repository(tmp_path):
     told = python("-m", "audit", "help", cwd=tmp_path)
     names = [line.split()[0] for line in told.stdout.splitlines() if line.startswith("  ")]
-    assert told.returncode == 0 and names == ["bound", "check", "claim", "list", "report", "help"]
+    assert told.returncode == 0 and names == ["bound", "check", "claim", "list"]
 
 
-@pytest.mark.parametrize("words", [("plan", "--bug=0.9"), ("help", "plan")])
-def test_the_package_says_where_the_commands_are_that_it_has_not(tmp_path, words):
-    told = python("-m", "audit", *words, cwd=tmp_path)
-    says = "error: no command 'plan'; help lists them; a clone's ./run.sh has more\n"
-    assert told.returncode == 2 and told.stdout == "" and told.stderr == says
-
-
-@pytest.mark.parametrize(
-    ("argv", "program"),
-    [
-        ("-P -m experiments bound", "./run.sh"),
-        ("-m experiments.commands.plan", "./run.sh"),
-        ("-X utf8 -Im audit bound", "python -m audit"),
-        ("/home/me/bin/hidden-state-audit bound", "hidden-state-audit"),
-        ("mine.py -m audit", ""),
-        ("-m pytest", ""),
-        ("-c pass", ""),
-        ("", ""),
-    ],
-)
-def test_the_program_that_was_started_is_known_by_its_arguments(monkeypatch, argv, program):
-    monkeypatch.setattr(sys, "orig_argv", ["python", *argv.split()])
-    assert started.program() == program
-    assert started.command("report") == f"{program or 'python -m audit'} report"
-    assert ("run.sh" in started.training_hint()) == (program == "./run.sh")
-
-
-@pytest.mark.parametrize(
-    ("argv", "typed"),
-    [
-        (
-            ["-P", "-m", "experiments", "check", "--step=a b.py:step"],
-            "./run.sh check '--step=a b.py:step'",
-        ),
-        (["-m", "audit.commands.check", "--seeds=4"], "python -m audit check --seeds=4"),
-        (
-            ["-X", "utf8", "-Im", "audit", "bound", "--report", "p"],
-            "python -m audit bound --report p",
-        ),
-        (["/home/me/bin/hidden-state-audit", "check"], "hidden-state-audit check"),
-        (["mine.py", "-m", "audit"], "python -m audit check --json"),
-    ],
-)
-def test_a_command_is_said_as_it_was_typed(monkeypatch, argv, typed):
-    monkeypatch.setattr(sys, "orig_argv", ["python", *argv])
-    monkeypatch.setattr(sys, "argv", ["mine.py", "--json"])
-    assert started.typed_command("check") == typed
-
-
-def test_a_command_has_the_path_by_which_run_sh_was_started(monkeypatch):
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-P", "-m", "experiments", "bound"])
-    monkeypatch.setenv(started.TYPED_RUN_SH, "../my clone/run.sh")
-    assert started.typed_command("bound") == "'../my clone/run.sh' bound"
-
-
-@pytest.mark.parametrize(
-    "words",
-    mostly_slow(
-        [
-            "help bound",
-            "bound --help",
-            "report --setting=ab",
-            "help",
-            "check --help",
-            "list --help",
-            "list",
-            "report",
-        ],
-        quick=2,
-    ),
-)
-def test_whoever_started_the_package_is_told_of_no_script_of_the_repository(tmp_path, words):
-    told = python("-m", "audit", *words.split(), cwd=tmp_path)
-    said = told.stdout + told.stderr
-    assert said and "run.sh" not in said and "Traceback" not in said
-    assert "python -m audit" in said or "audit.audit_loss" in said
-
-
-@pytest.mark.slow
-def test_a_page_has_the_command_as_it_was_started(tmp_path):
-    (tmp_path / "scores.csv").write_text(
-        "score,in\n" + "".join(f"{i},{i % 2}\n" for i in range(60))
-    )
-    done = python("-m", "audit", "bound", "--scores=scores.csv", "--report=page.html", cwd=tmp_path)
-    page = (tmp_path / "page.html").read_text()
-    assert done.returncode == 0 and "python -m audit bound --scores=scores.csv" in page
-    assert "run.sh" not in page
-
-
-def test_help_whose_reader_leaves_ends_without_a_word():
-    reader, writer = os.pipe()
-    os.close(reader)
-    argv = [sys.executable, "-m", "experiments", "help"]
-    process = subprocess.run(argv, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
-    assert process.returncode == 0 and process.stderr == b""
+def test_the_package_has_no_command_that_trains(tmp_path):
+    told = python("-m", "audit", "plan", "--bug=0.9", cwd=tmp_path)
+    assert told.returncode == 2 and told.stdout == ""
+    assert told.stderr == "error: no command 'plan'; `hidden-state-audit help` lists them\n"
 
 
 # What the extras bring but Pillow and pyarrow, which matplotlib and pandas need.
@@ -231,7 +135,7 @@ def test_bounds_checks_and_pages_need_no_extra(tmp_path):
     done = start_without_extras("audit", "list", cwd=tmp_path)
     assert done.returncode == 0 and "gc_s" in done.stdout, done.stderr
     done = start_without_extras(
-        "audit", "report", "--report=audit.html", "--delta=1e-6", cwd=tmp_path
+        "audit", "list", "--report=audit.html", "--delta=1e-6", cwd=tmp_path
     )
     assert done.returncode == 0 and (tmp_path / "audit.html").exists(), done.stderr
 
@@ -309,9 +213,8 @@ def test_the_package_index_shows_a_page_that_stands_alone():
         assert name in audit.__all__
 
 
-@pytest.mark.parametrize("module", ["audit", "experiments"])
-def test_the_version_is_told_by_every_program(module, tmp_path):
-    told = python("-m", module, "--version", cwd=tmp_path)
+def test_the_version_is_told(tmp_path):
+    told = python("-m", "audit", "--version", cwd=tmp_path)
     assert told.stdout == f"hidden-state-audit {audit.__version__}\n"
 
 

@@ -63,7 +63,6 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
         "experiments.benchmark",
         "experiments.compare",
         "experiments.sweeps.registry",
-        "experiments.sweeps.page",
     ],
     ["experiments"],  # the commands
 ]

@@ -388,7 +388,7 @@ class TestLoaders:
             (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: [], "gave no batch with seed 0"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
-            (lambda seed: exit(), "ends the program by sys.exit"),
+            (lambda seed: exit(), "calls sys.exit"),
             (lambda seed: [[0.5, 1.5]], "gave no batches of indices: build the loader on"),
             (lambda seed: [{"x": [1]}], "gave dictionaries: build the loader on audit.Indices"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
@@ -423,8 +423,8 @@ def ends(seed):
     [
         ("draw", 0, "PASSED"),
         ("loader", 3, "the same batches in every pass"),
-        ("ends", 2, "error: --batches ends the program by sys.exit"),
-        ("nothing", 2, "error: mine.py has no nothing: define a loader, or seed -> batches"),
+        ("ends", 2, "error: --batches calls sys.exit"),
+        ("nothing", 2, "error: mine.py has no nothing: define it, or name another"),
     ],
 )
 def test_the_command_checks_batches_of_a_file(forked, tmp_path, name, status, says):
@@ -455,7 +455,7 @@ def test_a_file_that_exits_has_not_passed(forked, tmp_path):
     (tmp_path / "mine.py").write_text("import sys\nsys.exit(0)\n")
     flags = "--batches=mine.py:draw", "--sampling_rate=0.05", "--examples=500"
     ended = forked("check", *flags, folder=tmp_path)
-    assert ended.status == 2 and "ends the program by sys.exit" in ended.stderr
+    assert ended.status == 2 and "calls sys.exit" in ended.stderr
 
 
 def draw_column(seed):

@@ -28,12 +28,8 @@ from audit.report.subjects import RequestedLevels
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
 from audit.settings.setting import identity
-from audit.settings.stored import holdings
 from audit.storage import index
-from audit.storage.store import Scores, Store
-from experiments.hidden_state import sweep as sweeps
-from experiments.sweeps import page as sweep_report
-from experiments.sweeps.sweep import Drawn
+from audit.storage.store import Scores, Store, hash_of
 from tests.audit.report.outline import Outline
 from tests.cases import mostly_slow
 
@@ -171,10 +167,12 @@ def test_a_folder_that_is_no_audit_is_one_line(tmp_path):
 def test_the_command_writes_the_newest_and_names_what_it_lacks(tmp_path, run_command):
     old, new = (stored(tmp_path, seeded(seed), audited=False) for seed in (1, 2))
     os.utime(next(old.glob("scores*")), (1, 1))
-    process = run_command("report", f"--out={tmp_path}")
+    page = tmp_path / "page.html"
+    process = run_command("list", f"--out={tmp_path}", f"--report={page}")
     assert process.returncode == 0, process.stderr
-    assert (new / "report.html").is_file() and not (old / "report.html").exists()
-    assert new.name in run_command("report", f"--out={tmp_path}", "--setting=nowhere").stderr
+    assert new.name in page.read_text() and old.name not in page.read_text()
+    process = run_command("list", f"--out={tmp_path}", f"--report={page}", "--setting=nowhere")
+    assert hash_of(new) in process.stderr
 
 
 @pytest.mark.parametrize("flags", mostly_slow([((),), (("--setting=all",),)], quick=0))
@@ -183,7 +181,7 @@ def test_what_is_no_audit_is_skipped_and_counted(tmp_path, flags, run_command):
     for name in ("landscape_simulated", "landscape_search"):
         presence = np.arange(4)[:, None] % 2 == 1
         Store(tmp_path, {"kind": name, "steps": 3}).save(Scores(0, np.zeros((4, 1)), presence))
-    process = run_command("report", f"--out={tmp_path}", *flags)
+    process = run_command("list", f"--out={tmp_path}", f"--report={tmp_path}/p.html", *flags)
     said = "skipped: 2 folders hold other results than audits\n"
     assert process.returncode == 0 and process.stderr == said
 
@@ -196,7 +194,8 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     (torn,) = bad[2].glob("scores_*")
     torn.unlink()
     torn.symlink_to(torn.name)
-    process = run_command("report", f"--out={tmp_path}", "--setting=all")
+    named = (f"--out={tmp_path}", f"--report={tmp_path}/report.html")
+    process = run_command("list", *named, "--setting=all")
     assert process.returncode == 0, process.stderr
     lines = process.stderr.splitlines()
     assert len(lines) == 3 and all(
@@ -207,70 +206,15 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
     for file in good.glob("scores_*"):
         file.write_bytes(b"")
-    process = run_command("report", f"--out={tmp_path}", "--setting=all")
+    process = run_command("list", *named, "--setting=all")
     lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
-    assert process.returncode == 2 and len(lines) == 1 and "no audit that can be read" in lines[0]
-    process = run_command("report", f"--out={tmp_path}", f"--setting={bad[1].name}")
+    assert process.returncode == 2 and len(lines) == 1 and "no audits that can be read" in lines[0]
+    process = run_command("list", *named, f"--setting={bad[1].name}")
     assert (
         process.returncode == 2
         and process.stderr.count("\n") == 1
         and str(bad[1]) in process.stderr
     )
-
-
-@pytest.mark.slow
-def test_a_sweep_is_reported_as_far_as_it_is_done(tmp_path, run_command):
-    cells = sweeps.sweeps("smoke")["figure_7"].audits()
-    for cell in cells[:2]:
-        stored(tmp_path, cell.setting, runs=40, audited=False)
-    stored(tmp_path, seeded(99), audited=False)
-    process = run_command("report", f"--out={tmp_path}", "--sweep=figure_7", "--scale=smoke")
-    assert process.returncode == 0, process.stderr
-    outline = Outline((tmp_path / "figure_7_smoke.html").read_text())
-    assert f"2 of the sweep's {len(cells)} cells" in outline.text
-    assert sum(tag == "article" for tag, _ in outline.tags) == 2
-
-
-@pytest.mark.slow
-def test_a_damaged_cell_of_a_sweep_is_left_out_and_named(tmp_path, plain, monkeypatch):
-    monkeypatch.setattr(sweep_report.registry, "draw", lambda *facts: Drawn([], 0, []))
-    sweep = sweeps.sweeps("smoke")["figure_7"]
-    good, torn, unreadable = (
-        stored(tmp_path, cell.setting, runs=40) for cell in sweep.audits()[:3]
-    )
-    (torn / "audit.json").write_text("{")
-    (scores,) = unreadable.glob("scores_*")
-    scores.unlink()
-    scores.symlink_to(scores.name)
-    content, messages = sweep_report.sweep_page(
-        sweep, "smoke", holdings(tmp_path), RequestedLevels()
-    )
-    outline = Outline(content.decode())
-    assert sum(tag == "article" for tag, _ in outline.tags) == 1 and good.name in outline.text
-    assert f"1 of the sweep's {len(sweep.audits())} cells" in outline.text
-    assert len(messages) == 2 and str(torn) in messages[0] and str(unreadable) in messages[1]
-
-
-@pytest.mark.parametrize(("requested", "delta"), [((), 1e-5), ((1e-4, None), 1e-4)])
-def test_all_of_a_sweeps_page_is_at_one_level(tmp_path, plain, monkeypatch, requested, delta):
-    drawn_at = []
-    monkeypatch.setattr(
-        sweep_report.registry,
-        "draw",
-        lambda sweep, evidence: drawn_at.append(evidence.levels) or Drawn([], 0, []),
-    )
-    sweep = sweeps.sweeps("smoke")["figure_7"]
-    stored(tmp_path, sweep.audits()[0].setting, runs=40)  # concluded at other levels
-    stored(tmp_path, sweep.audits()[1].setting, runs=40, audited=False)
-    sections = []
-    monkeypatch.setattr(
-        sweep_report.audit_page, "report", lambda title, about, *more: sections.extend(about) or b""
-    )
-    sweep_report.sweep_page(sweep, "smoke", holdings(tmp_path), RequestedLevels(*requested))
-    assert drawn_at == [(delta, 0.95)]
-    assert [(one.conclusion.delta, one.conclusion.confidence) for one in sections] == [
-        (delta, 0.95)
-    ] * 2
 
 
 WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>

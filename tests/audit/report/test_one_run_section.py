@@ -201,19 +201,17 @@ def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
 
 
 @pytest.mark.slow
-def test_report_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(
-    tmp_path, capsys, monkeypatch
-):
-    from audit.commands import report
+def test_list_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(tmp_path, capsys):
+    from audit.commands import list as listing
 
     folder = save_federated(tmp_path / "results")
-    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.html"
     for argv in ((), (f"--setting={folder.name[-16:-10]}",)):
         flags.FLAGS.unparse_flags()
-        flags.FLAGS(["report", f"--out={tmp_path / 'results'}", *argv])
-        report.main()
-        assert capsys.readouterr().out.strip() == f"report: {folder}/report.html"
-        (folder / "report.html").unlink()
+        flags.FLAGS(["list", f"--out={tmp_path / 'results'}", f"--report={page}", *argv])
+        listing.main()
+        assert capsys.readouterr().out.strip() == f"report: {page}"
+        page.unlink()
 
 
 def test_the_json_of_federated_runs_without_noise_has_no_infinity():
