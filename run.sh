@@ -66,6 +66,8 @@ made_from() {
 
 is_ready() { [[ -s $stamp && $(<"$stamp") == "$(made_from)" ]]; }
 
+lacks_extras_only() { [[ -s $stamp && $(tail -n +2 "$stamp") == "$(made_from | tail -n +2)" ]]; }
+
 run_pip() { "$venv/bin/python" -I -m pip install -q --disable-pip-version-check --no-input "$@"; }
 
 install_locked() { # files of the lock's hashes alone, of these comma-separated sections; more is for pip
@@ -115,6 +117,9 @@ if [[ ${1-} =~ ^(help|-h|--help|--version)$ && $# == 1 ]]; then # which install 
 fi
 find_extras "${@:-audit}"
 if ! is_ready; then
+  if lacks_extras_only && [[ ! ${1-} =~ ^(|python|ray|test|lint|docs)$ ]]; then # whose flags can be read already
+    AUDIT_ONLY_FLAGS=1 "$venv/bin/python" -P -m experiments "$@" || exit
+  fi
   mkdir -p -- "$venv" 2>/dev/null || die "cannot make $venv; name another folder in AUDIT_VENV"
   set_up "${@:-audit}"
 fi

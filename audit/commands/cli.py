@@ -16,6 +16,7 @@ from audit.errors import InputError, require
 from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import AUTO
+from audit.values import plain_digits
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -37,6 +38,7 @@ _GIVE = {  # advice by the type of a flag's values, as absl names it
     "bool": "give true or false",
 }
 
+_ONLY_FLAGS = "AUDIT_ONLY_FLAGS"  # set by run.sh, which reads the flags before it installs packages
 _HELP_FLAGS = {"--help", "-help", "-h", "--helpshort", "--helpfull"}
 _HELP_INDENT = 28
 _HELP_WIDTH = 80
@@ -57,6 +59,8 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
         try:
             if len(argv) > 1:
                 raise InputError(f"argument {argv[1]!r} is no flag: write --name=value, see --help")
+            if os.environ.get(_ONLY_FLAGS):
+                return 0
             main()
             sys.stdout.flush()  # here, so that an error of printing is reported below
         except InputError as error:
@@ -73,6 +77,26 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
         interrupts.say_kept()
     interrupts.install()
     app.run(run_main, flags_parser=_parse_flags)
+
+
+class _PlainNumberParser(flags.ArgumentParser[Any]):
+    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000.
+
+    Attributes:
+      lower_bound: the smallest number that the parser takes; None if it takes any.
+    """
+
+    def __init__(self, parser: flags.ArgumentParser[Any]) -> None:
+        self._parser = parser
+        self.lower_bound = getattr(parser, "lower_bound", None)
+
+    def parse(self, argument: Any) -> Any:
+        """Returns the number in an argument; raises ValueError for anything else."""
+        return self._parser.parse(plain_digits(str(argument)))
+
+    def flag_type(self) -> str:
+        """Returns the type of the number, as absl names it: "int" or "float"."""
+        return self._parser.flag_type()
 
 
 def _report_unprinted(error: OSError) -> int:
@@ -97,6 +121,10 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         print(_format_help())
         sys.exit(0)
+    for name in flags.FLAGS:
+        flag = flags.FLAGS[name]
+        if flag.flag_type() in ("int", "float"):
+            flag.parser = _PlainNumberParser(flag.parser)
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:
@@ -388,6 +416,6 @@ def whole_numbers(flag: str) -> list[int]:
 def _parse_number(flag: str, text: str) -> float:
     """Returns a text as a number; raises InputError, which names the flag, for anything else."""
     try:
-        return float(text)
+        return float(plain_digits(text))
     except ValueError:
         raise InputError(f"--{flag}={text!r}: give numbers, comma-separated") from None
