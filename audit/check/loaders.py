@@ -140,7 +140,7 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     except InputError:  # its message says already what to do
         raise
     except SystemExit as error:
-        raise InputError(f"`draw` ends the program by sys.exit with seed {seed}") from error
+        raise InputError(f"`draw` calls sys.exit with seed {seed}: leave that out") from error
     except Exception as error:  # of the caller's code
         raise InputError(f"`draw` failed with seed {seed}: {describe_error(error)}") from error
     require(drawn.batches, f"`draw` gave no batch with seed {seed}: return batches of indices")
