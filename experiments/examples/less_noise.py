@@ -17,10 +17,9 @@ from audit.claims.claim import DpSgd
 from audit.commands import cli
 from audit.methods import claimed_curve, exact_null
 from audit.methods.claimed_curve import ClaimTest
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset, Sources
-from audit.training import game
+from audit.training import build, game
 from models.catalogue import task
 
 MODEL = "convnet"

@@ -1,6 +1,5 @@
 """Makes the page of a sweep: its figures, and a section for every cell that is done."""
 
-from audit.conclusions import results
 from audit.errors import InputError, require
 from audit.methods.level import USUAL_LEVEL
 from audit.report import audit_page, page, style, subjects
@@ -41,10 +40,8 @@ def sweep_page(
             store = held.open(identity(audited.setting))
             if store is None or store.missing(audited.runs):
                 continue
-            # The page concludes once, from all runs: for scores that were looked at that is another look.
-            results.require_declared(store, [])
             subject = subjects.describe_setting(store.path, RequestedLevels(*levels), audited.runs)
-        except InputError as error:  # a damaged cell is left out, and one that was looked at
+        except InputError as error:  # a damaged cell is left out
             messages.append(str(error))
             continue
         # The scale "smoke" has too few runs to prove anything.

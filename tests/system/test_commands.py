@@ -79,21 +79,6 @@ def test_audit_json_is_one_object_and_the_second_run_trains_nothing(audit, tmp_p
 
 
 @pytest.mark.slow
-def test_looks_are_kept_and_resumed(audit, tmp_path):
-    """Declared looks: the best of them at the confidence of all; no other schedule after the first look."""
-    first = audit(tmp_path, "--looks=40,80,120")
-    assert first.returncode == 0, first.stderr
-    result = json.loads((only_folder(tmp_path) / "audit.json").read_text())
-    assert result["looks"]["schedule"] == [40, 80, 120] and result["runs"] == 120
-    taken = [look["bounds"] for look in result["looks"]["taken"]]
-    best = [max(look[i]["epsilon"] for look in taken) for i in range(2)]
-    assert [bound["epsilon"] for bound in result["bounds"][1:3]] == best
-    assert {bound["confidence"] for bound in result["bounds"]} == {0.95}
-    assert audit(tmp_path, "--looks=40,80,120").stdout == first.stdout
-    assert_one_line(audit(tmp_path, "--looks=40,120"), "--looks=40,120", "3 of the looks 40,80,120")
-
-
-@pytest.mark.slow
 def test_runs_of_a_few_one_shot_canaries_are_concluded_together_alone(audit, tmp_path):
     process = audit(tmp_path, "--adversary=one_shot", "--canaries=12", "--runs=8")
     assert process.returncode == 0, process.stderr
@@ -106,10 +91,8 @@ def test_runs_of_a_few_one_shot_canaries_are_concluded_together_alone(audit, tmp
 @pytest.mark.parametrize(
     "flags",
     [
-        pytest.param(("--adversary=gc_r", "--k=3", "--clipping=per_example"), marks=SLOW),
-        pytest.param(
-            ("--adversary=gc_s", "--gc_s=noisy_final_model", "--simulations=2"), marks=SLOW
-        ),
+        pytest.param(("--adversary=gc_r", "--k=3"), marks=SLOW),
+        pytest.param(("--adversary=gc_s", "--gc_s=noisy_final_model"), marks=SLOW),
         pytest.param(
             ("--adversary=cots", "--unknown_initialisation", "--optimizer=momentum"), marks=SLOW
         ),
