@@ -240,7 +240,8 @@ def audit(
         request = _stop_where_proven(request, store)
         if not store.missing(request.runs):
             kept = store.result() or Kept()  # empty if there is no audit.json
-            return finish(request, store, store.load(request.runs), kept.provenance)
+            provenance = kept.provenance or request.recipe.about(dataset)
+            return finish(request, store, store.load(request.runs), provenance)
 
     with engines or nullcontext(LocalEngine()) as engine:
         trainer = engine.trainer(request.recipe, dataset)

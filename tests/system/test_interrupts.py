@@ -25,7 +25,7 @@ IMAGES = ("--model=linear", "--data_file={images}")
 COMMANDS = {  # the first few are interrupted in CI
     "audit": (
         *("--data_file={housing}", "--insertions=20", "--batch_size=50", "--noise_multiplier=1"),
-        *("--runs=40", "--chunk_size=8"),
+        "--runs=40",
     ),
     "landscape": ("--sigmas=4", "--batch_sizes=4", "--steps=5", "--runs=100"),
     "federated": (
