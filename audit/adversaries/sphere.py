@@ -52,6 +52,7 @@ class SphereFields(AdversaryFields):
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
         default=False,
+        has_flag=False,
     )
 
     @property
