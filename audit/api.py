@@ -7,7 +7,7 @@ module loads nothing: a function loads what it needs when it is called.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from audit.errors import require
 from audit.result import Result
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from audit.adversaries.base import Adversary
     from audit.claims.claim import Claim
-    from audit.conclusions.conclusion import Conclusion
     from audit.evidence.given import Evidence
     from audit.methods.level import Level
     from audit.own import OwnModel
+    from audit.training.driver import Finished
 
 
 class Columns(Protocol):
@@ -35,50 +35,6 @@ class Columns(Protocol):
 
     def __getitem__(self, name: Any, /) -> Any:
         """Returns the column with this name."""
-
-
-class OwnSettings(TypedDict, total=False):
-    """The settings of an audit of a caller's own model; `./run.sh audit --help` describes the fields."""
-
-    delta: float
-    confidence: float
-    lipschitz: "ArrayLike | str | None"
-    rehearsals: int | None
-    model: str
-    afresh: bool
-    all_in: bool
-    canaries: int
-    batch_size: int
-    clipping_norm: float
-    coins: bool
-    cots_score: str
-    dimension: int
-    first_direction: int
-    end_direction: int
-    examples_score: str
-    fresh: int
-    gc_s: str
-    insert: str
-    insertions: int
-    k: int
-    learning_rate: float
-    loss_score: str
-    noise_multiplier: float
-    observe: str
-    optimizer: str
-    periodicity: int
-    poison_label: int
-    poison_mean: bool
-    poison_scale: float
-    precision: str
-    repetitions: int
-    sampler: str
-    sampling_rate: float
-    seed: int
-    simulations: int
-    steps: int
-    unknown_initialisation: bool
-    weight_decay: float
 
 
 def bounds(
@@ -172,13 +128,12 @@ def audit(
     installed.require_training_libraries("audit", installed.ZOO)
     import jax
 
-    from audit.conclusions import concluded, lipschitz, measuring, rehearsals, results
-    from audit.runtime import progress
-    from audit.settings import build, make, stored
-    from audit.settings.setting import flat, require_accounted, validate
+    from audit.conclusions import rehearsals
+    from audit.settings import make
+    from audit.settings.setting import require_accounted, validate
     from audit.tasks import zoo
     from audit.tasks.task import Sources
-    from audit.training import training
+    from audit.training import driver
 
     # These two are no fields of the setting.
     lipschitz_request = settings.pop("lipschitz", None)  # "measured", "none" or None
@@ -193,31 +148,22 @@ def audit(
     setting = make.setting_of(model, **settings)
     validate(setting, request.runs)
     require_accounted(setting, request.level.delta)
-    runs_rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
+    rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
 
     dataset = zoo.task(model).data.load(sources)
     # As the command does; by default, some devices take matrix products in less than float32.
     with jax.default_matmul_precision("float32"):
-        game = build.build(setting, dataset)
-        store = stored.open_store(request.out, setting, dataset)
-        # This call takes no looks: it is refused where looks were declared.
-        results.require_declared(store, [])
-        with progress.bar(training.count_missing(store, request.runs)) as line:
-            trained = training.train(game, store, request.runs, progress=line)
-
-    if runs_rehearsed is not None:
-        measuring.measure_zoo(store, setting, dataset, runs_rehearsed)
-    steps = lipschitz.of_data(store, setting, dataset)  # the steps' constants; None if not known
-    conclusion = concluded.conclude_setting(trained.scores, setting, request.level, steps=steps)
-    results.keep_result(
-        store,
-        conclusion,
-        setting=flat(setting),
-        runs=request.runs,
-        provenance=build.provenance(dataset),
-        out=str(store.path),
-    )
-    return _make_result(conclusion, store.path, request)
+        requested = driver.Request(
+            setting,
+            dataset,
+            request.runs,
+            driver.make_recipe(setting, dataset),
+            request.level,
+            partial(driver.find_zoo_steps, setting, dataset, rehearsed),
+        )
+        finished = driver.audit(requested, request.out)
+    driver.keep(finished)
+    return _make_result(finished, request)
 
 
 def audit_model(
@@ -229,7 +175,7 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    **settings: "Unpack[OwnSettings]",
+    **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
 
@@ -252,8 +198,7 @@ def audit_model(
         they hold for all runs is an assumption. `rehearsals` is the number of these runs. What was measured
         stays in `out` for later calls.
 
-    Where `out` has all runs, nothing is trained. Where scores, levels and version are also those of the last
-    call, figure and page are not drawn again.
+    If `out` has all runs, nothing is trained.
 
     Raises:
       InputError: the model, data or setting cannot be audited.
@@ -284,7 +229,7 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
-    **settings: "Unpack[OwnSettings]",
+    **settings: Any,
 ) -> Result:
     """Trains and audits any JAX model that is given by its loss, as `audit_model` does a Linen module.
 
@@ -441,21 +386,18 @@ def _audit_own(
     steps = own.StepsRequest(fields.pop("lipschitz", None), _take_rehearsals(fields))
     with jax.default_matmul_precision("float32"):
         # The request's fields are the runs, the folder and the level.
-        conclusion, folder = own.audited(model, fields, adversary, *request, steps)
-    return _make_result(conclusion, folder, request)
+        finished = own.audited(model, fields, adversary, *request, steps)
+    return _make_result(finished, request)
 
 
-def _make_result(conclusion: "Conclusion", folder: Path, request: _Request) -> Result:
-    """Returns the result of an audit whose scores a store keeps.
-
-    Args:
-      conclusion: the audit's conclusion.
-      folder: the store's folder, from which the page's facts are read when a page is made.
-      request: the caller's checked request.
-    """
+def _make_result(finished: "Finished", request: _Request) -> Result:
+    """Returns the result of an audit, whose page is made from its store when it is asked for."""
     from audit.report import subjects
 
+    folder = finished.store.path
     levels = subjects.RequestedLevels(*request.level)
     return Result(
-        conclusion, partial(subjects.describe_setting, folder, levels, request.runs), folder
+        finished.conclusion,
+        partial(subjects.describe_setting, folder, levels, request.runs),
+        folder,
     )

@@ -21,12 +21,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike, NDArray
 
-from audit.adversaries.base import Adversary, Observer, shapes
-from audit.adversaries.row import describe_view
+from audit.adversaries.base import Adversary, NullLaw, Observer, describe_view, shapes
 from audit.claims.measured import MEASURED
-from audit.conclusions import lipschitz, measuring, rehearsals, results
-from audit.conclusions.concluded import conclude_setting
-from audit.conclusions.conclusion import Conclusion
+from audit.conclusions import lipschitz, measuring, rehearsals
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
 from audit.evidence import arrays
@@ -34,23 +31,20 @@ from audit.mechanism.base import Examples
 from audit.mechanism.clipping.base import Batch, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.methods.level import Level
-from audit.report import audit_page, audit_panels, subjects
-from audit.runtime import progress
-from audit.settings import build, stored
 from audit.settings.adversaries import OwnAdversary
-from audit.settings.build import Trainee
 from audit.settings.fields import declared
 from audit.settings.make import Usual, make_setting
-from audit.settings.setting import Setting, flat, require_accounted, summary, validate
-from audit.storage.store import Store
+from audit.settings.setting import Setting, require_accounted, validate
+from audit.storage.store import FIGURE, Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
-from audit.training import training
+from audit.training import build, driver
+from audit.training.build import Trainee
+from audit.training.game import Game
 from audit.values import number, require_no_cycle
 
 Criterion = Callable[[Array, Array], Array]
 TreeLoss = Callable[[Any, tuple[Array, Array]], Array]
-_PAGE = "report.html"
 _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _PER_EXAMPLE = "per_example"
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
@@ -113,14 +107,6 @@ def _share(computed: _Computed) -> Any:
     return computed.functions
 
 
-class _Audit(NamedTuple):
-    """A model, its caller's own adversary, if any, and the folder of the stores."""
-
-    own: OwnModel
-    adversary: Adversary | None
-    out: Path
-
-
 def wrap_module(
     module: nn.Module, criterion: Criterion, features: ArrayLike, labels: ArrayLike
 ) -> OwnModel:
@@ -175,11 +161,10 @@ def audited(
     out: Path,
     level: Level,
     steps_request: StepsRequest,
-) -> tuple[Conclusion, Path]:
+) -> driver.Finished:
     """Audits a caller's model: trains the missing runs, concludes, and writes figure and page.
 
-    Where `out` already has all runs, nothing is trained; where figure and page are up to date, they are not
-    drawn again.
+    If `out` already has all runs, nothing is trained.
 
     Args:
       own: the model with its data.
@@ -189,9 +174,6 @@ def audited(
       out: the folder of the stores.
       level: delta and confidence of the bounds.
       steps_request: the caller's request for the Lipschitz constants of the steps.
-
-    Returns:
-      (the conclusion, the folder of the setting's store).
 
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
@@ -215,15 +197,31 @@ def audited(
     parameters = own.model.n_parameters
     _require_covered(setting, steps_request, own_adversary, parameters, level.delta)
 
-    audit = _Audit(own, own_adversary, out)
-    store = stored.find_store(out, setting, own.dataset, model=own.computes)
-    if store is None or store.missing(runs):
-        store = _train(audit, setting, runs)
+    def make(dataset: Dataset) -> Game:
+        """Returns the game of the setting."""
+        return build.build_for(setting, dataset, _make_trainee(own), own_adversary)
 
-    steps = _find_steps(audit, setting, store, steps_request)
-    conclusion = conclude_setting(store.load(runs), setting, level, own_model=True, steps=steps)
-    _write_report(audit, setting, store, conclusion, runs)
-    return conclusion, store.path
+    request = driver.Request(
+        setting,
+        own.dataset,
+        runs,
+        driver.GameRecipe(own.computes, make, partial(_describe_training, own_adversary)),
+        level,
+        partial(_find_steps, own, setting, make, steps_request),
+        model=own.computes,
+    )
+    finished = driver.audit(request, out)
+    driver.keep(finished, [FIGURE, driver.PAGE])
+    return finished
+
+
+def _describe_training(own_adversary: Adversary | None, dataset: Dataset) -> dict[str, Any]:
+    """Returns the circumstances of the training by name, with what a caller's own adversary sees."""
+    described = build.provenance(dataset)
+    if own_adversary is not None:
+        # A store's config has only a hash of the adversary's functions, which does not tell.
+        described["view"] = describe_view(own_adversary.observer is not None)
+    return described
 
 
 def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
@@ -239,28 +237,6 @@ def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
     usual = Usual(learning_rate=0.1, batch_size=400)
     examples = len(own.dataset.labels)
     return make_setting(fields.get("model") or own.name, usual, given, examples)
-
-
-def _write_report(
-    audit: _Audit, setting: Setting, store: Store, conclusion: Conclusion, runs: int
-) -> None:
-    """Writes a conclusion's JSON, figure and page into the store.
-
-    Args:
-      audit: the model with its data, whose provenance the JSON states, and its adversary.
-      setting: the audit's setting.
-      store: the store of the audit's scores.
-      conclusion: the conclusion from these scores.
-      runs: the number of runs.
-    """
-    figure = audit_panels.audit_figure(conclusion, summary(setting, runs))
-    provenance = build.provenance(audit.own.dataset)
-    if audit.adversary is not None:
-        # A store's config has only a hash of the adversary's functions, which does not tell.
-        provenance["view"] = describe_view(audit.adversary.observer is not None)
-    results.keep(store, conclusion, figure, setting=flat(setting), runs=runs, provenance=provenance)
-    subject = subjects.describe_setting(store.path, subjects.RequestedLevels())
-    store.write_bytes(_PAGE, audit_page.make_audits_page([subject]))
 
 
 def _require_covered(
@@ -330,7 +306,11 @@ def _vouched_steps(request: StepsRequest) -> Steps:
 
 
 def _find_steps(
-    audit: _Audit, setting: Setting, store: Store, request: StepsRequest
+    own: OwnModel,
+    setting: Setting,
+    make: Callable[[Dataset], Game],
+    request: StepsRequest,
+    store: Store,
 ) -> Steps | None:
     """Returns the Lipschitz constants of the steps that an audit uses, and keeps them in the store.
 
@@ -342,8 +322,7 @@ def _find_steps(
       store, such as those for which an earlier caller vouched, are deleted.
     """
     if request.is_measured:
-        own = audit.own
-        game = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
+        game = make(own.dataset)
         clipped_sum = build.choices(setting, _make_trainee(own)).clipped_sum
         runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
         return measuring.measure(store, setting, game, clipped_sum, runs)
@@ -364,16 +343,6 @@ def _make_trainee(own: OwnModel) -> Trainee:
     if own.draws:  # a module
         clipping = _find_strategy(own.model, own.dataset)
     return Trainee(own.model, _count_classes(own.dataset.labels), clipping)
-
-
-def _train(audit: _Audit, setting: Setting, runs: int) -> Store:
-    """Trains the missing of a number of runs; returns the store of their scores."""
-    own = audit.own
-    played = build.build_for(setting, own.dataset, _make_trainee(own), audit.adversary)
-    store = stored.open_store(audit.out, setting, own.dataset, model=own.computes)
-    with progress.bar(training.count_missing(store, runs)) as line:
-        training.train(played, store, runs, progress=line)
-    return store
 
 
 def _describe_adversary(adversary: Adversary, model: Model) -> OwnAdversary:
@@ -453,9 +422,10 @@ def _make_anew(adversary: Adversary) -> Adversary:
 def _list_facts(adversary: Adversary) -> list[str]:
     """Returns what an adversary's fields say beside its functions, as "name=value", without defaults."""
     facts = []
-    for name in ("crafts_constant", "all_in", "law_is_known", "draws"):
-        value = getattr(adversary, name)
-        if value != Adversary._field_defaults[name]:
+    if adversary.crafts_constant:
+        facts.append("crafts_constant=True")
+    for name, value in adversary.null._asdict().items():
+        if value != NullLaw._field_defaults[name]:
             facts.append(f"{name}={value}")
     return facts
 

@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 from audit.errors import require
 
+# Between these, noise multipliers suit float32 and the conversions to epsilon; 0 is allowed, too.
+MIN_NOISE = 1e-6
+MAX_NOISE = 1e9
 N = TypeVar("N", int, float)
 _SHOWN = 200  # characters
 _DEEPEST = 100  # a tree of parameters is rarely nested ten deep

@@ -21,7 +21,7 @@ def main() -> None:
     The first stops as soon as it proves an epsilon of 18.5. The accountant allows 24, and some 60 of at most
     400 runs suffice. The second audit is the command `audit` with the flags of this command.
     """
-    from experiments.cells.auditing import until_epsilon  # loads SciPy
+    from audit.training.driver import until_epsilon  # loads SciPy
 
     _print_title(_PROOF_TITLE)
     proof = cli.setting(model="wide_fcnn", adversary="sphere", canaries="auto")

@@ -18,11 +18,10 @@ from audit.json_text import finite, write_json
 from audit.laws import conversions
 from audit.methods.level import show_level
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.settings import build
 from audit.settings.make import changed
 from audit.settings.setting import LAST, Setting
 from audit.tasks.task import Dataset
-from audit.training import game
+from audit.training import build, game
 from audit.training.rehearsal import Effort
 
 _SECONDS = 2.0  # for which a probe trains, after compilation

@@ -244,9 +244,9 @@ def empty_game(silent):
     """A game of 4 parameters and no genuine gradients, whose scores are Gaussian by construction."""
     import jax.numpy as jnp
 
-    from audit.adversaries import biased
     from audit.mechanism import base
     from audit.training import game
+    from tests import programs
 
     def build(steps=16, periodicity=1, sigma=2.0, clipping_norm=3.0, batch_size=4, **changes):
         batches, mask = (
@@ -258,7 +258,7 @@ def empty_game(silent):
             base.Hyperparameters(0.5, clipping_norm, sigma),
             base.Schedule(batches, mask),
         )
-        adversary, start = biased.fixed_biased_dimension(2), lambda key: jnp.zeros(4)
+        adversary, start = programs.fixed_dimension(2), lambda key: jnp.zeros(4)
         return game.Game(silent, adversary, start, data, hyper, schedule, seed=0)._replace(
             **changes
         )

@@ -2,22 +2,83 @@
 
 CotS is the hidden-state paper's (Algorithms 7 and 8, after Andrew et al., 2024). One-shot canaries (Andrew et
 al., 2024) are many, each clipped to C as it is inserted: `final_cosines` sees the final model (Algorithm 2),
-`largest_cosines` every iterate (Algorithm 3).
+`largest_cosines` every iterate (Algorithm 3). Importing this starts no JAX.
 """
 
+from __future__ import annotations
+
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+from audit.adversaries.base import (
+    Adversary,
+    AdversaryFields,
+    AdversaryRow,
+    Expect,
+    Knowledge,
+    NullLaw,
+    Observer,
+)
+from audit.adversaries.lazily import jax, jnp, mechanism
+from audit.errors import require
+from audit.settings.fields import described
 
-from audit.adversaries.base import Adversary, Expect, Observer
-from audit.mechanism.base import Craft, Directions, Tree, draw_unit_direction
+if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.mechanism.base import Craft, Directions, Tree
 
 _TINY = 1e-30  # divides in place of a length of 0
 # The entries (K, p) of directions that stay in memory, 1 GiB; more are drawn each time they are needed.
 _MOST_KEPT = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class CotS(AdversaryFields):
+    """CotS's fields."""
+
+    name: ClassVar[str] = "cots"
+    cots_score: str = described(
+        "Cosine with the model's displacement, or with its final weights as in the LiDP paper.",
+        default="displacement",
+        choices=("displacement", "weights"),
+        has_flag=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OneShotCanaries(AdversaryFields):
+    """The one-shot canaries' fields."""
+
+    name: ClassVar[str] = "one_shot"
+    observe: str = described(
+        "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
+        default="final",
+        choices=("final", "weights", "all"),
+    )
+    all_in: bool = described(
+        "one_shot: insert all canaries of a single run, without coins, as the paper does.",
+        default=False,
+    )
+
+    def __post_init__(self) -> None:
+        is_law_known = not self.all_in or self.observe != "all"
+        require(
+            is_law_known, "`all_in` needs cosines whose law is known: drop `all_in`, or `observe`"
+        )
+
+    @property
+    def inserts_all(self) -> bool:
+        return self.all_in
+
+    @property
+    def sees_every_model(self) -> bool:
+        return self.observe == "all"
+
+    @property
+    def usual_runs(self) -> int:
+        return 1 if self.all_in else super().usual_runs
 
 
 class RandomDirection(NamedTuple):
@@ -56,9 +117,6 @@ def random_direction(origin: Callable[[Array], Array] = initial_model) -> Advers
     """Returns the adversary that inserts C * u for a single uniformly random unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
-
-    Args:
-      origin: theta_0 (p,) -> the model (p,) from which the final model's displacement is measured.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirection:
@@ -83,7 +141,7 @@ class RandomDirections(NamedTuple):
     norm: Array
     origin: Array
 
-    def draw(self, key: Array) -> "RandomDirections":
+    def draw(self, key: Array) -> RandomDirections:
         """Returns the state in a run with directions of its own, drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
 
@@ -96,8 +154,7 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 
     Args:
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model (p,) that the adversary expects; `weights` expects
-        zeros.
+      expect: (craft, state, theta_0) -> the final model (p,) that the adversary expects.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -112,15 +169,14 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
 def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
     """Returns zeros (p,) as the expected model, so that scores are cosines with the negated final weights.
 
-    Only the shape of theta_0 is read; the other arguments are those of every `Expect`. The LiDP paper
-    (Section 6) takes such cosines, though the weights contain the initialisation too.
+    The LiDP paper (Section 6) takes such cosines, though the weights contain the initialisation too.
     """
     return zero_model(theta_0)
 
 
 def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Directions:
     """Returns the canaries, the same at every step: directions as keys, and their norm."""
-    return Directions(state.keys, state.norm)
+    return mechanism.Directions(state.keys, state.norm)
 
 
 def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
@@ -141,11 +197,11 @@ class OneShot(NamedTuple):
     units: Array
     momentum: Array
 
-    def begin(self, theta_0: Array) -> "Seen":
+    def begin(self, theta_0: Array) -> Seen:
         """Returns what is remembered before the first step: no move, and -1, the least possible cosine."""
         return Seen(theta_0, jnp.zeros_like(theta_0), jnp.full(len(self.keys), -1.0))
 
-    def score(self, seen: "Seen", theta_t: Array, theta_0: Array) -> Array:
+    def score(self, seen: Seen, theta_t: Array, theta_0: Array) -> Array:
         return seen.largest
 
 
@@ -171,7 +227,7 @@ def final_cosines(
         with the final weights, as in the paper; the initial weights make them smaller.
       fresh: whether every run draws its own directions, as bounds over several runs need. Only then are the
         cosines of canaries that are out independent between runs, each of the law of a uniform direction's
-        cosine. The adversary's `law_is_known` says so.
+        cosine. The adversary's null law says so.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
@@ -186,7 +242,7 @@ def final_cosines(
         canaries=canaries,
         crafts_constant=True,
         draw=RandomDirections.draw if fresh else None,
-        law_is_known=fresh,
+        null=NullLaw(law_is_known=fresh),
     )
 
 
@@ -210,7 +266,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         stored = canaries if canaries * theta_0.size <= most_kept else 0  # all directions, or none
         # One after the other, so that only the result is in memory.
         units = jax.lax.map(
-            lambda direction_key: draw_unit_direction(direction_key, theta_0),
+            lambda direction_key: mechanism.draw_unit_direction(direction_key, theta_0),
             keys[:stored],
         )
         return OneShot(keys, units, jnp.float32(momentum))
@@ -227,7 +283,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
 
 def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
     """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
-    return Directions(state.keys, jnp.float32(jnp.inf))
+    return mechanism.Directions(state.keys, jnp.float32(jnp.inf))
 
 
 def _observe(state: OneShot, seen: Seen, step: Array, released: Array) -> Seen:
@@ -261,7 +317,64 @@ def _draw_cosines(keys: Array, unit: Array) -> Array:
     """
 
     def draw_cosine(key: Array) -> Array:
-        return jnp.vdot(draw_unit_direction(key, unit), unit)
+        return jnp.vdot(mechanism.draw_unit_direction(key, unit), unit)
 
     cosines: Array = jax.lax.map(draw_cosine, keys)
     return cosines
+
+
+def _make_cots(fields: CotS, knowledge: Knowledge) -> Adversary:
+    """Makes CotS: gradients along random directions, each scored by its direction's cosine with a vector.
+
+    If the field `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the
+    displacement theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model
+    is trained without noise and with half of every canary, since a fair coin decides whether a canary is in.
+    """
+    by_displacement = fields.cots_score == "displacement"
+    if knowledge.canaries == 1:
+        return random_direction(initial_model if by_displacement else zero_model)
+    expect = knowledge.expect if by_displacement else weights
+    return random_directions(knowledge.canaries, expect)
+
+
+def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> Adversary:
+    """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines.
+
+    The field `observe` chooses the cosine: with the final displacement ("final"), with minus the final
+    weights ("weights"), or the largest over all steps of those with a step's move ("all").
+
+    Raises InputError for a single canary: the method compares the canaries of a run.
+    """
+    canaries = knowledge.canaries
+    require(
+        canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
+    )
+    if fields.observe == "all":
+        # The law of a largest cosine is not known. So coins decide which canaries are in.
+        return largest_cosines(canaries)
+
+    origin = initial_model
+    if fields.observe == "weights":
+        origin = zero_model
+    adversary = final_cosines(canaries, origin)
+    # `final_cosines` calls the law known only for directions that every run draws afresh. An audit of a
+    # single run knows it for directions that runs share, too. An audit of several such runs does not use it.
+    return adversary._replace(null=NullLaw(all_in=fields.all_in, law_is_known=True))
+
+
+COTS = AdversaryRow(
+    CotS,
+    "CotS",
+    "along a random direction",
+    "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
+    "cosine of that direction and the model's displacement.",
+    _make_cots,
+)
+ONE_SHOT = AdversaryRow(
+    OneShotCanaries,
+    "one-shot",
+    "the one-shot paper's random directions",
+    "One-shot: inserts gradients of norm C along random  A score is the cosine of a direction "
+    "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
+    _make_one_shot,
+)

@@ -6,24 +6,87 @@ vary, so that nothing else in training moves the model there. The directions are
 centred data with the smallest singular values; an example is scale * direction + mean, or scale * direction
 alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has a single
 canary, along the last direction; lifted to many canaries, it draws directions.
+Importing this starts no JAX.
 """
 
-import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
+from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
-from audit.adversaries.base import Adversary, Expect, Init
-from audit.mechanism.base import Craft, Examples, Tree
+from audit.adversaries.base import (
+    Adversary,
+    AdversaryFields,
+    AdversaryRow,
+    Expect,
+    Init,
+    Knowledge,
+)
+from audit.adversaries.lazily import jax, jnp, mechanism
+from audit.errors import require
+from audit.settings.fields import described, require_fields
 
-Example = tuple[Array, Array]
-Loss = Callable[[Array, Example], Array]
+if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.mechanism.base import Examples, Tree
+
+Example = tuple["Array", "Array"]
+ExampleLoss = Callable[["Array", Example], "Array"]
 _BLOCK = 4096  # the number of examples that are turned into float64 at once
+_POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(AdversaryFields):
+    """L, the loss baseline (hidden-state paper, Section 5.1), has no fields."""
+
+    name: ClassVar[str] = "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisoned(AdversaryFields):
+    """Data poisoning's fields, by default those of the LiDP paper's code, for 784 pixels (Errata L10).
+
+    They have no flags: the LiDP paper's sweep sets them.
+    """
+
+    name: ClassVar[str] = "poisoned"
+    loss_score: str = described(
+        "Minus the loss, or its excess over what is expected.",
+        default="loss",
+        choices=("loss", "excess"),
+        has_flag=False,
+    )
+    first_direction: int = described(
+        "Principal directions from this one on.", default=600, least=0, has_flag=False
+    )
+    end_direction: int = described(
+        "Principal directions before this one.", default=784, least=1, has_flag=False
+    )
+    poison_scale: float = described(
+        "Distance of a canary from the data's mean.", default=1.0, above=0, has_flag=False
+    )
+    poison_mean: bool = described("Add the data's mean to a canary.", default=True, has_flag=False)
+
+    def __post_init__(self) -> None:
+        require_fields(self)
+        ends = f"`first_direction={self.first_direction}` and `end_direction={self.end_direction}`"
+        is_range = self.first_direction < self.end_direction
+        require(is_range, f"{ends}: give a range of directions, counted from 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipBkd(AdversaryFields):
+    """ClipBKD has no fields."""
+
+    name: ClassVar[str] = "clip_bkd"
 
 
 class ScoredExamples(NamedTuple):
@@ -37,7 +100,7 @@ class ScoredExamples(NamedTuple):
 class _ScoreByLosses:
     """The score of several examples: by how much their losses are below what is expected."""
 
-    loss: Loss
+    loss: ExampleLoss
 
     def __call__(self, state: ScoredExamples, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return state.expected - self.losses(theta_t, state.examples)
@@ -48,7 +111,9 @@ class _ScoreByLosses:
         return values
 
 
-def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> Adversary:
+def inserted_examples(
+    loss: ExampleLoss, init: Init, canaries: int, expect: Expect | None
+) -> Adversary:
     """Returns the adversary of K examples, each scored by its loss.
 
     An example's clipped gradient at the current model is inserted, as if training took the example. A score
@@ -59,35 +124,22 @@ def inserted_examples(loss: Loss, init: Init, canaries: int, expect: Expect) -> 
       loss: (theta, (features, label)) -> the loss of a single example.
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model that is expected without noise. With `plain`, no
-        model is expected, and scores are minus the final losses.
+      expect: (craft, state, theta_0) -> the final model that is expected without noise. With None, scores are
+        minus the final losses (LiDP paper, Section 6).
     """
 
     score = _ScoreByLosses(loss)
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples, and computes their losses on the expected final model.
-
-        If `expect` is `plain`, no model is expected: the losses are 0, so that scores are minus the final
-        losses.
-        """
+        """Makes the examples, and computes their losses on the expected final model, 0 without one."""
         # `_craft` does not read the losses, so that this state is enough to train with.
         blank = ScoredExamples(init(key, theta_0, clipping_norm), jnp.zeros(canaries))
-        if expect is plain:
+        if expect is None:
             return blank
         expected_theta = expect(_craft, blank, theta_0)
         return blank._replace(expected=score.losses(expected_theta, blank.examples))
 
     return Adversary(begin, _craft, score, canaries=canaries, reads_theta=True)
-
-
-def plain(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Stands in the place of an `Expect` to say that no model is expected; it is never called.
-
-    `inserted_examples` recognises the function, and takes scores that are minus the final losses (LiDP paper,
-    Section 6). Only to have the type of an `Expect`, it returns theta_0.
-    """
-    return theta_0
 
 
 def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
@@ -96,12 +148,7 @@ def _craft(state: ScoredExamples, step: Array, theta: Array) -> Examples:
 
 
 def flipped_labels(
-    loss: Loss,
-    features: Array,
-    labels: Array,
-    classes: int,
-    canaries: int,
-    expect: Expect,
+    loss: ExampleLoss, features: Array, labels: Array, classes: int, canaries: int
 ) -> Adversary:
     """Returns the adversary of K distinct examples, each with a uniformly drawn wrong label.
 
@@ -111,8 +158,6 @@ def flipped_labels(
       labels: (N,) their labels, from 0 to classes - 1.
       classes: the number of classes.
       canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
-        with the loss on the real final model. `plain`: no model is expected.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -121,12 +166,12 @@ def flipped_labels(
             jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
         )
         shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
-        return Examples(features[indices], (labels[indices] + shifts) % classes)
+        return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
-    return inserted_examples(loss, init, canaries, expect)
+    return inserted_examples(loss, init, canaries, expect=None)
 
 
-def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> Adversary:
+def flipped_label(loss: ExampleLoss, features: Array, labels: Array, classes: int) -> Adversary:
     """Returns the adversary of a single random training example with a uniformly drawn wrong label.
 
     Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
@@ -152,7 +197,7 @@ def flipped_label(loss: Loss, features: Array, labels: Array, classes: int) -> A
 class _CraftGradient:
     """The gradient (1, p) of a single example at theta, which the mechanism clips."""
 
-    loss: Loss
+    loss: ExampleLoss
 
     def __call__(self, state: Example, step: Array, theta: Array) -> Array:
         gradient: Array = jax.grad(self.loss)(theta, state)
@@ -163,7 +208,7 @@ class _CraftGradient:
 class _ScoreByLoss:
     """The score of a single example: minus its loss on the final model."""
 
-    loss: Loss
+    loss: ExampleLoss
 
     def __call__(self, state: Example, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return -self.loss(theta_t, state)[None]
@@ -227,7 +272,11 @@ def principal(examples: NDArray[np.float32]) -> Principal:
 
 
 def poisoned_examples(
-    loss: Loss, data: Callable[[], Principal], tail: Tail, canaries: int, expect: Expect
+    loss: ExampleLoss,
+    data: Callable[[], Principal],
+    tail: Tail,
+    canaries: int,
+    expect: Expect | None,
 ) -> Adversary:
     """Returns ClipBKD with K canaries: examples of one label along principal directions of the data.
 
@@ -239,7 +288,7 @@ def poisoned_examples(
       tail: the range of directions, and how canaries are made of them.
       canaries: K.
       expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
-        with the loss on the real final model. `plain`: no model is expected.
+        with the loss on the real final model. None: no model is expected.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
@@ -249,13 +298,13 @@ def poisoned_examples(
         drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
         features = tail.mean * mean + tail.scale * directions[drawn]  # tail.mean is True or False
         labels = jnp.full(canaries, tail.label, jnp.int32)
-        return Examples(jnp.asarray(features, jnp.float32), labels)
+        return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
     return inserted_examples(loss, init, canaries, expect)
 
 
 def least_direction(
-    loss: Loss,
+    loss: ExampleLoss,
     data: Callable[[], Principal],
     train: Callable[[Array, Array], Array],
     classes: int,
@@ -286,6 +335,109 @@ def least_direction(
         losses = jax.vmap(loss_of_label)(jnp.arange(classes))
         # [None] gives label and features the axis of canaries, of length 1.
         label = jnp.argmax(losses)[None].astype(jnp.int32)
-        return Examples(features[None], label)
+        return mechanism.Examples(features[None], label)
 
-    return inserted_examples(loss, init, 1, plain)
+    return inserted_examples(loss, init, 1, expect=None)
+
+
+def _make_loss(fields: Loss, knowledge: Knowledge) -> Adversary:
+    """Makes L: training examples with wrong labels, whose gradients are inserted.
+
+    Raises InputError for labels that are not classes, and for more canaries than examples.
+    """
+    features, labels = knowledge.data[:2]
+    classes = knowledge.labels()  # their number; refuses labels that are not classes
+    arguments = (knowledge.model.loss, features, labels, classes)
+    canaries = knowledge.canaries
+    if canaries == 1:
+        return flipped_label(*arguments)
+    most = len(labels)
+    require(canaries <= most, f"`canaries={canaries}`: there are {most} examples; give fewer")
+    return flipped_labels(*arguments, canaries)
+
+
+def _find_principal(knowledge: Knowledge) -> Principal:
+    """Returns mean and principal directions, in float64, of the data as the first layer sees them."""
+    features = knowledge.data[0]  # (N, ...)
+    return principal(np.asarray(jax.vmap(knowledge.model.inputs)(features)))
+
+
+def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> Adversary:
+    """Makes data poisoning: K examples along directions in which the data hardly vary, as in ClipBKD.
+
+    Each of these canaries is mean + poison_scale * direction, and has the label 5, or the
+    last if there are fewer.
+    Its direction is drawn from the data's principal directions first_direction, ..., end_direction - 1,
+    counted from 0 by falling singular value. Without poison_mean, the mean is left out.
+
+    Raises:
+      InputError: the data have fewer directions than end_direction, or labels that are not classes; or
+        features are not floats.
+    """
+    most = math.prod(knowledge.inputs().shape)  # as many directions as an example has entries
+    data_have = f"`end_direction={fields.end_direction}`: the data have {most} directions"
+    require(fields.end_direction <= most, f"{data_have}; give at most {most}")
+    # `labels` returns the number of classes, and raises where labels are not classes.
+    label = min(_POISON_LABEL, knowledge.labels() - 1)
+    expect = knowledge.expect if fields.loss_score == "excess" else None
+    tail = Tail(
+        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
+    )
+    return poisoned_examples(
+        knowledge.model.loss,
+        partial(_find_principal, knowledge),
+        tail,
+        knowledge.canaries,
+        expect,
+    )
+
+
+def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> Adversary:
+    """Makes ClipBKD: a single example along the direction in which the data vary least.
+
+    Its label is that with the highest loss on a model trained without noise and without the canary.
+
+    Raises InputError for several canaries, for features that are not floats, and for labels that are not
+    classes.
+    """
+    canaries = knowledge.canaries
+    require(
+        canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
+    )
+    knowledge.inputs()  # called to raise InputError if features are not floats
+    noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
+
+    def train(key: Array, theta_0: Array) -> Array:
+        return knowledge.simulate(noiseless, key, theta_0).theta
+
+    classes = knowledge.labels()  # their number; refuses labels that are not classes
+    return least_direction(
+        knowledge.model.loss, partial(_find_principal, knowledge), train, classes
+    )
+
+
+LOSS = AdversaryRow(
+    Loss,
+    "L",
+    "an example with a wrong label",
+    "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
+    "model's loss on that example.",
+    _make_loss,
+)
+POISONED = AdversaryRow(
+    Poisoned,
+    "poisoned data",
+    "examples along directions in which the data hardly vary",
+    "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+    "vary, all of one label. A score is minus the final model's loss on such an example.",
+    _make_poisoned,
+)
+CLIP_BKD = AdversaryRow(
+    ClipBkd,
+    "ClipBKD",
+    "an example along the least of these",
+    "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+    "the label that a model trained without it finds least likely. Its score is minus the final model's "
+    "loss on that example.",
+    _make_clip_bkd,
+)

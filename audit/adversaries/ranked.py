@@ -6,26 +6,62 @@ ties broken at random, and its law is known exactly (`audit.methods.exact_null`)
 without canaries, no coins and no access to gradients.
 
 A score here is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 less the score.
+Importing this starts no JAX.
 """
+
+from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+from audit.adversaries.base import (
+    Adversary,
+    AdversaryFields,
+    AdversaryRow,
+    Knowledge,
+    NullLaw,
+)
+from audit.adversaries.lazily import jax, jnp, mechanism
+from audit.settings.fields import described
 
-from audit.adversaries.base import Adversary
-from audit.mechanism.base import Coordinates, Examples, Tree
+if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.mechanism.base import Examples, Tree
 
 # The number of examples that are drawn and scored at once. With more fresh examples, memory grows by their
 # scores alone.
 _BLOCK = 512
-_TINY = 1e-30  # divides in place of a gradient's length of 0
+MOST_DRAWS = 10_000_000  # float32 counts them exactly
 
-Loss = Callable[[Array, tuple[Array, Array]], Array]
-Rehearse = Callable[[Array], Array]
+Loss = Callable[["Array", "tuple[Array, Array]"], "Array"]
+Rehearse = Callable[["Array"], "Array"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomExamples(AdversaryFields):
+    """The random examples' fields."""
+
+    name: ClassVar[str] = "examples"
+    # Version 1 scored canaries in a batch of their own, which a compiled program may round otherwise than
+    # fresh examples.
+    version: ClassVar[int] = 2
+    fresh: int = described(
+        "examples: fresh ones, among which every run's canaries are ranked.",
+        default=50_000,
+        least=1,
+        most=MOST_DRAWS,
+        has_flag=False,
+    )
+
+    @property
+    def any_time(self) -> bool:
+        return True
+
+    @property
+    def usual_runs(self) -> int:
+        return 20
 
 
 class Generator(Protocol):
@@ -91,8 +127,7 @@ def fresh_examples(
         canaries,
         reads_theta=True,
         draw=draw,
-        all_in=True,
-        draws=fresh,
+        null=NullLaw(all_in=True, draws=fresh),
     )
 
 
@@ -153,7 +188,7 @@ class _RankExamples:
         starts = jnp.arange(0, total, block)
         scores = jax.lax.map(score_block, starts).ravel()
         # The last block goes on beyond the last place.
-        return _count_below(scores[:total], places, state.ties)
+        return count_below(scores[:total], places, state.ties)
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
@@ -173,7 +208,7 @@ def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
     return jax.random.choice(place_key, total, (canaries,), replace=False)
 
 
-def _count_below(scores: Array, places: Array, ties: Array) -> Array:
+def count_below(scores: Array, places: Array, ties: Array) -> Array:
     """Returns for each canary how many fresh draws score below it, (K,), with ties broken at random.
 
     It is NaN for all canaries if any score is not finite, as those of a diverged model: such scores have no
@@ -224,32 +259,6 @@ class LossDrops:
         return drops
 
 
-@dataclasses.dataclass(frozen=True)
-class GradientProducts:
-    """The white-box score: how far training moved the model down an example's gradient.
-
-    It is the sum of two dot products of reference - theta_T with the example's gradient, scaled to length 1:
-    for the gradient at the reference model, and for that at the final model theta_T.
-    """
-
-    loss: Loss
-
-    def __call__(self, examples: Examples, theta_t: Array, reference: Array) -> Array:
-        """Returns the scores (n,) of examples (n, ...): the sum of <g / |g|, movement> over both models."""
-        movement = reference - theta_t
-
-        def project(theta: Array, labelled: tuple[Array, Array]) -> Array:
-            """Returns the movement's component along the example's gradient at theta; 0 for gradient 0."""
-            gradient: Array = jax.grad(self.loss)(theta, labelled)
-            return gradient @ movement / jnp.maximum(jnp.linalg.norm(gradient), _TINY)
-
-        def score_example(labelled: tuple[Array, Array]) -> Array:
-            return project(reference, labelled) + project(theta_t, labelled)
-
-        products: Array = jax.vmap(score_example)((examples.features, examples.labels))
-        return products
-
-
 def random_examples(features: Array, labels: Array, classes: int) -> Generator:
     """Returns the generator of random examples of the shape and scale of data.
 
@@ -296,7 +305,7 @@ class _Generate:
 
     def __call__(self, key: Array, number: int) -> Examples:
         feature_key, label_key = jax.random.split(key)
-        return Examples(
+        return mechanism.Examples(
             _draw_alike(feature_key, number, self.features),
             _draw_alike(label_key, number, self.labels),
         )
@@ -326,67 +335,27 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
     return law.mean + law.deviation * normal
 
 
-class OwnCoordinates(NamedTuple):
-    """The canaries of a single run along K coordinates.
+def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> Adversary:
+    """Makes the adversary whose canaries are random examples, drawn afresh in every run.
 
-    Attributes:
-      dimensions: (K,) the distinct coordinates.
-      values: (K,) the canaries' entries there: the clipping norm C.
-      ties: the key by which ties are broken.
-      expected: (p,) the final model of training without noise and canaries.
+    Each canary is ranked among `fields.fresh` further examples that the run draws from the same generator.
     """
-
-    dimensions: Array
-    values: Array
-    ties: Array
-    expected: Array
-
-    def draw(self, key: Array) -> "OwnCoordinates":
-        """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
-        coordinate_key, tie_key = jax.random.split(key)
-        shape = self.dimensions.shape  # (K,)
-        dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
-        return self._replace(dimensions=dimensions, ties=tie_key)
-
-    def craft(self, step: Array, theta: Array) -> Coordinates:
-        return Coordinates(self.dimensions, self.values)
-
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
-
-        A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
-        random.
-        """
-        movement = self.expected - theta_t
-        return _count_below(movement, self.dimensions, self.ties)
-
-
-def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
-    """Returns the GC-R in which every run draws K distinct coordinates, each ranked among the p - K others.
-
-    Coordinates are ranked by expected - theta_T, how far below its expected value each ends (hidden-state
-    paper, Algorithm 2). A score is the number of coordinates without a canary that rank lower.
-
-    Args:
-      canaries: K, the number of canaries of a run, all in.
-      parameters: p, the number of coordinates.
-      rehearse: theta_0 (p,) -> the expected final model (p,), trained without noise and canaries.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> OwnCoordinates:
-        """Trains the expected model; the coordinates drawn here are replaced in every run by `draw`."""
-        values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        placeholders = jnp.arange(canaries)  # `draw` reads only their number
-        undrawn = OwnCoordinates(placeholders, values, key, rehearse(theta_0))
-        return undrawn.draw(key)
-
-    return Adversary(
-        init,
-        OwnCoordinates.craft,
-        OwnCoordinates.score,
-        canaries,
-        crafts_constant=True,
-        draw=OwnCoordinates.draw,
-        all_in=True,
-        draws=parameters - canaries,  # the other coordinates, among which a canary's is ranked
+    features, labels = knowledge.data[:2]
+    return fresh_examples(
+        random_examples(features, labels, knowledge.classes),
+        LossDrops(knowledge.model.loss),
+        knowledge.rehearsal(),
+        knowledge.canaries,
+        fields.fresh,
     )
+
+
+EXAMPLES = AdversaryRow(
+    RandomExamples,
+    "random examples",
+    "random examples that every run draws anew",
+    "Random examples: every run draws examples of random features and labels of its own, and inserts their "
+    "gradients. After the run it draws many more from the same generator. A score is an example's rank among "
+    "these, by how far training lowered its loss.",
+    _make_random_examples,
+)

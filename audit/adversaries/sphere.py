@@ -7,25 +7,65 @@ other: u moves along all of them. Leave-one-out takes from u what lies along the
 The adversary has them all, and they say nothing about the direction that is scored, so that its law stays
 what it was.
 
-Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory.
+Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory. Importing
+this starts no JAX.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+from audit.adversaries.base import (
+    Adversary,
+    AdversaryFields,
+    AdversaryRow,
+    Knowledge,
+    NullLaw,
+)
+from audit.adversaries.lazily import jax, jnp, mechanism
+from audit.errors import require
+from audit.settings.fields import described
 
-from audit.adversaries.base import Adversary
-from audit.mechanism.base import BLOCK, Directions, Tree, draw_block
+if TYPE_CHECKING:
+    from jax import Array
+
+    from audit.mechanism.base import Directions, Tree
 
 _TINY = 1e-30  # divides in place of a length of 0
 _INVERSION_ERROR = 1e-8  # the error at which Newton's iteration ends
 _LEAST_EDGE = (
     0.2  # the lower limit of eigenvalues, as a share of that for large p, is at least this
 )
+# Random directions are only nearly orthogonal: where the other canaries add more than this share to a score's
+# variance, they are left out of the score.
+_MOST_INTERFERENCE = 0.01
+
+
+@dataclasses.dataclass(frozen=True)
+class SphereFields(AdversaryFields):
+    """The fields of fresh directions."""
+
+    name: ClassVar[str] = "sphere"
+    coins: bool = described(
+        "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
+        default=False,
+        has_flag=False,
+    )
+
+    @property
+    def any_time(self) -> bool:
+        return True
+
+    @property
+    def inserts_all(self) -> bool:
+        return not self.coins
+
+    @property
+    def usual_runs(self) -> int:
+        return 60
 
 
 class Sphere(NamedTuple):
@@ -70,8 +110,7 @@ def fresh_directions(
         canaries,
         crafts_constant=True,
         draw=_draw,
-        all_in=all_in,
-        law_is_known=True,
+        null=NullLaw(all_in=all_in, law_is_known=True),
     )
 
 
@@ -93,12 +132,12 @@ def _score_leaving_one_out(state: Sphere, seen: Tree, theta_t: Array, theta_0: A
 
 def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
     """Returns the run's canaries, the same at every step: directions as keys, and their norm."""
-    return Directions(state.keys, state.norm)
+    return mechanism.Directions(state.keys, state.norm)
 
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
     """Splits a key into those of K directions, one for every BLOCK of p coordinates: (K, blocks)."""
-    blocks = -(-parameters // BLOCK)  # rounded up
+    blocks = -(-parameters // mechanism.BLOCK)  # rounded up
     return jax.random.split(key, (canaries, blocks))
 
 
@@ -118,7 +157,7 @@ def _fold_blocks(
       The total after the last block.
     """
     blocks = keys.shape[1]
-    size = min(BLOCK, u.size)
+    size = min(mechanism.BLOCK, u.size)
     u_blocks = jnp.pad(u, (0, blocks * size - u.size)).reshape(blocks, size)
     # False for the padding of the last block.
     is_coordinate = jnp.arange(blocks * size).reshape(blocks, size) < u.size
@@ -127,7 +166,7 @@ def _fold_blocks(
         """Draws a block of all directions, (K, B), with 0 for padding, and adds it by `add`."""
         block_keys, u_block, is_inside = block
         # Of u, `draw_block` reads only size and dtype.
-        directions = jax.vmap(draw_block, (0, None))(block_keys, u) * is_inside
+        directions = jax.vmap(mechanism.draw_block, (0, None))(block_keys, u) * is_inside
         return add(total, directions, u_block), None
 
     # scan runs over the first axis, which is that of blocks.
@@ -230,3 +269,46 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))
+
+
+def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> Adversary:
+    """Makes the adversary of gradients of norm C along random directions, which every run draws afresh.
+
+    A score leaves out the other canaries' directions where these would add noticeably to its variance.
+
+    Raises InputError for coins (each canary in or out at random) of a single canary, and for more canaries
+    than half the parameters: too few dimensions would remain without the other canaries' directions.
+    """
+    canaries = knowledge.canaries
+    parameters = knowledge.model.n_parameters
+    most = parameters // 2
+    require(
+        2 * canaries <= parameters,
+        f"`canaries={canaries}`: give at most {most}, half the parameters",
+    )
+    is_several = canaries > 1
+    require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
+
+    # Along a direction, in units of the learning rate times C, the noise has the variance steps * sigma^2.
+    # The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 / parameters. They
+    # interfere if that is more than a share of the noise; both sides below are multiplied by `parameters`.
+    sigma = float(knowledge.hyper.noise_multiplier)
+    added = canaries * knowledge.insertions**2
+    interferes = added > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+    return fresh_directions(
+        canaries,
+        knowledge.rehearsal(),  # the final model without noise, from which scores measure the movement
+        leave_one_out=is_several and interferes,
+        all_in=not fields.coins,
+    )
+
+
+SPHERE = AdversaryRow(
+    SphereFields,
+    "sphere",
+    "directions that every run draws anew",
+    "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
+    "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
+    "training run without noise and canaries ends, off the other directions where canaries are many.",
+    _make_sphere,
+)

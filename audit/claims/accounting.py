@@ -10,11 +10,12 @@ import numpy as np
 
 from audit.errors import require
 from audit.laws import conversions
+from audit.values import MAX_NOISE, MIN_NOISE
 
 if TYPE_CHECKING:  # half a second, which most upper bounds do without
     from dp_accounting.pld import PLDAccountant
 
-LEAST_NOISE, MOST_NOISE, MOST_INSERTIONS = 1e-6, 1e12, 10**12
+MOST_INSERTIONS = 10**12
 LEAST_PARTICIPANT_NOISE = 0.05  # noise multiplier below which sampling is not counted
 _SMALL_NOISE = 0.3  # noise multiplier below which privacy losses need a coarser grid
 _RELATIVE_GRID, _LEAST_COARSE_GRID = 1e-4, 1e-3  # of privacy losses where noise is small
@@ -283,12 +284,12 @@ def _require_steps(noise_multiplier: float, insertions: int, delta: float) -> No
     """Raises InputError for a noise multiplier, number of insertions or delta out of its range.
 
     A noise multiplier of 0, no noise at all, is allowed: epsilon is infinite then. The limits on other values
-    keep mu, which is sqrt(insertions) / noise_multiplier, from 1e-12 to 1e12 where there are insertions. From
+    keep mu, which is sqrt(insertions) / noise_multiplier, from 1e-9 to 1e12 where there are insertions. From
     such a mu epsilon can be computed.
     """
     require(
-        noise_multiplier == 0 or LEAST_NOISE <= noise_multiplier <= MOST_NOISE,
-        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {LEAST_NOISE:g} to {MOST_NOISE:g}",
+        noise_multiplier == 0 or MIN_NOISE <= noise_multiplier <= MAX_NOISE,
+        f"`noise_multiplier={noise_multiplier}`: give 0, or a number from {MIN_NOISE:g} to {MAX_NOISE:g}",
     )
     require(
         0 <= insertions <= MOST_INSERTIONS and insertions == int(insertions),

@@ -214,6 +214,8 @@ def _replace_fields_by_flags(message: str) -> str:
         field = fields().get(name)
         if field is None:  # no field of a setting: its flag has the same name
             return f"--{name}{value}"
+        if not field.has_flag:
+            return f"{name}{value}"
         return f"--{field.flag}{value}"
 
     return re.sub(r"`([a-z_]+)(=[^`]*|)`", name_flag, message)
@@ -270,9 +272,8 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
     from audit.settings.make import fields
 
     by_name = fields() if kind is None else fields(kind)
-    if names is None:
-        return list(by_name.values())
-    return [by_name[name] for name in names]
+    chosen_fields = by_name.values() if names is None else [by_name[name] for name in names]
+    return [field for field in chosen_fields if field.has_flag]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):

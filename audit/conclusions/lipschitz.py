@@ -164,7 +164,7 @@ def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
         return None
     steps = kept(store)
     if steps is None:
-        from audit.settings.build import batches_of  # loads JAX
+        from audit.training.build import batches_of  # loads JAX
 
         batches = np.asarray(batches_of(setting, len(dataset.labels)))
         steps = _steps_of_batches(setting, row.convex, dataset.features, batches)

@@ -14,12 +14,11 @@ from audit.conclusions.lipschitz import Steps
 from audit.conclusions.rehearsals import USUAL, find_measured
 from audit.mechanism.clipping.base import ClippedSum
 from audit.runtime import progress
-from audit.settings import build
 from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks import zoo
 from audit.tasks.task import Dataset
-from audit.training import rehearsal
+from audit.training import build, rehearsal
 from audit.training.game import Game
 from audit.training.rehearsal import Effort, Secant
 

@@ -1,47 +1,21 @@
 """The files beside a setting's scores.
 
 audit.json, audit.png   an audit's conclusion, for programs and for people
-looks.json              the looks that were declared, from the first look on. A schedule that is chosen after
-                        a look proves nothing, so that the schedule of the first look remains
 """
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from audit.claims.hidden_state import HiddenState
-from audit.conclusions.conclusion import Conclusion, method_of, require_schedule
-from audit.errors import InputError, require
+from audit.conclusions.conclusion import Conclusion, method_of
 from audit.json_text import finite, write_json
 from audit.methods.estimate import Bound, Finding
-from audit.storage import files
-from audit.storage.store import FIGURE, LOOKS, RESULT, Store
+from audit.storage.store import RESULT, Store
 
 # Of a single run's findings, in JSON.
 _ESTIMATE_FIELDS = ("method", "epsilon", "delta", "standard_error")
 _BOUND_FIELDS = ("method", "epsilon", "mu", "delta", "confidence", "assumes", "counted")
-
-
-def keep(store: Store, conclusion: Conclusion, figure: bytes, **more: object) -> tuple[str, Path]:
-    """Writes an audit's conclusion and figure to its store, as audit.json and audit.png.
-
-    Args:
-      store: the store of the setting.
-      conclusion: the conclusion of the audit.
-      figure: the content of audit.png.
-      more: further fields of audit.json.
-
-    Returns:
-      The JSON on a single line, and the figure's path.
-
-    Raises:
-      InputError: if a file can't be written.
-    """
-    result = keep_result(store, conclusion, **more)
-    path = store.write_bytes(FIGURE, figure)
-    return result, path
 
 
 def keep_result(store: Store, conclusion: Conclusion, **more: object) -> str:
@@ -297,110 +271,3 @@ def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
         return {}
     floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
     return {"noise_floor": floor._asdict()}
-
-
-class Declared(NamedTuple):
-    """The declared looks of a store.
-
-    Attributes:
-      schedule: the declared numbers of runs at which to look.
-      taken: how many of these looks were taken, at least one.
-    """
-
-    schedule: tuple[int, ...]
-    taken: int
-
-    def looks(self) -> tuple[int, ...]:
-        """Returns the numbers of runs at which a look was taken, the first `taken` of the schedule."""
-        return self.schedule[: self.taken]
-
-
-def declared_looks(store: Store) -> Declared | None:
-    """Returns the looks that were declared for a store; None if none were.
-
-    Raises InputError if they can't be read.
-    """
-    path = store.path / LOOKS
-    content = files.read(path)
-    if content is None:
-        return None
-    try:
-        return _parse_looks(content)
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(
-            f"{path} is damaged: move {store.path} away, or take another `seed`"
-        ) from None
-
-
-def require_declared(store: Store, schedule: Sequence[int]) -> None:
-    """Raises InputError if the store's results were seen under another schedule than the requested one.
-
-    Args:
-      store: the store of the setting.
-      schedule: the requested numbers of runs at which to look, empty for no declared looks.
-    """
-    declared = declared_looks(store)
-    requested = ",".join(str(runs) for runs in schedule)
-    if declared is None:
-        # A stored result was seen before any look was declared.
-        was_seen = schedule and (store.path / RESULT).exists()
-        why = "looks that are declared after one was taken prove nothing: take another `seed`"
-        require(
-            not was_seen, f"`looks={requested}`: {store.path} has been looked at already, and {why}"
-        )
-        return
-    first_schedule = ",".join(str(runs) for runs in declared.schedule)
-    given = f"`looks={requested}`" if schedule else "no `looks`"
-    why = (
-        f"{store.path} has {declared.taken} of the looks {first_schedule} behind it, and another schedule "
-        "proves nothing"
-    )
-    is_same = tuple(schedule) == declared.schedule
-    require(is_same, f"{given}: {why}: give `looks={first_schedule}`, or take another `seed`")
-
-
-def take_looks(store: Store, schedule: Sequence[int], taken: int) -> bool:
-    """Records in a store how many of the declared looks are taken. Call it before their results are seen.
-
-    A look is a conclusion from the runs so far. The numbers of runs at which to look are fixed before the
-    first look.
-
-    Args:
-      store: the store whose scores are looked at.
-      schedule: the declared numbers of runs.
-      taken: how many of these looks are taken by now.
-
-    Returns:
-      Whether some of these looks were not taken before.
-
-    Raises:
-      InputError: if earlier looks were declared by another schedule, and if the looks can't be read or
-        written.
-    """
-    # Other processes wait, so that none replaces this record by that of an earlier look.
-    with store.turn("looks"):
-        declared = declared_looks(store)
-        if declared is not None:
-            require_declared(store, schedule)
-            if declared.taken >= taken:
-                return False
-        store.write_text(LOOKS, json.dumps({"schedule": list(schedule), "taken": taken}) + "\n")
-    return True
-
-
-def _parse_looks(content: bytes) -> Declared:
-    """Returns the looks in the content of looks.json.
-
-    Raises:
-      ValueError, TypeError, KeyError, RecursionError: if the content holds no declared looks.
-    """
-    values = json.loads(content)
-    schedule = tuple(values["schedule"])
-    taken = values["taken"]
-    # InputError is a ValueError. The caller replaces its message, so that nobody reads the messages below.
-    # By the exact type, since `isinstance` would take JSON's true for a whole number.
-    are_whole = all(type(value) is int for value in (*schedule, taken))
-    require(are_whole, "whole numbers")
-    require_schedule(schedule)
-    require(1 <= taken <= len(schedule), "a number of looks")
-    return Declared(schedule, taken)

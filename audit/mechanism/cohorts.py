@@ -50,31 +50,15 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
     """
     require_cohort(clients, cohort)
     toss = _make_coins(key, clients, cohort / clients)
-    return listed([np.flatnonzero(toss(t)) for t in range(rounds)], clients)
+    return pad([np.flatnonzero(toss(t)) for t in range(rounds)])
 
 
-def listed(rounds: Sequence[NDArray[np.integer]], clients: int) -> Indices:
-    """Puts listed cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT.
-
-    Args:
-      rounds: the clients of each round, indices from 0.
-      clients: how many there are.
-
-    Raises:
-      InputError: a client does not exist, or a round has it twice.
-    """
+def pad(rounds: Sequence[NDArray[np.integer]]) -> Indices:
+    """Puts cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT."""
     width = max((len(members) for members in rounds), default=0)
     # An array without columns is avoided where every round is empty.
     indices = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
     for t, members in enumerate(rounds):
-        exists = (members >= 0) & (members < clients)
-        unknown = members[~exists][:1]  # the message names the first; empty where all exist
-        require(
-            exists.all(),
-            f"round {t + 1} names client {unknown}: there are {clients}, from 0",
-        )
-        is_unique = len(np.unique(members)) == len(members)
-        require(is_unique, f"round {t + 1} names a client twice")
         indices[t, : len(members)] = members
     return indices
 

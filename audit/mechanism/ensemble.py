@@ -94,20 +94,6 @@ class Placement(NamedTuple):
         copied: T = jax.device_put(tree, NamedSharding(self.mesh, _EVERYWHERE))
         return copied
 
-    def describe(self, tree: base.Tree, by_run: bool) -> base.Tree:
-        """Returns the shapes, dtypes and places of arrays, for which a program can be compiled.
-
-        Args:
-          tree: a pytree of arrays, or of their shapes and dtypes.
-          by_run: if True, they are placed as by the method `by_run`; else as by `everywhere`.
-        """
-        sharding = NamedSharding(self.mesh, _BY_RUN if by_run else _EVERYWHERE)
-
-        def describe_leaf(leaf: Array) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-        return jax.tree.map(describe_leaf, tree)
-
     def over_runs(
         self,
         function: Callable[..., base.Tree],

@@ -17,7 +17,7 @@ import scipy
 
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
-from audit.conclusions import lipschitz, results
+from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_each_run, conclude_setting, conclude_together
 from audit.conclusions.conclusion import Conclusion, Looks
 from audit.conclusions.verdicts import describe_sampled
@@ -242,8 +242,8 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     Args:
       folder: the setting's folder in a store.
       levels: the requested levels of the bounds.
-      runs: the number of runs to audit. Without it, that of the last declared look that was taken, or the
-        number that was audited last, or the number of all runs in the store: the first of these that exists.
+      runs: the number of runs to audit. Without it, the number that was audited last, or that of all runs
+        in the store.
 
     Raises:
       InputError: if the folder holds no audit with so many runs.
@@ -254,14 +254,8 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
     last_result = store.result() or Kept()  # an empty result if nothing was concluded yet
 
-    # The number of runs: the caller's, the last look's, the last audit's, or that of all runs.
+    # The number of runs: the caller's, the last audit's, or that of all runs.
     runs_held = store.runs_held()
-    looks: tuple[int, ...] = ()
-    if not runs:
-        declared = results.declared_looks(store)
-        if declared is not None:
-            looks = declared.schedule
-            runs = declared.looks()[-1]  # the last look that was taken
     runs = runs or last_result.runs or runs_held
     require(runs >= 1, f"{folder} has no finished runs: train it again")
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
@@ -275,7 +269,9 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     # The steps' measured Lipschitz constants, for the hidden-state bound; None if there are none.
     step_constants = lipschitz.find_current(store)
     scores = store.load(runs)
-    conclusion = conclude_setting(scores, setting, level, looks, is_own_model, step_constants)
+    conclusion = conclude_setting(
+        scores, setting, level, own_model=is_own_model, steps=step_constants
+    )
 
     provenance = _describe_provenance(folder.name, audited, last_result.provenance)
     # No command trains a caller's own model, which only the caller's program has.
@@ -283,7 +279,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
         where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
         provenance = {
-            where: _make_audit_command(setting, runs, level, looks),
+            where: _make_audit_command(setting, runs, level),
             **provenance,
         }
     return Subject(
@@ -440,26 +436,20 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
     return sentences
 
 
-def _make_audit_command(setting: Setting, runs: int, level: Level, looks: Sequence[int]) -> str:
+def _make_audit_command(setting: Setting, runs: int, level: Level) -> str:
     """Returns the command line of `audit` that repeats an audit.
-
-    Declared looks, which are numbers of runs, stand in place of --runs.
 
     Args:
       setting: the setting of the audit.
       runs: the number of runs.
       level: delta and confidence of the bounds.
-      looks: the declared looks; empty without.
     """
     flags = {
         "model": setting.model,
         "adversary": setting.adversary.name,
         **find_differences(setting),
+        "runs": runs,
     }
-    if looks:
-        flags["looks"] = ",".join(str(look) for look in looks)
-    else:
-        flags["runs"] = runs
     flags["delta"] = show_level(level.delta)
     flags["confidence"] = show_level(level.confidence)
     return _join_flags("./run.sh audit", flags)

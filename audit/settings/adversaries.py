@@ -1,28 +1,22 @@
 """The adversaries that an audit can choose: a row each. Importing it starts no JAX."""
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from audit.adversaries import coordinates, cosines, fresh, losses, random_examples
-from audit.adversaries.knowledge import Knowledge
-from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.adversaries import biased, directions, examples, ranked, sphere
+from audit.adversaries.base import Adversary, AdversaryFields, AdversaryRow, Knowledge
 from audit.errors import InputError
 
-if TYPE_CHECKING:
-    from audit.adversaries.base import Adversary
-
-
 _ROWS = (
-    coordinates.GC_S,
-    coordinates.GC_R,
-    coordinates.GC_FIXED,
-    cosines.COTS,
-    fresh.SPHERE,
-    cosines.ONE_SHOT,
-    random_examples.EXAMPLES,
-    losses.LOSS,
-    losses.POISONED,
-    losses.CLIP_BKD,
+    biased.GC_S,
+    biased.GC_R,
+    directions.COTS,
+    sphere.SPHERE,
+    directions.ONE_SHOT,
+    ranked.EXAMPLES,
+    examples.LOSS,
+    examples.POISONED,
+    examples.CLIP_BKD,
 )
 ADVERSARIES: dict[str, AdversaryRow] = {row.fields.name: row for row in _ROWS}
 
@@ -50,7 +44,7 @@ class OwnAdversary(AdversaryFields):
         )
 
 
-def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> "Adversary":
+def _refuse_own(fields: OwnAdversary, knowledge: Knowledge) -> Adversary:
     """Raises InputError: a caller's own adversary can't be made from its fields, which lack its functions."""
     raise InputError(
         f"`adversary={fields.label}` is a caller's own: give it to audit.audit_loss again"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FINAL = ("final", "weights", "fresh")  # values of `observe` that see the final model alone
 OBSERVED = (*FINAL, "all", "means")
-PARTICIPATIONS = ("shuffled", "poisson", "listed")
+PARTICIPATIONS = ("shuffled", "poisson")
 LEAST_CANARIES = 100
 MOST_ROUNDS = 1_000_000
 MOST_PLACES = 10**8  # rounds * the larger of cohort and canaries
@@ -68,7 +68,7 @@ class FederatedSetting(FederatedTraining):
     """The setting of one federated audit; its identity in the store leaves out fields at their defaults."""
 
     participation: str = described(
-        "shuffled, poisson, or listed (see --cohorts).", default="shuffled", choices=PARTICIPATIONS
+        "shuffled or poisson.", default="shuffled", choices=PARTICIPATIONS
     )
     momentum: float = described("The server's momentum.", default=0.9, least=0, below=1)
     quantile: float = described(
@@ -94,18 +94,14 @@ class FederatedSetting(FederatedTraining):
     )
 
 
-def federated_identity(setting: FederatedSetting, data: str, cohorts: str | None) -> dict[str, Any]:
+def federated_identity(setting: FederatedSetting, data: str) -> dict[str, Any]:
     """Returns what identifies a setting in the store, as a dict for JSON.
 
     Args:
       setting: the setting.
       data: the checksum of its clients' data.
-      cohorts: the checksum of the list of each round's clients; None where these are drawn.
     """
-    config = {"experiment": "federated", **deciding(setting), "data_sha256": data}
-    if cohorts is not None:
-        config["cohorts_sha256"] = cohorts
-    return config
+    return {"experiment": "federated", **deciding(setting), "data_sha256": data}
 
 
 def validate_federated(setting: FederatedSetting) -> None:

@@ -6,7 +6,7 @@ Flags and `--help`, validation, keywords, identities in the store and the tests 
 import dataclasses
 import math
 import re
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 from audit.errors import require
 from audit.values import require_type, shown
@@ -99,6 +99,7 @@ class Field(NamedTuple):
       limits: the values that it may have.
       always: whether it is part of every identity, even at its default.
       auto: whether its flag also takes `auto`.
+      has_flag: whether it has a flag; otherwise only Python can give it.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Field(NamedTuple):
     limits: FieldLimits = FieldLimits()
     always: bool = False
     auto: bool = False
+    has_flag: bool = True
 
     def require(self, value: Any) -> None:
         """Raises InputError for a value beyond the limits; the message names field, value and limits."""
@@ -127,6 +129,7 @@ def described(
     group: str = "",
     always: bool = False,
     auto: bool = False,
+    has_flag: bool = True,
     **limits: Any,
 ) -> Any:
     """Declares a field of a dataclass, with its help, its flag and its limits.
@@ -141,6 +144,7 @@ def described(
       group: the flag's group in --help; by default the attribute `group` of the class.
       always: whether identities include the field even at `default`.
       auto: whether the flag also takes `auto`.
+      has_flag: whether the field has a flag; otherwise only Python can give it.
       **limits: the fields of `FieldLimits`.
 
     Returns:
@@ -157,6 +161,7 @@ def described(
         limits=FieldLimits(**limits),
         always=always,
         auto=auto,
+        has_flag=has_flag,
     )
     return dataclasses.field(default=default, metadata={"field": field})
 
@@ -169,6 +174,7 @@ def declared(kind: type) -> dict[str, Field]:
     is the class's attribute `group`.
     """
     fields = {}
+    kinds = get_type_hints(kind)  # also where annotations are text
     for attribute in dataclasses.fields(kind):
         if "field" not in attribute.metadata:
             continue
@@ -176,11 +182,10 @@ def declared(kind: type) -> dict[str, Field]:
         default = field.default
         if attribute.default is not dataclasses.MISSING:
             default = attribute.default
-        assert isinstance(attribute.type, type)  # a class, not the text of an annotation
         fields[attribute.name] = field._replace(
             name=attribute.name,
             flag=field.flag or attribute.name,
-            kind=attribute.type,
+            kind=kinds[attribute.name],
             default=default,
             group=field.group or getattr(kind, "group", ""),
         )
@@ -219,10 +224,10 @@ def require_types(part: Any) -> None:
 
     Dataclasses do not check types, and a setting that is read from a file may hold anything.
     """
+    kinds = get_type_hints(type(part))  # also where annotations are text
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
-        assert isinstance(field.type, type)  # a class, not the text of an annotation
-        require_type(field.name, value, field.type)
+        require_type(field.name, value, kinds[field.name])
         if dataclasses.is_dataclass(value):
             require_types(value)
 

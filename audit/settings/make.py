@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
-from audit.adversaries.fresh import SphereFields
-from audit.adversaries.row import AdversaryFields
+from audit.adversaries.base import AdversaryFields
+from audit.adversaries.sphere import SphereFields
 from audit.errors import OutdatedError, require
 from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
 from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
-from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, make_known, read_sampler
+from audit.settings.sampler import KNOWN, POISSON, read_sampler
 from audit.settings.setting import (
     FIRST,
     LAST,
@@ -36,9 +36,8 @@ class Usual(NamedTuple):
 def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns every field by which a setting of a kind can be described, by name.
 
-    For an audit's setting these are its own fields, those of its parts and those of all adversaries. Three
-    more stand in for others: `insertions` for the steps, and `sampling_rate` or `repetitions` for the
-    sampler.
+    For an audit's setting these are its own fields, those of its parts and those of all adversaries.
+    `insertions` stands in for the steps.
 
     Args:
       kind: the dataclass of the setting; any other than that of an audit declares all its fields itself.
@@ -46,7 +45,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     if kind is not Setting:
         return declared(kind)
 
-    fields_of_setting = _undeclared_fields()  # model, adversary, and the three that stand in
+    fields_of_setting = _undeclared_fields()  # model, adversary and insertions
     adversaries = [row.fields for row in ADVERSARIES.values()]
     for part in (DpSgdFields, ScheduleFields, *adversaries, Setting):
         fields_of_setting |= declared(part)
@@ -91,26 +90,7 @@ def _undeclared_fields() -> dict[str, Field]:
         group=ScheduleFields.group,
         limits=FieldLimits(least=1, most=MOST_STEPS),
     )
-    sampling_rate = Field(
-        name="sampling_rate",
-        flag="sampling_rate",
-        kind=float,
-        default=None,
-        help="The same as --sampler=poisson:RATE.",
-        group=AdversaryFields.group,
-        limits=FieldLimits(above=0, most=1),
-    )
-    repetitions = Field(
-        name="repetitions",
-        flag="repetitions",
-        kind=int,
-        default=None,
-        help="The same as --sampler=known:N, steps that the adversary knows.",
-        group=AdversaryFields.group,
-        limits=FieldLimits(least=0, most=MOST_STEPS),
-    )
-    undeclared = (model, adversary, insertions, sampling_rate, repetitions)
-    return {field.name: field for field in undeclared}
+    return {field.name: field for field in (model, adversary, insertions)}
 
 
 def setting_of(model: str, **given: Any) -> Setting:
@@ -215,35 +195,13 @@ def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str,
 
     # The batch size has not been checked yet: it may be 0.
     batches_of_epoch = examples // max(values["batch_size"], 1)
-    sampler = _choose_sampler(given, batches_of_epoch)
+    sampler = read_sampler(values["sampler"], batches_of_epoch)
     values["sampler"] = str(sampler)
     if "insertions" in given:
         values["steps"] = _count_steps(values["insertions"], values["periodicity"])
     elif "steps" not in given:
         values["steps"] = _count_usual_steps(values["insertions"], sampler.batches)
     return values
-
-
-def _choose_sampler(given: Mapping[str, Any], batches: int) -> Sampling:
-    """Returns the sampler that values give by one of `sampler`, `sampling_rate` and `repetitions`.
-
-    Args:
-      given: the caller's values by field.
-      batches: the number of batches in an epoch of the data; 0 where it is unknown.
-
-    Raises:
-      InputError: a value is beyond its limits, or two of the three say something other than "every step".
-    """
-    rate = given.get("sampling_rate", 1.0)
-    times = given.get("repetitions", 0)
-    sampler = read_sampler(given.get("sampler", EVERY), batches)
-    # With `repetitions` each canary is inserted in so many steps, which the adversary knows.
-    choices = (sampler, read_sampler(f"{POISSON}:{rate}"), make_known(times))
-    # A sampling rate of 1 and 0 repetitions mean every step, as if they were not given.
-    chosen = [choice for choice in choices if choice.name != EVERY]
-    fix = "each of `sampler`, `sampling_rate` and `repetitions` says which steps insert: give one"
-    require(len(chosen) <= 1, fix)
-    return chosen[0] if chosen else sampler  # every step
 
 
 def _count_usual_steps(usual: int, batches: int) -> int:
@@ -318,7 +276,7 @@ def changed(setting: Setting, **given: Any) -> Setting:
     Args:
       setting: the setting to start from, which stays as it is.
       **given: the new values by field or flag, as `make_setting` takes them, but None changes nothing.
-        `insertions` replaces the steps; `sampling_rate` or `repetitions` replaces the sampler.
+        `insertions` replaces the steps.
     """
     given = {name: value for name, value in given.items() if value is not None}
     mechanism = setting.mechanism
@@ -328,8 +286,6 @@ def changed(setting: Setting, **given: Any) -> Setting:
     del values["model"]  # which `make_setting` takes apart from the fields
     if "insertions" in given:
         del values["steps"]
-    if "sampling_rate" in given or "repetitions" in given:
-        del values["sampler"]
     if isinstance(setting.adversary, OwnAdversary):
         # The fields of a caller's own adversary are no keywords: it is passed on as one object.
         values = {name: value for name, value in values.items() if name in fields()}

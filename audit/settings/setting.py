@@ -8,11 +8,12 @@ left out, so that a further field changes no stored name.
 import dataclasses
 from typing import Any, ClassVar
 
-from audit.adversaries.row import AdversaryFields
+from audit.adversaries.base import AdversaryFields
 from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
 from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, find_identity, read_sampler
+from audit.values import MAX_NOISE, MIN_NOISE
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7
@@ -20,10 +21,7 @@ MOST_DRAWS = 10**9  # indices in all mini-batches together, steps * batch size: 
 MOST_REPEATED_STEPS = 10**9  # canaries * steps, where each canary has steps of its own
 MOST_CANARIES = 100_000
 
-# Between these, noise multipliers suit float32 and the conversions to epsilon; 0 is allowed, too.
-LEAST_NOISE = 1e-6
-MOST_NOISE = 1e9
-NOISE_LIMITS: dict[str, Any] = {"least": LEAST_NOISE, "most": MOST_NOISE, "zero_too": True}
+NOISE_LIMITS: dict[str, Any] = {"least": MIN_NOISE, "most": MAX_NOISE, "zero_too": True}
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 PRECISIONS = ("float32", "tf32")
@@ -285,9 +283,7 @@ def _validate_sampler(setting: Setting) -> None:
 
     steps = setting.schedule.steps
     given = f"`sampler={setting.sampler}`"  # how the messages begin
-    if sampling.name == KNOWN:
-        given = f"`repetitions={sampling.times}`"
-        require(sampling.times <= steps, f"{given}: give 0 to {steps}, the steps")
+    require(sampling.times <= steps, f"{given}: give at most {steps}, the steps")
     inserts_in_all_steps = setting.schedule.periodicity == 1
     require(
         inserts_in_all_steps, f"{given}: `periodicity` and `insert` choose steps too: drop them"
@@ -329,16 +325,16 @@ def _validate_known_steps(setting: Setting) -> None:
     """
     steps = setting.schedule.steps
     canaries = setting.canaries
-    repetitions = f"`repetitions={setting.repetitions}`"
-    require(canaries > 1, f"{repetitions} is for many canaries: raise `canaries`")
+    sampler = f"`sampler={setting.sampler}`"
+    require(canaries > 1, f"{sampler} is for many canaries: raise `canaries`")
     require(
         canaries * steps <= MOST_REPEATED_STEPS,
-        f"`canaries={canaries}` times `steps={steps}`: with `repetitions`, at most {MOST_REPEATED_STEPS:,}",
+        f"`canaries={canaries}` times `steps={steps}`: with {sampler}, at most {MOST_REPEATED_STEPS:,}",
     )
 
 
 def require_noise(sigma: float) -> None:
-    """Raises InputError for a noise multiplier out of range: not 0, nor LEAST_NOISE to MOST_NOISE."""
+    """Raises InputError for a noise multiplier out of range: not 0, nor MIN_NOISE to MAX_NOISE."""
     declared(DpSgdFields)["noise_multiplier"].require(sigma)
 
 

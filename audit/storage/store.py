@@ -35,7 +35,6 @@ from audit.storage import files
 CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
-LOOKS = "looks.json"  # there once scores were looked at under a declared schedule
 _SETTING = "setting"  # the name under which a file's arrays include the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 

@@ -70,37 +70,19 @@ def _require_zoo(model: str) -> None:
 def _find_obstacle() -> str:
     """Returns why the repository's package `models` can't be used, with what to do; "" if it can.
 
-    If it can, `import models` works from now on, even where its folder is not on sys.path.
+    If it can, `import models` works from now on, even if the repository's root is not on sys.path.
     """
-    # `audit` may be installed without the repository. A folder `models` beside it is then somebody else's,
-    # and there is no run.sh.
-    has_catalogue = (_ROOT / _ZOO / "catalogue.py").is_file()
-    if not has_catalogue or not (_ROOT / "run.sh").is_file():
+    # `audit` may be installed without the repository: there is no run.sh then.
+    if not (_ROOT / "run.sh").is_file():
         return _ALONE
-
-    # What would `import models` import?
+    if importlib.util.find_spec(_ZOO) is None:
+        sys.path.append(str(_ROOT))
+        importlib.invalidate_caches()
     spec = importlib.util.find_spec(_ZOO)
-    if spec is None:  # nothing: the repository's root is not on sys.path
-        _import_from_folder()
-        return ""
-    # A package has a folder; a module has none, but a file, its origin.
+    assert spec is not None
+    # Another package or module of that name may come first: a module has no folder, but a file, its origin.
     locations = [*(spec.submodule_search_locations or []), spec.origin or ""]
     place = Path(locations[0])
     if place.resolve() == _ROOT / _ZOO:
         return ""
-    # It would import another package or module of that name.
     return f"{place} stands in its way; rename that, or start your script with ./run.sh python"
-
-
-def _import_from_folder() -> None:
-    """Imports the package `models` from the folder beside `audit`, though that is not on sys.path.
-
-    These are the steps of an import statement, but for the search for the package.
-    """
-    spec = importlib.util.spec_from_file_location(_ZOO, _ROOT / _ZOO / "__init__.py")
-    assert spec is not None and spec.loader is not None  # for type checkers
-    # This makes it a package: `import models.catalogue` looks for the module in this folder.
-    spec.submodule_search_locations = [str(_ROOT / _ZOO)]
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[_ZOO] = module  # before its code runs, which may import `models` itself
-    spec.loader.exec_module(module)

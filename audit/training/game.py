@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.stages import Compiled, Traced, Wrapped
+from jax.stages import Compiled, Wrapped
 from jax.tree_util import PyTreeDef
 from numpy.typing import NDArray
 
@@ -35,7 +35,7 @@ from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Join, Mechanism, Schedule, State, Tree
 from audit.mechanism.ensemble import Insertion, Placement, RunKeys
-from audit.mechanism.memory import Hardware, StepMemory
+from audit.mechanism.memory import StepMemory
 from audit.runtime.progress import SegmentProgress
 from audit.storage.checkpoints import Checkpoints
 from audit.storage.store import Scores
@@ -92,7 +92,7 @@ class Game(NamedTuple):
         Args:
           runs: the indices of the runs, (R,).
         """
-        if self.adversary.all_in:
+        if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         return presence(runs, self.adversary.canaries, self.seed)
 
@@ -108,8 +108,8 @@ class Game(NamedTuple):
           scores: (n, K) their scores.
         """
         dimension = 0
-        draws = self.adversary.draws
-        if self.adversary.law_is_known:
+        draws = self.adversary.null.draws
+        if self.adversary.null.law_is_known:
             # The size of theta, by its shape alone: nothing is computed, and any key will do.
             dimension = jax.eval_shape(self.init, jax.random.key(0)).size
         runs = np.arange(first, first + len(scores))
@@ -183,18 +183,17 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     return np.asarray(jax.vmap(toss)(keys))
 
 
-def chunk_size(game: Game, runs: int, hardware: Hardware | None = None) -> int:
+def chunk_size(game: Game, runs: int) -> int:
     """Returns how many runs to train at once, for chunks of about equal size that fit cache or memory.
 
     Args:
       game: the game to play.
       runs: the number of runs in all.
-      hardware: the devices; by default this process's.
     """
     batch_size = game.schedule.batches.shape[1]  # `batches` is (steps, B)
     example = tuple(jax.ShapeDtypeStruct(part.shape, part.dtype) for part in game.data)
     step_memory = _estimate_memory(game.mechanism, game.init, example, batch_size)
-    return ensemble.chunk_size(runs, step_memory, hardware)
+    return ensemble.chunk_size(runs, step_memory)
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
@@ -207,37 +206,6 @@ def _estimate_memory(
     """Returns an estimate of the memory that a single run's step takes on data of these shapes and types."""
     theta_0 = init(jax.random.key(0))  # only its shape matters: any key will do
     return mechanism.memory(theta_0, data, batch_size)
-
-
-def traced_for(game: Game, placement: Placement, chunk: int) -> Traced:
-    """Traces the program that `play` compiles for a chunk's first segment, for devices that need not exist.
-
-    The traced program can be compiled, so that its memory on these devices is known before anything is run.
-
-    Args:
-      game: the game to play.
-      placement: the devices, of this machine or only described.
-      chunk: the number of runs of a chunk.
-    """
-    runs = np.arange(placement.round_up(chunk))  # equally many on each device
-    # Shapes and dtypes alone: no model is initialised.
-    attack = jax.eval_shape(lambda: _prepare_attack(game))
-    keys = jax.eval_shape(lambda: _run_keys(root(game.seed, "noise"), runs))
-    begin = jax.vmap(_make_begin(game), (0, None, None, None))  # only the keys differ by run
-    states = jax.eval_shape(begin, keys, attack.theta_0, attack.state, attack.assumed_theta_0)
-    present = jax.ShapeDtypeStruct((len(runs), game.adversary.canaries), jnp.float32)
-    own_keys = jax.eval_shape(lambda: game.own_keys(runs))
-    segment = ensemble.segments(game.schedule, game.segment_steps)[0]
-    hyper = jax.tree.map(jnp.float32, game.hyper)
-
-    # Describe the program's arguments with their places: shared arrays are on each device, arrays by run are
-    # divided among the devices.
-    shared = (hyper, game.data, segment, attack.state)
-    by_run = (states, present, RunKeys(keys, own_keys))
-    hyper, data, segment, state = placement.describe(shared, by_run=False)
-    states, present, run_keys = placement.describe(by_run, by_run=True)
-    program = ensemble.compile_segment(game.mechanism, game.insertion(), placement)
-    return program.trace(hyper, states, data, segment, state, present, run_keys)
 
 
 def play(

@@ -16,12 +16,11 @@ from audit.mechanism import ensemble
 from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
 from audit.mechanism.clipping.base import separate
 from audit.runtime.machine import prepare_jax
-from audit.settings import build
 from audit.settings.make import changed, setting_of
 from audit.settings.setting import Setting
 from audit.tasks.model import Model
 from audit.tasks.task import Dataset, Sources
-from audit.training import game
+from audit.training import build, game
 from models.catalogue import task
 from models.convolutional import ConvNet
 from models.data.images import CIFAR10_MEAN, CIFAR10_STD

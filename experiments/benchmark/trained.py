@@ -42,10 +42,10 @@ def _train(canaries: int, runs: int) -> Coins:
     """
     # Imported here, since they load JAX: only the process that trains needs it.
     from audit.runtime.machine import prepare_jax
-    from audit.settings import build, stored
+    from audit.settings import stored
     from audit.settings.make import setting_of
     from audit.tasks.task import Sources
-    from audit.training import training
+    from audit.training import build, training
     from models.catalogue import task
 
     prepare_jax()

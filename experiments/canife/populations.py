@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.mechanism import base, dpsgd, fedavg
 from audit.mechanism.clipping.base import clip, scale_to_norm
-from audit.settings.build import CLIPPING
 from audit.tasks.model import Model, losses_by_example
 from audit.tasks.task import Clients, Dataset
+from audit.training.build import CLIPPING
 from audit.training.game import root
 from experiments.canife import attacked as settings
 from experiments.canife import samples

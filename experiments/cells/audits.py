@@ -2,63 +2,62 @@
 
 import json
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from audit.errors import InputError
 from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
-from audit.settings.setting import Setting, flat, identity, validate
+from audit.settings.setting import Setting, identity, validate
 from audit.storage.index import Holdings
-from audit.storage.store import LOOKS, Store
+from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
+from experiments.cells.cell import Audited, Cell, DataSets
 from models.catalogue import task
+
+if TYPE_CHECKING:
+    from audit.training.driver import Request
 
 # Seconds in which a program compiles on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
 _COMPILING_SECONDS = 8.0
 
 
 def audit_cell(audited: Audited) -> Cell:
-    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json.
-
-    Its `open` raises InputError for a store whose scores were looked at under declared looks, and such a
-    store is never done: a conclusion from all its runs would be another look.
-    """
+    """Returns an audit as a cell: it trains the audit's runs, and writes audit.json."""
     setting = audited.setting
     runs = audited.runs
 
     def is_complete(store: Store) -> bool:
-        """Returns whether the store has all runs, and an audit.json that concludes from at least as many.
-
-        False where that audit.json is of a declared look.
-        """
-        was_looked_at = (store.path / LOOKS).exists()
-        return not was_looked_at and concluded_runs(store) >= runs and not store.missing(runs)
+        """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
+        result = store.result()
+        concluded_runs = 0 if result is None else result.runs or 0
+        return concluded_runs >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs that the store lacks, and writes the conclusion from all runs."""
-        from audit.training import training
+        from audit.training import driver  # loads SciPy
 
-        game_recipe = recipe(setting, runs, dataset)
-        training.train(game_recipe.make(dataset), store, runs, progress=progress)
-        conclude(audited, store, game_recipe.about(dataset))
+        request = make_request(audited, dataset)
+        driver.keep(driver.audit(request, store.path.parent, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     cell = setting_cell(name, setting, runs, is_complete, do)
 
-    def open_store(out: Path, data: DataSets) -> Store:
-        """Returns the cell's store below `out`; raises InputError where looks were declared for it."""
-        from audit.conclusions import results  # loads SciPy
-
-        store = cell.open(out, data)
-        results.require_declared(store, [])
-        return store
-
     # Shared: several workers can train the runs of an audit at once, each a part.
-    return cell._replace(open=open_store, shared=True, audited=audited)
+    return cell._replace(shared=True, audited=audited)
+
+
+def make_request(audited: Audited, dataset: Dataset) -> "Request":
+    """Returns the request for an audit at the usual levels.
+
+    Raises InputError if this number of runs can't audit the setting.
+    """
+    from audit.training import driver  # loads SciPy
+
+    setting = audited.setting
+    validate(setting, audited.runs)
+    recipe = driver.make_recipe(setting, dataset)
+    return driver.Request(setting, dataset, audited.runs, recipe)
 
 
 def setting_cell(
@@ -138,44 +137,3 @@ def _program_shape(cell: Cell) -> Hashable:
         cell.runs,
         setting.unknown_initialisation,
     )
-
-
-def recipe(setting: Setting, runs: int, dataset: Dataset) -> GameRecipe:
-    """Returns the recipe of a setting's training: how any process makes the game that trains its runs.
-
-    Raises InputError where this number of runs can't audit the setting.
-    """
-    from audit.settings import build
-
-    validate(setting, runs)
-    key = json.dumps([identity(setting), dataset.checksum])
-    return GameRecipe(key, partial(build.build, setting), build.provenance)
-
-
-def conclude(audited: Audited, store: Store, provenance: dict[str, Any]) -> None:
-    """Draws the conclusion from the stored scores at the usual levels, and writes it as audit.json."""
-    from audit.conclusions import results
-    from audit.conclusions.concluded import conclude_setting
-
-    setting = audited.setting
-    runs = audited.runs
-    conclusion = conclude_setting(store.load(runs), setting)
-    results.keep_result(
-        store,
-        conclusion,
-        setting=flat(setting),
-        runs=runs,
-        provenance=provenance,
-        out=str(store.path),
-    )
-
-
-def concluded_runs(store: Store) -> int:
-    """Returns the number of runs from which audit.json concludes; 0 where it is missing or can't be read."""
-    try:
-        result = store.result()
-    except InputError:
-        return 0
-    if result is None or result.runs is None:
-        return 0
-    return result.runs

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
 from audit.runtime.progress import Progress
@@ -19,9 +19,6 @@ from audit.storage.index import Holdings
 from audit.storage.store import Store
 from audit.tasks.task import Data, Dataset, Federation, Sources
 from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
-
-if TYPE_CHECKING:
-    from audit.training.game import Game
 
 _ANSWER = "answer.json"
 _CHECKSUM = "sha256"  # the field of that file with its checksum
@@ -126,20 +123,6 @@ def file_names() -> list[str]:
     names = [task.data.file for task in TASKS.values()]
     names += [task.file for task in FEDERATED_TASKS.values()]
     return list(dict.fromkeys(names))
-
-
-class GameRecipe(NamedTuple):
-    """How to make a game; it is pickled and sent to processes that have no store.
-
-    Attributes:
-      key: A text that is the same for equal games on equal data.
-      make: (data) -> the game; raises InputError where it can't be made.
-      about: (data) -> the versions and devices of the process, which are stored beside its scores.
-    """
-
-    key: str
-    make: "Callable[[Dataset], Game]"
-    about: Callable[[Dataset], dict[str, Any]]
 
 
 class Cell(NamedTuple):

@@ -57,7 +57,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
 
     def open_store(out: Path, data: DataSets) -> Store:
         """Returns the setting's store below `out`."""
-        from audit.settings import build_federated
+        from audit.training import build_federated
 
         return _make_store(out, setting, build_federated.checksum(data.clients(setting).clients))
 
@@ -78,7 +78,7 @@ def final(setting: FederatedSetting) -> FederatedSetting:
 def make_identity(setting: FederatedSetting) -> dict[str, Any]:
     """Returns the fields by which the store identifies a setting, without its clients' checksum."""
     # None: rounds have a checksum only where a user lists them, and here they are drawn.
-    return federated_identity(setting, "", None)
+    return federated_identity(setting, "")
 
 
 def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScores | None:
@@ -158,7 +158,7 @@ def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
 
 def _make_store(out: Path, setting: FederatedSetting, checksum: str) -> Store:
     """Returns the store of a setting on clients with a checksum, under the root `out`."""
-    return Store(out, federated_identity(setting, checksum, None), f"federated-{setting.model}")
+    return Store(out, federated_identity(setting, checksum), f"federated-{setting.model}")
 
 
 def _train(
@@ -177,13 +177,12 @@ def _train(
       federation: The clients and the test set.
       progress: Called with the number of runs that were trained since the last call.
     """
-    from audit.settings import build_federated
-    from audit.training import training
+    from audit.training import build_federated, training
 
     clients = federation.clients
     checksum = store.config()["data_sha256"]
     build_federated.require_clients(clients)
-    participation = build_federated.rounds(setting, clients, None)  # None: clients are drawn
+    participation = build_federated.rounds(setting, clients)
     rounds = len(participation.clients)
     measure = build_federated.accuracy(setting, clients, federation.test)
 

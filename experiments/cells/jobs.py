@@ -26,12 +26,13 @@ from audit.runtime.progress import Progress
 from audit.storage import files, shares
 from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
-from audit.training import training
+from audit.training import driver, training
+from audit.training.driver import GameRecipe, Request, RunsRequest
 from audit.training.training import ChunkTrainer, Trained
 from experiments.cells import audits, work
-from experiments.cells.cell import Audited, Cell, DataSets, GameRecipe
+from experiments.cells.cell import Cell, DataSets
 from experiments.cells.cluster import Cluster, Node
-from experiments.cells.work import Outcome, RunsRequest, SweepProgress, TrainingEngine, Workplace
+from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Workplace
 
 _AHEAD = 2  # tasks that each worker has been given, so that no worker waits for the driver
 _POLL_SECONDS = 1.0  # between two attempts to claim what another driver holds
@@ -72,7 +73,7 @@ class Piece(NamedTuple):
 # Ray shows the functions' names to users.
 
 
-def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: int) -> Preparation:
+def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int) -> Preparation:
     """Returns a worker's size of chunks, the number of steps of a run, and the worker's versions and devices.
 
     It runs on the worker.
@@ -82,11 +83,10 @@ def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int, chunk: i
       recipe: How to make the game.
       data: The game's data.
       runs: The number of runs to train; chunks are no larger.
-      chunk: The requested size of chunks; 0 for as many runs as fit into memory.
     """
     _prepare_jax(devices)
     game = recipe.make(data)
-    size = training.chunk_size(game, runs, chunk)
+    size = training.chunk_size(game, runs, 0)
     steps = len(game.schedule.mask)  # which has an entry for each training step
     return Preparation(size=size, steps=steps, about=recipe.about(data))
 
@@ -234,8 +234,7 @@ class RunsJob:
         if not self._has_started:
             self._has_started = True
             most_trained = self._request.most_trained
-            chunk = self._request.chunk
-            task = self._cluster.start(node, prepare, *self._shared, most_trained, chunk)
+            task = self._cluster.start(node, prepare, *self._shared, most_trained)
             return StartedTask(task, self._cut)
         if not self._waiting:
             return None
@@ -676,17 +675,16 @@ class _SweepPass:
 
         setting = cell.audited.setting
         data = self._place.data.load(setting.model)
-        recipe = audits.recipe(setting, cell.runs, data)
-        shared = (recipe, self._cluster.share(data))
+        audit = audits.make_request(cell.audited, data)
+        shared = (audit.recipe, self._cluster.share(data))
         request = RunsRequest(
             store,
             runs=cell.runs,
             most_trained=cell.runs,
-            chunk=0,  # as many runs as fit into memory
             progress=_LateProgress(self._progress, cell),
         )
         job = RunsJob(self._cluster, shared, request)
-        conclude = partial(self._conclude, cell.audited, store, job)
+        conclude = partial(self._conclude, audit, store, job)
         self._under_way[job] = _CellUnderWay(cell, conclude, claim)
         return job
 
@@ -705,9 +703,10 @@ class _SweepPass:
         claim.close()
         return None
 
-    def _conclude(self, audited: Audited, store: Store, job: RunsJob) -> None:
+    def _conclude(self, audit: Request, store: Store, job: RunsJob) -> None:
         """Writes the conclusion from an audit's stored scores to its store."""
-        audits.conclude(audited, store, job.preparation.about)
+        scores = store.load(audit.runs)
+        driver.keep(driver.finish(audit, store, scores, job.preparation.about))
 
     def _fail(self, cell: Cell, error: InputError) -> None:
         """Reports that a cell failed, and counts it as ended."""

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from tqdm import tqdm
 
@@ -17,12 +17,11 @@ from audit.errors import InputError
 from audit.runtime.progress import Progress, shortened
 from audit.settings import stored
 from audit.storage import files
-from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from experiments.cells.cell import Cell, DataSets, GameRecipe
+from experiments.cells.cell import Cell, DataSets
 
 if TYPE_CHECKING:
-    from audit.training.training import Trained
+    from audit.training.driver import GameRecipe, Trainer
 
 _POLL_SECONDS = 1.0  # between two looks at cells that other workers hold
 
@@ -48,38 +47,6 @@ class Outcome(NamedTuple):
     failed: list[str]
 
 
-class RunsRequest(NamedTuple):
-    """A request to train the runs that a store lacks.
-
-    Attributes:
-      store: The store.
-      runs: The number of runs that the store is to have afterwards.
-      most_trained: The most runs that will have to be trained; chunks are no larger.
-      chunk: The number of runs in a chunk; 0 for as many as fit into memory.
-      progress: (runs) -> anything; called with 0 once all is compiled (on a cluster, once the first runs are
-        given to a worker), then with the number of runs trained since the last call.
-    """
-
-    store: Store
-    runs: int
-    most_trained: int
-    chunk: int
-    progress: Progress
-
-
-class Trainer(Protocol):
-    """What trains the runs of a game, here or elsewhere."""
-
-    def train(self, request: RunsRequest, /) -> "Trained":
-        """Trains the runs that the store lacks, and returns the scores of all runs."""
-
-    def stage(self, runs: int) -> int:
-        """Returns how many of these runs are best trained between two looks at what they prove."""
-
-    def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training, to be stored beside the scores."""
-
-
 class TrainingEngine(NamedTuple):
     """What trains single audits and does whole cells, on this machine or elsewhere.
 
@@ -88,44 +55,8 @@ class TrainingEngine(NamedTuple):
       do_all: (cells, workplace) -> the outcome; does what the store lacks of the cells (see `do_all` below).
     """
 
-    trainer: Callable[[GameRecipe, Dataset], Trainer]
+    trainer: "Callable[[GameRecipe, Dataset], Trainer]"
     do_all: Callable[[list[Cell], Workplace], Outcome]
-
-
-class LocalTrainer:
-    """A trainer in this process, on the devices of this machine."""
-
-    def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
-        """Makes the game; raises InputError where recipe and data don't fit."""
-        self._recipe = recipe
-        self._data = data
-        self._game = recipe.make(data)
-
-    def train(self, request: RunsRequest) -> "Trained":
-        """Trains the runs that the store lacks, and returns the scores of all runs.
-
-        Args:
-          request: The store and its runs. A chunk has no more runs than `most_trained`, nor than `chunk` if
-            that is not 0.
-        """
-        from audit.training import training  # loads JAX
-
-        store = request.store
-        chunk = request.chunk
-        # The size of chunks depends on the memory of a step, which is computed only where runs are missing.
-        if training.count_missing(store, request.runs):
-            chunk = training.chunk_size(self._game, request.most_trained, request.chunk)
-        return training.train(self._game, store, request.runs, chunk, progress=request.progress)
-
-    def stage(self, runs: int) -> int:
-        """Returns the size of a chunk, of these runs, that fits into memory."""
-        from audit.training import training
-
-        return training.chunk_size(self._game, runs, 0)
-
-    def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training, to be stored beside the scores."""
-        return self._recipe.about(self._data)
 
 
 class SweepProgress:

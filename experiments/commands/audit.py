@@ -3,33 +3,31 @@
     ./run.sh audit                               5,000 models on California Housing
     ./run.sh audit --adversary=gc_r --k=5        another adversary, inserted every 5 steps
     ./run.sh audit --model=convnet               the ConvNet on CIFAR-10
-    ./run.sh audit --looks=500,1000,5000         bounds while runs are added
     ./run.sh audit --vary=k=1,5,25 --vary=noise_multiplier=1,4   a grid: a table and a heat map
     ./run.sh audit --adversary=sphere --canaries=auto --until=10   fresh directions, till that is proven
 
-Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was. The same
-command, started again beside it or on another host that has the folder, takes a part of the work.
+Trained runs are kept under --out and never trained twice; an interrupted audit goes on where it was.
 """
 
 import math
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from absl import flags
 
-from audit.adversaries.cosines import OneShotCanaries
+from audit.adversaries.directions import OneShotCanaries
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
-from audit.settings.setting import MOST_RUNS, Setting, require_accounted, validate
+from audit.settings.setting import Setting, require_accounted, validate
 from audit.values import plain_digits
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
-    from audit.conclusions.conclusion import Conclusion
-    from experiments.cells.auditing import AuditRequest, FinishedAudit, Until
+    from audit.training.driver import Finished, Request, Until
 
 FLAGS = flags.FLAGS
 flags.DEFINE_integer(
@@ -38,13 +36,11 @@ flags.DEFINE_integer(
     "Models to train, by default 5,000, half with the canary; with sphere 60, all with canaries.",
     1,
 )
-flags.DEFINE_list("looks", None, "Runs at which to look, e.g. 500,1000,5000, in place of --runs.")
 flags.DEFINE_string(
     "until",
     None,
     "sphere: stop as soon as this is proven: an epsilon (10), a multiple of the claim (0.9x), or refuted.",
 )
-flags.DEFINE_float("minutes", None, "sphere: begin no further training after so many minutes.")
 flags.DEFINE_enum(
     "lipschitz",
     None,
@@ -52,12 +48,8 @@ flags.DEFINE_enum(
     "measured: bound the last model by how much steps expand along rehearsed runs, which is the default of "
     "smooth models at k > 1; none: do not.",
 )
-flags.DEFINE_integer(
-    "rehearsals", None, "measured: rehearsed runs, by default 4, or 2 of a large model."
-)
 cli.define_setting()
 cli.define_levels()
-flags.DEFINE_integer("chunk_size", 0, "Models trained at once; 0: as many as fit.")
 cli.define_sources()
 cli.define_out("Folder for scores, results and figures.")
 engine_flags.define_engine()
@@ -73,44 +65,39 @@ def main() -> None:
     if FLAGS.vary:
         grid_flags.run(FLAGS.runs)
         return
-    require(FLAGS.heat_map is None, "--heat_map goes with --vary: give both")
     run(cli.setting(), FLAGS.runs, _parse_until(FLAGS.until))
 
 
 def run(setting: Setting, runs: int | None, until: "Until | None") -> None:
     """Audits a setting: trains the models that the store lacks, and prints and files the conclusion.
 
-    Everything else comes from flags: delta and confidence, the data, the engine, and the looks, which are
-    numbers of runs after which bounds are printed, too.
+    Everything else comes from flags: delta and confidence, the data, and the engine.
 
     Args:
-      setting: The setting.
-      runs: The number of models to train; None for the number that is usual for the adversary.
-      until: The condition on what is proven under which training stops early; None for no such condition.
+      setting: the setting.
+      runs: the number of models to train; None for the number that is usual for the adversary.
+      until: the condition on what is proven under which training stops early; None for no such condition.
     """
     # All flags are checked before data are loaded, which takes long.
     cli.require_levels()
     engines = engine_flags.engine()
     out = cli.folder()
     request = _make_request(setting, runs, until)
+    from audit.conclusions import results
     from audit.report import bounds_table
     from audit.storage.store import FIGURE, RESULT
-    from experiments.cells import auditing
+    from audit.training import driver
 
-    finished = auditing.complete(request, out, engines, _show_look)
-    conclusion = finished.conclude()
-    written = auditing.write(finished, conclusion)
+    finished = driver.audit(request, out, engines)
     if FLAGS.json:
-        print(written.result)
+        print(results.result_json(finished.conclusion, **finished.circumstances()))
     else:
         print(_summarise(finished), file=sys.stderr)
-        table = bounds_table.bounds_table(conclusion) + _each_run_alone(finished)
-        if not written.refusal:
-            folder = finished.store.path
-            table += f"\n\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}"
-        print(table)
-    # Reported last, so that it is seen, and as an error, so that programs notice it.
-    require(not written.refusal, written.refusal)
+        print(bounds_table.bounds_table(finished.conclusion) + _each_run_alone(finished))
+    driver.keep(finished, [FIGURE])
+    if not FLAGS.json:
+        folder = finished.store.path
+        print(f"\nfigure: {folder / FIGURE}\nresult: {folder / RESULT}")
 
 
 def _parse_until(text: str | None) -> "Until | None":
@@ -121,11 +108,10 @@ def _parse_until(text: str | None) -> "Until | None":
     """
     if text is None:
         return None
-    from experiments.cells import auditing
+    from audit.training import driver
 
     if text == "refuted":
-        return auditing.until_refuted
-    is_multiple = text.endswith("x")
+        return driver.until_refuted
     message = (
         f"--until={text}: give an epsilon above 0, a multiple of the claim as 0.9x, or refuted"
     )
@@ -134,146 +120,83 @@ def _parse_until(text: str | None) -> "Until | None":
     except ValueError:
         raise InputError(message) from None
     require(0 < value < math.inf, message)
-    if is_multiple:
-        return auditing.until_multiple(value)
-    return auditing.until_epsilon(value)
+    if text.endswith("x"):
+        return driver.until_multiple(value)
+    return driver.until_epsilon(value)
 
 
-def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "AuditRequest":
+def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> "Request":
     """Checks all flags of an audit, loads its data, and returns both as one request.
 
     Args:
-      setting: The setting that is audited.
-      runs: The number of models to train; None for the last look, or else the adversary's usual number.
-      until: The condition on what is proven under which training stops early, or None.
+      setting: the setting that is audited.
+      runs: the number of models to train; None for the adversary's usual number.
+      until: the condition on what is proven under which training stops early, or None.
 
     Raises:
-      InputError: Flags do not go together, or are out of range.
+      InputError: flags do not go together, or are out of range.
     """
-    looks = _declared_looks()
-    if looks:
-        runs = looks[-1]
-    elif runs is None:
-        runs = setting.adversary.usual_runs
-    any_time = setting.adversary.any_time
-
-    # Training may stop early only where bounds hold at any number of runs: where canaries are drawn afresh.
-    minutes = FLAGS.minutes
-    minutes_fit = minutes is None or (any_time and 0 < minutes < math.inf)
-    afresh = "with --adversary=sphere, examples or --afresh"
-    require(minutes_fit, f"--minutes={minutes}: give a number above 0, {afresh}")
-    require(any_time or until is None, f"--until goes {afresh}: drop it")
-    require(
-        not (looks and any_time),
-        "bounds of canaries that are drawn afresh hold at any number of runs: drop --looks",
-    )
-    # Bounds at declared looks exist for a single canary a run.
-    one_canary_message = "--looks goes with one canary a run: drop --looks or --canaries"
-    require(setting.canaries == 1 or not looks, one_canary_message)
-    validate(setting, runs)
+    adversary = setting.adversary
+    number = adversary.usual_runs if runs is None else runs
+    # Training may stop early only if bounds hold at any number of runs: if canaries are drawn afresh.
+    can_stop = until is None or adversary.any_time
+    require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
+    validate(setting, number)
     require_accounted(setting, FLAGS.delta)
-    chunk_message = (
-        f"--chunk_size={FLAGS.chunk_size}: give 1 to {MOST_RUNS:,}, or 0: as many as fit"
-    )
-    require(0 <= FLAGS.chunk_size <= MOST_RUNS, chunk_message)
 
     from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
 
     # A bound on what the last model leaks may need a measurement, along some training runs, of how much a
-    # step expands the distance between two models. This is their number; None for no measurement.
-    runs_rehearsed = count_rehearsals(setting, FLAGS.lipschitz, FLAGS.rehearsals)
+    # step expands the distance between two models.
+    rehearsed = count_rehearsals(setting, FLAGS.lipschitz, None)
+    dataset = task(setting.model).data.load(cli.sources())
+    from audit.training import driver
 
-    sources = cli.sources()
-    dataset = task(setting.model).data.load(sources)
-    from experiments.cells.auditing import AuditRequest
-
-    levels = Level(FLAGS.delta, FLAGS.confidence)
-    return AuditRequest(
+    return driver.Request(
         setting,
         dataset,
-        runs,
-        looks,
-        levels,
-        chunk_size=FLAGS.chunk_size,
+        number,
+        driver.make_recipe(setting, dataset),
+        Level(FLAGS.delta, FLAGS.confidence),
+        partial(driver.find_zoo_steps, setting, dataset, rehearsed),
         until=until,
-        minutes=FLAGS.minutes,
-        rehearsals=runs_rehearsed,
     )
 
 
-def _declared_looks() -> list[int]:
-    """Returns the numbers of runs that --looks declares, in increasing order; [] without the flag.
+def _each_run_alone(finished: "Finished") -> str:
+    """Returns a table of what each run shows by itself, after an empty line; "" if there is no such table.
 
-    A look is a number of runs after which bounds are computed. Raises InputError for numbers that do not
-    increase or begin below 2, and for a --runs that is not the last of them.
-    """
-    if FLAGS.looks is None:
-        return []
-    from audit.conclusions.conclusion import require_schedule
-
-    looks = cli.whole_numbers("looks")
-    require_schedule(looks)
-    runs = FLAGS["runs"]
-    agrees = not runs.present or runs.value == looks[-1]
-    require(
-        agrees,
-        f"--runs={runs.value} is not the last of --looks={','.join(FLAGS.looks)}: drop --runs",
-    )
-    return looks
-
-
-def _show_look(conclusion: "Conclusion", number: int) -> None:
-    """Prints the bounds at a declared look, as rows of a table that grows; prints nothing with --json.
-
-    Args:
-      conclusion: The conclusion from the runs so far.
-      number: The number of the look, from 1; the last is followed by an empty line.
-    """
-    from audit.report import bounds_table
-
-    if FLAGS.json:
-        return
-    end = "\n"
-    if number == len(FLAGS.looks):
-        end = "\n\n"
-    print(bounds_table.look_rows(conclusion), end=end, flush=True)
-
-
-def _each_run_alone(finished: "FinishedAudit") -> str:
-    """Returns a table of what each run shows by itself, after an empty line; "" where there is no such table.
-
-    Only the one-shot adversary has such a table: its runs have many canaries each. Where they have too few to
-    be concluded alone, a line says so in place of the table. Where this adversary puts all canaries in, there
+    Only the one-shot adversary has such a table: its runs have many canaries each. If they have too few to
+    be concluded alone, a line says so in place of the table. If this adversary puts all canaries in, there
     is a single run, which the table of bounds shows already.
     """
     from audit.conclusions.concluded import conclude_each_run, explain_too_few_canaries
     from audit.report import federated_table
-    from audit.settings import build
+    from audit.training import build
 
-    setting, dataset, *_ = finished.request
-    adversary = setting.adversary
+    request = finished.request
+    adversary = request.setting.adversary
     if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
     sees_final_model = adversary.observe != "all"
     too_few = explain_too_few_canaries(finished.scores, sees_final_model)
     if too_few:
         return f"\n\nno table of each run alone: {too_few}"
-    dimension = build.trainee(setting.model, dataset).model.n_parameters
-    conclusions = conclude_each_run(
-        finished.scores, dimension, sees_final_model, finished.request.levels
-    )
+    dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
+    conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
     return f"\n\n{federated_table.over_runs(conclusions)}"
 
 
-def _summarise(finished: "FinishedAudit") -> str:
+def _summarise(finished: "Finished") -> str:
     """Returns a line on the training: models, steps and data, and what training took in this process.
 
-    That is its time and its peak memory. Where the store had all runs already, the line says so instead.
+    That is its time and its peak memory. If the store had all runs already, the line says so instead.
     """
-    setting, dataset, runs, *_ = finished.request
-    data = f"{task(setting.model).data.label} ({dataset.source})"
+    request = finished.request
+    setting = request.setting
+    data = f"{task(setting.model).data.label} ({request.dataset.source})"
     training = f"{setting.schedule.steps} steps x batch {setting.mechanism.batch_size}"
-    line = f"{runs} models x {training}, data: {data}"
+    line = f"{request.runs} models x {training}, data: {data}"
     trained = finished.trained
     if trained is None or not trained.trained_runs:
         return f"{line}; all in the store already"

@@ -64,6 +64,7 @@ def _start(name: str, address: str | None) -> "Iterator[TrainingEngine]":
             yield jobs.make_engine(ray_cluster)
     else:
         prepare_jax()
+        from audit.training.driver import LocalTrainer
         from experiments.cells import work
 
-        yield work.TrainingEngine(work.LocalTrainer, work.do_all)
+        yield work.TrainingEngine(LocalTrainer, work.do_all)

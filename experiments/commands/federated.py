@@ -14,7 +14,6 @@ again; an interrupted one goes on where it was.
 """
 
 import dataclasses
-import hashlib
 import sys
 import time
 from pathlib import Path
@@ -26,23 +25,17 @@ from audit.commands import cli
 from audit.errors import InputError, require
 from audit.settings import federated
 from audit.settings.federated import FederatedSetting
-from audit.settings.fields import require_fields
 from audit.tasks.task import Federation
 from models.catalogue import federated_task
 
 if TYPE_CHECKING:
     from audit.report.federated_table import FederatedAudit
-    from audit.settings.build_federated import Participation
     from audit.storage.store import Scores, Store
+    from audit.training.build_federated import Participation
     from audit.training.game import Game, Midway
 
 FLAGS = flags.FLAGS
 cli.define_setting(FederatedSetting)
-flags.DEFINE_string(
-    "cohorts",
-    None,
-    "Whose rounds: a CSV file of lines round,client, in place of --cohort and --rounds.",
-)
 flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own.")
 cli.define_levels()
 cli.define_sources()
@@ -79,50 +72,30 @@ def main() -> None:
     out = cli.folder()
     cli.prepare_jax()
     from audit.claims.accounting import require_sampled
-    from audit.settings import build_federated
     from audit.storage.store import Store
+    from audit.training import build_federated
 
-    # The clients of each round, where a file lists them.
-    listed_rounds = None
-    if FLAGS.cohorts is not None:
-        listed_rounds = build_federated.read_rounds(Path(FLAGS.cohorts))
-        setting = build_federated.with_rounds(setting, listed_rounds)
     task = federated_task(setting.model)
     federation = task.load(setting, cli.sources())
     clients = federation.clients
     build_federated.require_clients(clients)
-    participation = build_federated.rounds(setting, clients, listed_rounds)
+    participation = build_federated.rounds(setting, clients)
     leaks = federated.leaks(setting, clients.number, participation.most)
     require_sampled(leaks.canary, FLAGS.delta)  # nothing is trained that could not be concluded
     game = build_federated.build(setting, clients, participation)
 
-    # The store is named by all that decides its scores, listed cohorts included.
-    cohorts_digest = None
-    if listed_rounds is not None:
-        cohorts_digest = hashlib.sha256(participation.clients.tobytes()).hexdigest()
-    config = federated.federated_identity(
-        setting, build_federated.checksum(clients), cohorts_digest
-    )
+    config = federated.federated_identity(setting, build_federated.checksum(clients))
     audited = _AuditedFederation(setting, federation, participation, task.make().n_parameters)
     _audit(audited, game, Store(out, config, f"federated-{setting.model}"))
 
 
 def _checked_setting() -> FederatedSetting:
-    """Returns the setting that the flags describe; raises InputError for flags out of range.
-
-    With --cohorts, how its fields fit together is checked when `with_rounds` has counted the rounds.
-    """
+    """Returns the setting that the flags describe; raises InputError for flags out of range."""
     cli.require_levels()
     cli.require_output("report", "an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
-    require_fields(setting)
-    agree = (setting.participation == "listed") == (FLAGS.cohorts is not None)
-    require(agree, "--cohorts and --participation=listed go together: give both, or none")
-    if FLAGS.cohorts is None:
-        federated.validate_federated(setting)
-    else:  # the list decides how many rounds there are, and is read first
-        cli.refuse(("rounds", "cohort"), f"is what --cohorts={FLAGS.cohorts} decides: leave it out")
+    federated.validate_federated(setting)
     return setting
 
 
@@ -230,7 +203,7 @@ class _Watch:
           audited: What is audited.
           store: The store that receives the final models' accuracies.
         """
-        from audit.settings import build_federated
+        from audit.training import build_federated
 
         federation = audited.federation
         self._audited = audited

@@ -26,19 +26,13 @@ if TYPE_CHECKING:
     from experiments.sweeps.grid import GridAudit, GridResult
 
 # Flags of a single audit, which a grid has no use for.
-_SINGLE = (
-    *("looks", "until", "minutes", "lipschitz", "rehearsals"),
-    "chunk_size",
-)
+_SINGLE = ("until", "lipschitz")
 
 
 def define_vary() -> None:
-    """Defines the flags --vary and --heat_map, which describe a grid of audits."""
+    """Defines the flag --vary, which describes a grid of audits."""
     flags.DEFINE_multi_string(
         "vary", [], "A grid: --vary=k=1,5,25 --vary=noise_multiplier=1,4 audits all combinations."
-    )
-    flags.DEFINE_list(
-        "heat_map", None, "With --vary: the fields down and across, by default the first two."
     )
 
 
@@ -53,7 +47,6 @@ def run(runs: int | None) -> None:
     cli.require_levels()
     _require_no_flags_of_single_audits()
     axes = _parse_axes(flags.FLAGS.vary)
-    heat_map = _choose_heat_map(list(axes))
     audits = [_make_audit(values, runs) for values in grid.combine(axes)]
     place = Workplace(cli.folder(), _find_data(audits))
 
@@ -68,7 +61,7 @@ def run(runs: int | None) -> None:
         require(not failed, f"{message}: fix what is reported above, and start again")
 
     level = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
-    _show([grid.conclude(audit, place, level) for audit in audits], heat_map)
+    _show([grid.conclude(audit, place, level) for audit in audits])
 
 
 def _require_no_flags_of_single_audits() -> None:
@@ -88,7 +81,7 @@ def _parse_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
     Raises:
       InputError: a text has another form, or varies what is no field, or a field that is varied already.
     """
-    by_flag = {field.flag: field for field in fields().values()}
+    by_flag = {field.flag: field for field in fields().values() if field.has_flag}
     axes: dict[str, list[Any]] = {}
     for text in texts:
         flag, _, listed = text.partition("=")
@@ -106,25 +99,6 @@ def _parse_value(flag: str, text: str) -> Any:
         return flags.FLAGS[flag].parser.parse(text)
     except (ValueError, TypeError) as error:
         raise InputError(f"--vary={flag}: {text!r} is not a value of it: {error}") from None
-
-
-def _choose_heat_map(names: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the two fields of the heat map, down and across: those of --heat_map, or the first two.
-
-    It is None where the flag is not given and fewer than two fields are varied.
-
-    Args:
-      names: the flags of the varied fields.
-
-    Raises:
-      InputError: --heat_map names anything but two varied fields.
-    """
-    given = flags.FLAGS.heat_map
-    if given is None:
-        return (names[0], names[1]) if len(names) > 1 else None
-    is_pair = len(given) == 2 and given[0] != given[1] and set(given) <= set(names)
-    require(is_pair, f"--heat_map={','.join(given)}: give two varied fields, of {', '.join(names)}")
-    return given[0], given[1]
 
 
 def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
@@ -165,31 +139,29 @@ def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
     return DataSets(dict.fromkeys(data_sets, given), sources.tfds_dir)
 
 
-def _show(results: "Sequence[GridResult]", heat_map: tuple[str, str] | None) -> None:
-    """Prints the grid's table, or JSON; writes the table as CSV, and the heat map as PNG if there is one.
+def _show(results: "Sequence[GridResult]") -> None:
+    """Prints the grid's table, or JSON; writes the table as CSV, and the heat map of two fields as PNG.
 
-    Args:
-      results: the conclusions of the grid's audits.
-      heat_map: the fields down and across; None for no heat map.
+    The heat map is of the first two fields that vary, down and across.
     """
     from experiments.sweeps import grid
 
     table = grid.make_table(results)
-    names = "_".join(results[0].values)
+    names = list(results[0].values)
     # The files' name has the varied fields and a hash of the audits' folders. So the same grid is written to
     # the same files, and other grids are not.
     identity = json.dumps([str(result.folder) for result in results])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    stem = cli.folder() / "grids" / f"{names}-{digest}"
+    stem = cli.folder() / "grids" / f"{'_'.join(names)}-{digest}"
     stem.parent.mkdir(parents=True, exist_ok=True)
     table_path = files.write_whole(stem.with_suffix(".csv"), table.csv())
     written = [f"table: {table_path}"]
-    if heat_map is not None:
+    if len(names) > 1:
         from audit.report import style
         from experiments.sweeps.grid_figure import draw_grid
 
         figure_path = stem.with_suffix(".png")
-        files.write_whole(figure_path, style.png(draw_grid(results, *heat_map)))
+        files.write_whole(figure_path, style.png(draw_grid(results, names[0], names[1])))
         written.append(f"heat map: {figure_path}")
     if flags.FLAGS.json:
         print(write_json({"audits": table.json()}))

@@ -18,8 +18,9 @@ from audit.errors import require
 from audit.laws import conversions
 from audit.methods.level import show_level
 from audit.report.table import Column, Table, number
-from audit.settings.setting import LEAST_NOISE, MOST_NOISE, require_runs
+from audit.settings.setting import require_runs
 from audit.storage import files, index
+from audit.values import MAX_NOISE, MIN_NOISE
 from experiments.cells.cell import DataSets
 from experiments.hidden_state import landscape, landscape_cells
 from experiments.hidden_state.landscape import Audited, Grid, Simulation
@@ -106,8 +107,8 @@ def _check_grid() -> Grid:
     sigmas = cli.numbers("sigmas")
     batch_sizes = cli.whole_numbers("batch_sizes")
     for sigma in sigmas:
-        limits = f"give {LEAST_NOISE:g} to {MOST_NOISE:g}"
-        require(LEAST_NOISE <= sigma <= MOST_NOISE, f"--sigmas: {sigma:g}: {limits}")
+        limits = f"give {MIN_NOISE:g} to {MAX_NOISE:g}"
+        require(MIN_NOISE <= sigma <= MAX_NOISE, f"--sigmas: {sigma:g}: {limits}")
     for size in batch_sizes:
         require(1 <= size <= MAX_BATCH, f"--batch_sizes: {size}: give 1 to {MAX_BATCH:,}")
     require(1 <= FLAGS.steps <= MAX_STEPS, f"--steps={FLAGS.steps}: give 1 to {MAX_STEPS:,}")

@@ -14,10 +14,11 @@ from audit.runtime.progress import Progress
 from audit.settings.fields import MOST_SEED, described, require_fields
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
+from audit.settings.setting import validate as require_setting
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from experiments.canife.attacked import Attacked, require_computable
-from experiments.cells.audits import recipe, setting_cell
+from experiments.cells.audits import setting_cell
 from experiments.cells.cell import Cell
 from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
@@ -153,11 +154,12 @@ class TrainedMethod(NamedTuple):
 
         def do(store: Store, dataset: Dataset, progress: Progress) -> None:
             """Trains the runs that the store lacks."""
-            from audit.training import training
+            from audit.training import build, training
 
-            # `recipe` checks the setting as for 2 runs at least, one in each world. A single run of many
-            # canaries is valid too: it has both worlds, since each canary is in or out by its own coin.
-            game = recipe(self.setting, max(self.runs, 2), dataset).make(dataset)
+            # Checked as for 2 runs at least, one in each world. A single run of many canaries is valid too:
+            # it has both worlds, since each canary is in or out by its own coin.
+            require_setting(self.setting, max(self.runs, 2))
+            game = build.build(self.setting, dataset)
             training.train(game, store, self.runs, progress=progress)
 
         cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)

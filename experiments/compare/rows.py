@@ -18,9 +18,8 @@ from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.level import Level
 from audit.runtime import progress
-from audit.settings import build
 from audit.storage.store import Scores
-from audit.training import training
+from audit.training import build, training
 from experiments.canife import curves as canife_curves
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds

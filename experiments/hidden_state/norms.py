@@ -38,8 +38,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs in chunks of equal size, which share a compiled program, and stores their norms."""
-        from audit.settings import build
-        from audit.training import game
+        from audit.training import build, game
 
         played = build.build(setting, dataset)
         chunk = game.chunk_size(played, runs)

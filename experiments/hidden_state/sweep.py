@@ -19,11 +19,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from audit.adversaries.coordinates import GC_S_VARIANTS, GcR, GcS
-from audit.adversaries.cosines import CotS
-from audit.adversaries.fresh import SphereFields
-from audit.adversaries.losses import Loss
-from audit.adversaries.row import AdversaryFields
+from audit.adversaries.base import AdversaryFields
+from audit.adversaries.biased import GC_S_VARIANTS, GcR, GcS
+from audit.adversaries.directions import CotS
+from audit.adversaries.examples import Loss
+from audit.adversaries.sphere import SphereFields
 from audit.methods.level import Level
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import AUTO

@@ -20,9 +20,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from audit.adversaries.cosines import CotS
-from audit.adversaries.losses import ClipBkd, Poisoned
-from audit.adversaries.row import AdversaryFields
+from audit.adversaries.base import AdversaryFields
+from audit.adversaries.directions import CotS
+from audit.adversaries.examples import ClipBkd, Poisoned
 from audit.methods.level import Level
 from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
@@ -307,7 +307,7 @@ def _make_audit(
         **adversary.deciding(),  # the adversary's own fields, without those at their defaults
         canaries=canaries,
         steps=training.steps,
-        sampling_rate=training.sampling_rate,
+        sampler=f"poisson:{training.sampling_rate!r}",
         batch_size=_BATCH_SIZE,
         learning_rate=training.learning_rate,
         clipping_norm=training.clipping_norms[epsilon],

@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from audit.conclusions import lipschitz
+from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import require
 from audit.json_text import finite
@@ -14,7 +16,6 @@ from audit.report import table
 from audit.report.table import Column, Table
 from audit.settings.setting import Setting
 from audit.storage.store import hash_of
-from experiments.cells.auditing import AuditRequest
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.cells.work import Workplace
@@ -99,9 +100,9 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
     """
     store = audit.cell().open(place.out, place.data)
     dataset = place.data.load(audit.setting.model)
-    no_looks: tuple[int, ...] = ()  # the audit concludes once, from all its runs
-    request = AuditRequest(audit.setting, dataset, audit.runs, no_looks, level)
-    conclusion = request.conclude(store, store.load(audit.runs))
+    setting = audit.setting
+    steps = lipschitz.of_data(store, setting, dataset)
+    conclusion = conclude_setting(store.load(audit.runs), setting, level, steps=steps)
     return GridResult(audit.values, audit.setting, conclusion, store.path)
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from audit.conclusions import results
 from audit.conclusions.concluded import conclude_setting, predicted_mu
 from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
@@ -163,8 +162,7 @@ def _method_for(conclusion: Conclusion, method: str) -> str:
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Draws the conclusions from the stored scores of cells, once for all their figures.
 
-    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out. So
-    are scores that were looked at under declared looks: a conclusion from all of them would be another look.
+    Scores that can't be read, or from which nothing can be concluded, are reported on stderr and left out.
 
     Args:
       held: What the store holds.
@@ -179,7 +177,6 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
             store = held.open(identity(setting))
             if store is None or store.missing(runs):
                 continue
-            results.require_declared(store, [])
             conclusions[setting, runs] = conclude_setting(store.load(runs), setting, levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)

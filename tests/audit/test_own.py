@@ -18,15 +18,13 @@ from flax import nnx
 
 import audit
 from audit import audit_model, own
-from audit.adversaries.base import Adversary, Observer
-from audit.api import OwnSettings
+from audit.adversaries.base import Adversary, NullLaw, Observer
 from audit.claims.accounting import epsilon_upper_bound
 from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.report import audit_panels
-from audit.settings import build, make
 from audit.settings.make import setting_of
-from audit.training import training
+from audit.training import build, training
 from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
 from tests import programs
@@ -35,7 +33,6 @@ SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adv
 USUAL = setting_of("fcnn")
 WORK = [  # what a second call has no reason for
     *[(training, "train"), (build, "build_for"), (own, "_why_unfit"), (ensemble, "compiled_for")],
-    *[(audit_panels, "audit_figure"), (audit_panels, "audit_panels")],
 ]
 HEAVY = {
     "jax",
@@ -106,25 +103,6 @@ def test_what_is_kept_is_not_trained_again_and_another_model_is_another_folder(
         second = audit(Net())
     assert second.folder == first.folder and str(second) == str(first)
     assert audit(Net(factor=2.0)).folder != first.folder
-
-
-@pytest.mark.slow
-def test_what_is_kept_is_drawn_again_where_it_would_look_otherwise(
-    dataset, tmp_path, plain, monkeypatch
-):
-    def audit(**changes):
-        return audit_model(Net(), CROSS_ENTROPY, **rows(dataset), out=tmp_path, **(SMALL | changes))
-
-    drawn, kept = [], page(audit())
-    draw = lambda conclusion, audited: drawn.append(conclusion.delta) or b""  # noqa: E731
-    monkeypatch.setattr(audit_panels, "audit_figure", draw)
-    whole = kept.read_text()
-    assert page(audit()).read_text() == whole and drawn == []
-    assert "delta = 0.001" in page(audit(delta=1e-3)).read_text() and drawn == [1e-3]
-    kept.write_text("another page")
-    assert "another page" not in page(audit(delta=1e-3)).read_text() and drawn == [1e-3] * 2
-    audit(delta=1e-3, runs=10)  # some of the runs that are there
-    assert len(drawn) == 3
 
 
 def test_a_fingerprint_tells_shapes_constants_and_initialisations_apart(dataset):
@@ -206,7 +184,7 @@ def test_labels_are_classes_where_they_are_whole_numbers_from_0(labels):
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["loss", "poisoned", "clip_bkd"])
 def test_adversaries_that_choose_a_label_take_a_callers_classes(adversary, tmp_path, plain):
-    tail = {"first_direction": 1, "end_direction": 3, "poison_label": 1}
+    tail = {"first_direction": 1, "end_direction": 3}
     fields = {"steps": 2, "batch_size": 20, **(tail if adversary == "poisoned" else {})}
     fields |= {"adversary": adversary, "runs": 20, "out": tmp_path}
     assert audit_model(Net(), CROSS_ENTROPY, X, Y, **fields).conclusion.scores_in.size
@@ -512,12 +490,6 @@ def test_the_example_in_its_docstring_gives_what_it_says(name, tmp_path):
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_every_field_of_a_setting_completes_by_its_name():
-    names = {*make.fields(), *(field.flag for field in make.fields().values())}
-    of_the_audit = {"delta", "confidence", "lipschitz", "rehearsals"}
-    assert {*OwnSettings.__annotations__} == (names | of_the_audit) - {"adversary"}
-
-
 def own_direction(draw=None, observer=None, **facts):
     """Returns an adversary along a direction that each run draws by `draw`, if given."""
 
@@ -545,10 +517,10 @@ def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(
         own_direction(lambda state, key: state * 1e-3 * jax.random.rademacher(key, ())),
         own_direction(observer=Observer(lambda state, theta: jnp.float32(0), observe)),
         own_direction(observer=Observer(lambda state, theta: jnp.float32(1), observe)),
-        own_direction(all_in=True),
-        own_direction(law_is_known=True),
+        own_direction(null=NullLaw(all_in=True)),
+        own_direction(null=NullLaw(law_is_known=True)),
         own_direction(crafts_constant=True),
-        own_direction()._replace(draws=5),
+        own_direction(null=NullLaw(draws=5)),
     ]
     names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
     assert len(set(names)) == len(names)

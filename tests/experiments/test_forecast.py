@@ -8,9 +8,9 @@ import pytest
 
 from audit.calibration import laws
 from audit.calibration.calibration import Calibration, KnownMechanism
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
+from audit.training import build
 from experiments import forecast
 from experiments.forecast import Forecast, Probe
 

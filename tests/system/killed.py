@@ -17,7 +17,7 @@ from audit.storage.store import Store
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 900.0  # in which a command ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
-CONTEXT.set_forkserver_preload(["audit.settings.build", "orbax.checkpoint"])
+CONTEXT.set_forkserver_preload(["audit.training.build", "orbax.checkpoint"])
 
 # The fields of a setting that uses every draw: the optimizer has a state, each run its own theta_0.
 EVERY_DRAW = {
@@ -34,7 +34,8 @@ import numpy as np
 from tqdm import tqdm
 from audit.training import game, training
 from audit.commands import cli
-from audit.settings import build, stored
+from audit.settings import stored
+from audit.training import build
 from audit.settings.make import setting_of
 from audit.storage.store import Store
 from audit.tasks.task import Dataset

@@ -162,7 +162,7 @@ def store_runs(root, scores, presence, dimension=0, draws=0, **fields):
 def store_federated(root):
     """Returns the folder of a federated run, of which every iterate's cosines are seen."""
     setting = FederatedSetting("linear", canaries=ONE_RUN_BITS.size, observe="all")
-    store = Store(root, federated_identity(setting, "0" * 64, None), "federated-linear")
+    store = Store(root, federated_identity(setting, "0" * 64), "federated-linear")
     store.save(Scores(0, ONE_RUN_COINS, ONE_RUN_BITS))
     runs = conclude_each_run(store.load(1), DIMENSION, law_holds=False)
     audited = FederatedAudit(runs, Composition(4.0, 1), Composition(4.0, 5), [])

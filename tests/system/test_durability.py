@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from audit.errors import InputError
-from audit.settings import build, stored
+from audit.settings import stored
 from audit.settings.make import changed, setting_of
 from audit.storage import files, shares
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from audit.training import game, training
+from audit.training import build, game, training
 from tests import programs
 from tests.forks import python
 
@@ -236,7 +236,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit.training import game
-from audit.settings import build
+from audit.training import build
 from audit.settings.make import setting_of
 from audit.storage.checkpoints import Checkpoints
 from audit.tasks.task import Dataset

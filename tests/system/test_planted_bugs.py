@@ -15,11 +15,10 @@ from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude_setting
 from audit.mechanism import base, dpsgd
 from audit.methods import estimate
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.settings.setting import validate
 from audit.tasks.task import Dataset
-from audit.training import game
+from audit.training import build, game
 from tests import programs
 
 RUNS, STEPS, SIGMA, NORM, BATCH = 4000, 20, 2.0, 4.0, 4
@@ -165,8 +164,8 @@ def test_worlds_in_the_wrong_order_certify_nothing(ratio, empty_game):
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["gc_s", "gc_r", "cots", "loss"])
 def test_the_whole_audit_on_genuine_gradients(dataset, play, adversary):
-    from audit.settings import build
     from audit.settings.make import setting_of
+    from audit.training import build
 
     named = {"noise_multiplier": SIGMA, "batch_size": 50, "steps": 40, "learning_rate": 0.05}
     setting = setting_of("fcnn", adversary=adversary, **named)

@@ -8,9 +8,8 @@ import pytest
 from audit.claims.claim import DpSgd
 from audit.mechanism import dpsgd
 from audit.methods import claimed_curve, exact_null
-from audit.settings import build
 from audit.settings.make import setting_of
-from audit.training import game
+from audit.training import build, game
 
 CANARIES = 32  # of 2,689 parameters: leave-one-out scores cost half a percent of mu, with 128 2.4%
 MOST_RUNS = 150

@@ -26,7 +26,7 @@ from audit.mechanism.clipping.base import (
     Criterion,
     scale_to_norm,
 )
-from audit.mechanism.memory import Hardware, local_hardware
+from audit.mechanism.memory import local_hardware
 
 # The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once.
 _CPU_BLOCK = 5 << 18
@@ -108,15 +108,12 @@ def unfolded_book_keeping(
     return clipped_sum
 
 
-def block_bytes(hardware: Hardware | None = None) -> int:
+def block_bytes() -> int:
     """Returns how many bytes the stored inputs and gradients of a single model's block of examples may take.
 
     A CPU's blocks are small, since they are to stay in its cache.
-
-    Args:
-      hardware: the devices that compute; by default this process's.
     """
-    devices = hardware or local_hardware()
+    devices = local_hardware()
     return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
 
 

@@ -139,7 +139,7 @@ def test_gc_r_draws_every_coordinate_alike():
 
 @pytest.mark.parametrize("dimension", [0, 11, 67])
 def test_the_score_is_the_displacement_against_the_update(dimension):
-    adversary = biased.fixed_biased_dimension(dimension)
+    adversary = biased._biased(lambda key, theta_0: jnp.int32(dimension))
     theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)
     state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
     assert state.dimension == dimension

@@ -12,17 +12,16 @@ import optax
 import pytest
 
 from audit.adversaries import biased, directions, examples
-from audit.adversaries.base import Adversary, Observer, shapes
-from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.adversaries.base import Adversary, AdversaryFields, AdversaryRow, Observer, shapes
 from audit.errors import InputError
 from audit.mechanism import base, dpsgd, ensemble
 from audit.mechanism.clipping.base import clip, per_example
-from audit.settings import build, make, stored
+from audit.settings import make, stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import described
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
-from audit.training import training
+from audit.training import build, training
 from tests import programs
 from tests.cases import mostly_slow
 
@@ -35,7 +34,7 @@ GC_S = {
     )
     for noisy, per_step in itertools.product((True, False), repeat=2)
 }
-CRAFTERS = ("gc_r", "gc_fixed", "cots", "cots of weights", *GC_S)
+CRAFTERS = ("gc_r", "cots", "cots of weights", *GC_S)
 DRAWN = (
     "gc_r",
     "cots",
@@ -65,7 +64,6 @@ def theta(model):
 def named(request, model, mechanism, data):
     make = {
         "gc_r": biased.random_biased_dimension,
-        "gc_fixed": lambda: biased.fixed_biased_dimension(11),
         "cots": directions.random_direction,
         "cots of weights": lambda: directions.random_direction(directions.zero_model),
         "loss": lambda: examples.flipped_label(model.loss, *data, classes=2),
@@ -181,7 +179,7 @@ def test_directions_are_uniform_on_the_sphere(theta):
     assert np.abs(drawn.mean(axis=0)).max() < 6 / np.sqrt(4000 * theta.size)
 
 
-FIT = {"poisoned": {"first_direction": 4, "end_direction": 8, "poison_label": 1}}  # to small data
+FIT = {"poisoned": {"first_direction": 4, "end_direction": 8}}  # to small data
 
 
 def built(name, canaries):

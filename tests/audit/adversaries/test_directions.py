@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from audit.adversaries import directions, examples
-from audit.adversaries.examples import plain
 from audit.errors import InputError
 from audit.mechanism import base
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
+from audit.training import build
 from models.dense import fcnn, linear
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
@@ -112,7 +111,7 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
     found = examples.principal(data)
     tail = examples.Tail(first=4, last=7, scale=2.5, label=1)
-    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, tail, 600, plain)
+    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, tail, 600, None)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
@@ -122,7 +121,7 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
     alone = examples.poisoned_examples(
-        fcnn().loss, lambda: found, tail._replace(mean=False), 600, plain
+        fcnn().loss, lambda: found, tail._replace(mean=False), 600, None
     )
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
@@ -168,7 +167,6 @@ def test_bytes_are_scaled_as_the_model_scales_them_and_directions_counted():
     ("model", "fields", "message"),
     [
         ("linear", {"end_direction": 785}, "^`end_direction=785`: the data have 784 directions"),
-        ("linear", {"poison_label": 10}, "^`poison_label=10`: the labels are 0 to 9"),
         (
             "linear",
             {"adversary": "clip_bkd", "canaries": 2},

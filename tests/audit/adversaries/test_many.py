@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from audit.adversaries import biased, directions, examples, sphere
-from audit.adversaries.examples import plain
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
 from audit.training import game
@@ -66,7 +65,7 @@ def named(request, model, data, expect, simulate):
         "sphere, leave-one-out": lambda: sphere.fresh_directions(
             CANARIES, lambda theta_0: theta_0, True, True
         ),
-        "loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, plain),
+        "loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES),
         "excess loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }
     return request.param, make[request.param]()
@@ -188,8 +187,10 @@ def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_examp
     model, data, theta, expect
 ):
     spreads = []
-    for expected in (plain, expect):
-        adversary = examples.flipped_labels(model.loss, *data, 2, CANARIES, expected)
+    found = examples.principal(np.asarray(data[0]))
+    tail = examples.Tail(first=4, last=8, scale=1.0, label=1)
+    for expected in (None, expect):
+        adversary = examples.poisoned_examples(model.loss, lambda: found, tail, CANARIES, expected)
         state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
         final = expect(adversary.craft, state, theta)
         spreads.append(np.ptp(np.asarray(adversary.score(state, (), final, theta))))

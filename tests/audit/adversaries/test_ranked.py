@@ -9,17 +9,16 @@ import pytest
 from flax import linen as nn
 from optax import softmax_cross_entropy_with_integer_labels
 
-from audit.adversaries import coordinates, directions, ranked
+from audit.adversaries import biased, directions, ranked
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
 from audit.evidence import ranks
-from audit.settings import build
 from audit.settings.make import from_identity, setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Store
 from audit.tasks.model import flat_model
 from audit.tasks.task import Dataset
-from audit.training import game
+from audit.training import build, game
 
 K, M = 12, 700  # more than a block of fresh examples
 
@@ -115,13 +114,10 @@ def test_many_ties_accuse_no_correct_training():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", ["loss", "gradient"])
-def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset, score):
+def test_random_examples_leak_and_have_the_law_where_noise_hides_them(dataset):
     proven = {}
     for sigma in (0.2, 1e4):
-        setting, table = make(
-            dataset, examples_score=score, noise_multiplier=sigma, learning_rate=0.1 / sigma
-        )
+        setting, table = make(dataset, noise_multiplier=sigma, learning_rate=0.1 / sigma)
         scores = play(table, 12)
         assert scores.draws == M and scores.dimension == 0 and scores.presence.all()
         assert (scores.scores == np.rint(scores.scores)).all()
@@ -149,7 +145,7 @@ def test_coordinates_are_ranked_among_all_others(dataset):
     setting, table = make(dataset, adversary="gc_r", afresh=True, noise_multiplier=0.5)
     parameters = table.init(jax.random.key(0)).size
     scores = play(table, 20)
-    assert scores.draws == parameters - K == table.adversary.draws
+    assert scores.draws == parameters - K == table.adversary.null.draws
     state = table.adversary.init(game.root(0, "canary"), jnp.zeros(parameters), jnp.float32(1))
     state = table.adversary.draw_for_run(state, (jax.random.key(5),))
     theta = jax.random.normal(jax.random.key(6), (parameters,))
@@ -182,8 +178,6 @@ def test_settings_that_draw_afresh_say_so():
     assert setting_of("fcnn", adversary="examples").adversary.usual_runs == 20
     with pytest.raises(InputError, match="`fresh=0`: give 1 to 10,000,000"):
         setting_of("fcnn", adversary="examples", fresh=0)
-    with pytest.raises(InputError, match="`examples_score=x` is unknown: choose one of loss, grad"):
-        setting_of("fcnn", adversary="examples", examples_score="x")
 
 
 def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
@@ -195,9 +189,9 @@ def test_more_coordinates_than_float32_counts_are_refused():
     model = SimpleNamespace(n_parameters=2**24 + 13)
     knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None)
     with pytest.raises(InputError, match="at most 16,777,216 other coordinates, not 16,777,217"):
-        coordinates._make_fresh_coordinates(knowledge)
+        biased._make_fresh_coordinates(knowledge)
     model.n_parameters -= 1
-    assert coordinates._make_fresh_coordinates(knowledge).draws == 2**24
+    assert biased._make_fresh_coordinates(knowledge).null.draws == 2**24
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 255, 0])
@@ -212,7 +206,6 @@ def test_whole_numbers_up_to_the_largest_are_drawn(largest):
     "fields",
     [
         {},
-        pytest.param({"examples_score": "gradient"}, marks=pytest.mark.slow),
         pytest.param({"adversary": "gc_r", "afresh": True}, marks=pytest.mark.slow),
     ],
 )

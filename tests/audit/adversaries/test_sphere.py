@@ -17,10 +17,9 @@ from audit.mechanism import base
 from audit.methods import exact_null
 from audit.methods.exact_null import LAW_LEVEL
 from audit.report import bounds_table
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.storage.checkpoints import Checkpoints
-from audit.training import game
+from audit.training import build, game
 from tests.forks import python
 
 P = base.BLOCK + 904  # more than a block, and no multiple
@@ -207,7 +206,7 @@ import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 import numpy as np
 from audit.training import game
-from audit.settings import build
+from audit.training import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 

@@ -15,10 +15,10 @@ from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
 from audit.mechanism.base import Examples, no_canaries
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.storage.store import Scores, Store
 from audit.tasks.task import Dataset
+from audit.training import build
 from tests.audit.test_own import SMALL
 
 ROWS = np.random.default_rng(0).normal(size=(60, 12)).astype(np.float32)

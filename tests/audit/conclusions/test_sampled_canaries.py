@@ -11,11 +11,10 @@ from audit.claims import accounting, samplers
 from audit.conclusions.concluded import conclude_setting, make_claim
 from audit.conclusions.results import result_json
 from audit.report.bounds_table import bounds_table
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
 from audit.tasks.task import Dataset
-from audit.training import game
+from audit.training import build, game
 
 BATCHES = 5
 DELTA = 1e-5
@@ -143,13 +142,13 @@ def test_balls_in_bins_are_claimed_by_their_own_accountant():
 def test_poisson_canaries_profit_from_the_mixture_where_every_step_may_take_them():
     given = {"steps": 12, "noise_multiplier": 1.0}
     every = conclude_setting(SCORES, setting_of("logistic", **given))
-    sampled = conclude_setting(SCORES, setting_of("logistic", sampling_rate=0.2, **given))
+    sampled = conclude_setting(SCORES, setting_of("logistic", sampler="poisson:0.2", **given))
     assert sampled.hidden_state.bound.epsilon < every.hidden_state.bound.epsilon
     assert sampled.hidden_state.bound.mu == pytest.approx(every.hidden_state.bound.mu)
 
 
 def test_known_steps_are_no_secret():
-    setting = setting_of("logistic", repetitions=4, steps=20, canaries=8, noise_multiplier=1.0)
+    setting = setting_of("logistic", sampler="known:4", steps=20, canaries=8, noise_multiplier=1.0)
     rng = np.random.default_rng(0)
     scores = Scores(0, rng.normal(size=(40, 8)), rng.random((40, 8)) < 0.5)
     concluded = conclude_setting(scores, setting)

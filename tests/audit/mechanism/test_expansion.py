@@ -11,7 +11,7 @@ from audit.mechanism import expansion
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import per_example
 from audit.mechanism.expansion import Line, SecantSearch
-from audit.settings.build import CLIPPING
+from audit.training.build import CLIPPING
 from models.dense import fcnn, tanh_fcnn, wide_fcnn
 from tests.cases import mostly_slow
 

@@ -52,7 +52,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
         found = conclude(single(*scores.worlds()), composition, Level(1e-6, 0.9))
-        results.keep(store, found, b"", runs=runs, provenance={"jax": "0", "device": "abacus"})
+        results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 
 
@@ -317,7 +317,7 @@ def test_the_threat_model_says_which_models_the_adversary_sees():
 def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
     level = Level(1.2345678e-5, 0.9999999)
-    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level, [])
+    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level)
     assert command.endswith(
         "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
     )
@@ -328,7 +328,9 @@ def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
 
 
 def test_sampled_insertions_are_said_and_counted():
-    whole, sampled = (setting_of("fcnn", canaries=8, sampling_rate=rate) for rate in (1.0, 0.25))
+    whole, sampled = (
+        setting_of("fcnn", canaries=8, sampler=f"poisson:{rate}") for rate in (1, 0.25)
+    )
     assert "each with probability 0.25 (Poisson sampling)" in subjects._describe_insertions(sampled)
     assert "Poisson" not in subjects._describe_insertions(whole)
     assert "no amplification" in subjects._describe_threats(whole, {})[-1]

@@ -59,7 +59,7 @@ def command(*flags):
             (same, same)
             for same in (
                 {"insertions": 20, "seed": 3},
-                {"gc_s": "noisy_per_step", "simulations": 5},
+                {"gc_s": "noisy_per_step", "seed": 5},
             )
         ),
         ({"unknown_initialisation": True} | {"optimizer": "adam"},) * 2,

@@ -92,7 +92,7 @@ def test_no_bound_is_no_verdict(plain):
 def save_federated(root, /, sigma=4.0, observe="final", **changes):
     """Returns a folder of federated runs, as ./run.sh federated leaves it, with changes to its result."""
     setting = FederatedSetting("linear", canaries=300, observe=observe)
-    store = Store(root, federated_identity(setting, "0" * 64, None), "federated-linear")
+    store = Store(root, federated_identity(setting, "0" * 64), "federated-linear")
     drawn = [coins(0.25, seed=i) for i in range(2)]
     matrix = np.concatenate([scores for scores, _ in drawn])
     presence = np.concatenate([bits for _, bits in drawn])

@@ -10,11 +10,11 @@ import pytest
 
 from audit.adversaries import biased
 from audit.errors import InputError
-from audit.settings import build, stored
+from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
-from audit.training import game, training
+from audit.training import build, game, training
 from tests.cases import mostly_slow
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
@@ -27,8 +27,8 @@ def dataset():
 
 
 def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeypatch):
-    setting = changed(SETTING, adversary="gc_fixed", dimension=68)
-    with pytest.raises(InputError, match="`dimension=68`"):
+    setting = changed(SETTING, canaries=69)
+    with pytest.raises(InputError, match="`canaries=69`"):
         build.build(setting, dataset)
 
     def broken(*arguments):
@@ -63,7 +63,7 @@ def test_insertions_take_the_place_of_steps():
 @pytest.mark.parametrize(
     ("insert", "steps", "attack"),
     [
-        ("first", (1, 5, 9), {"adversary": "gc_fixed", "dimension": 9}),
+        ("first", (1, 5, 9), {"adversary": "gc_r", "seed": 2}),
         ("2", (2, 6, 10), {"adversary": "gc_r", "canaries": 12}),
         ("3", (3, 7, 11), {"adversary": "sphere"}),
     ],
@@ -86,7 +86,7 @@ def test_the_canary_comes_at_its_step_and_decays_after_it(insert, steps, attack,
     assert np.flatnonzero(game_played.schedule.mask).tolist() == [step - 1 for step in steps]
     played = play(game_played, [(0, 8)], 8)
     moved = 0.5 * 0.7 / 10 * sum(0.9 ** (12 - step) for step in steps)
-    if attack["adversary"] == "gc_fixed":
+    if insert == "first":
         np.testing.assert_allclose(played.scores[1::2] - played.scores[::2], moved, rtol=1e-4)
     elif attack["adversary"] == "gc_r":
         still = np.argsort(np.ptp(np.abs(played.scores), axis=0))[:6]

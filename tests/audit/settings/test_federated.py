@@ -11,12 +11,12 @@ from audit.claims.accounting import epsilon_upper_bound, participant_upper_bound
 from audit.conclusions import concluded
 from audit.errors import InputError
 from audit.mechanism import cohorts
-from audit.settings import build_federated, federated
+from audit.settings import federated
 from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
 from audit.tasks import zoo
 from audit.tasks.task import Dataset, Sources
-from audit.training import training
+from audit.training import build_federated, training
 from models.data.clients import dirichlet
 
 SIZES = {"clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8}
@@ -37,34 +37,12 @@ def clients():
 
 
 def test_the_denominator_is_the_mean_number_of_clients_and_of_half_the_canaries(clients):
-    participation = build_federated.rounds(SMALL, clients, None)
+    participation = build_federated.rounds(SMALL, clients)
     assert participation.mean == pytest.approx(4 + 0.5 * 100 / 6) and participation.most == 2
     assert (participation.canaries.sum(axis=0) == 1).all()
-    sampled = build_federated.rounds(changed(participation="poisson"), clients, None)
+    sampled = build_federated.rounds(changed(participation="poisson"), clients)
     assert sampled.mean == pytest.approx(4 + 0.5 * 100 / 3)
     assert abs(sampled.canaries.mean() - 1 / 3) < 5 * np.sqrt(2 / 9 / 600)
-
-
-def test_listed_rounds_are_read_and_counted(clients, tmp_path):
-    path = tmp_path / "rounds.csv"
-    path.write_text("1,3\n1,5\n3,3\n4,0\n4,1\n4,3\n")
-    listed = build_federated.read_rounds(path)
-    setting = build_federated.with_rounds(changed(participation="listed"), listed)
-    assert (setting.rounds, setting.cohort) == (4, 2)
-    participation = build_federated.rounds(setting, clients, listed)
-    np.testing.assert_array_equal(
-        participation.clients, [[3, 5, -1], [-1, -1, -1], [3, -1, -1], [0, 1, 3]]
-    )
-    assert participation.most == 3 and participation.mean == pytest.approx(6 / 4 + 0.5 * 100 / 4)
-    written = path.read_bytes()
-    for header in (b"round,client\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf# Round, client\r\n"):
-        path.write_bytes(header + written)
-        for members, expected in zip(build_federated.read_rounds(path), listed, strict=True):
-            np.testing.assert_array_equal(members, expected)
-    for text in ("0,1\n", "1,a\n", "1\n"):
-        path.write_text(text)
-        with pytest.raises(InputError, match="line 1"):
-            build_federated.read_rounds(path)
 
 
 def test_what_is_accounted_is_who_took_part_how_often(clients):
@@ -93,7 +71,7 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
     assert federated.noise(changed(quantile=0.5, noise_multiplier=0.0)) == (0.0, 0.0, 0.2)
     with pytest.raises(InputError, match="raise `cohort`"):
         federated.noise(changed(quantile=0.5, cohort=4))
-    identity = federated.federated_identity(changed(quantile=0.5), "abc", None)
+    identity = federated.federated_identity(changed(quantile=0.5), "abc")
     assert identity == {
         "experiment": "federated",
         **{
@@ -104,7 +82,6 @@ def test_adaptive_clipping_splits_the_noise_and_a_name_holds_what_is_not_usual()
             "data_sha256": "abc",
         },
     }
-    assert federated.federated_identity(SMALL, "abc", "def")["cohorts_sha256"] == "def"
 
 
 def test_clients_without_examples_are_refused(clients):
@@ -122,10 +99,10 @@ def test_clients_without_examples_are_refused(clients):
 def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     """The game of each kind of observation, trained, watched and stored."""
     setting = changed(observe=observe, noise_multiplier=0.05, client_learning_rate=0.01)
-    participation = build_federated.rounds(setting, clients, None)
+    participation = build_federated.rounds(setting, clients)
     looks = []
     played = build_federated.build(setting, clients, participation)._replace(segment_steps=2)
-    store = Store(tmp_path, federated.federated_identity(setting, "abc", None))
+    store = Store(tmp_path, federated.federated_identity(setting, "abc"))
     scores = training.train(played, store, 1, watch=looks.append).scores
     assert [look.steps for look in looks] == [2, 4, 6]
     np.testing.assert_array_equal(np.asarray(looks[-1].scores()), scores.scores.astype(np.float32))
@@ -143,7 +120,7 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     setting = changed(
         observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6
     )
-    played = build_federated.build(setting, clients, build_federated.rounds(setting, clients, None))
+    played = build_federated.build(setting, clients, build_federated.rounds(setting, clients))
     scores = training.train(played, Store(tmp_path, {}), 4).scores
     upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
     assert concluded.conclude_together(alone) is None

@@ -19,8 +19,7 @@ HOUSES = Dataset(
     ids=lambda fields: fields["adversary"],
 )
 def test_numbers_of_canaries_may_differ_in_one_process(fields):
-    from audit.settings import build
-    from audit.training import game
+    from audit.training import build, game
 
     for canaries in (8, 3, 5):
         setting = setting_of("fcnn", canaries=canaries, steps=2, batch_size=10, **fields)

@@ -13,10 +13,11 @@ from audit.adversaries import biased
 from audit.adversaries.base import Adversary, Observer
 from audit.errors import InputError
 from audit.laws import densities
-from audit.mechanism import base, ensemble
+from audit.mechanism import base
 from audit.training import game
 from experiments.canife import cohort_law, round_game
 from experiments.canife.cohort_law import Cohort
+from tests import programs
 
 RUNS = 20_000
 P_VALUE = 1e-4
@@ -123,7 +124,7 @@ def test_named_roots_differ():
 
 def _recording(seen):
     """GC-fixed that notes which theta_0 it was shown."""
-    inner = biased.fixed_biased_dimension(2)
+    inner = programs.fixed_dimension(2)
 
     def init(key, theta_0, clipping_norm):
         seen.append(np.asarray(theta_0))
@@ -245,19 +246,6 @@ def test_games_of_equal_functions_share_what_is_compiled(empty_game, play):
     for _ in range(2):  # functions that are made anew equal no others
         np.testing.assert_array_equal(scores(lambda *given: Craft(1.0)(*given), 0), first)
     assert len(traced) == 4 * once
-
-
-@pytest.mark.slow
-def test_what_is_traced_from_shapes_is_what_is_played(housing, monkeypatch):
-    compiled_for, texts = ensemble.compiled_for, []
-
-    def note(arguments, program):
-        texts.append(str(program.trace(*arguments).jaxpr))
-        return compiled_for(arguments, program)
-
-    monkeypatch.setattr(ensemble, "compiled_for", note)
-    list(game.play(housing, [(0, 4)], 4))
-    assert [str(game.traced_for(housing, ensemble.Placement.local(), 4).jaxpr)] == texts
 
 
 NORM = 0.7

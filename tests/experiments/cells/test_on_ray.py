@@ -131,8 +131,9 @@ DRIVER = """
 import functools, os, sys
 from pathlib import Path
 import numpy as np
-from experiments.cells import audits, cluster, jobs
-from experiments.cells.work import RunsRequest
+from experiments.cells import cluster, jobs
+from audit.training import driver
+from audit.training.driver import RunsRequest
 from audit.training import training
 from audit.runtime.machine import prepare_jax
 from audit.settings import stored
@@ -157,13 +158,13 @@ data = Dataset(features, (features[:, 0] > 0).astype(np.int32), "made up", "0" *
 setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, periodicity=25)
 if not address:
     prepare_jax(1)
-    recipe = audits.recipe(setting, int(runs), data)
+    recipe = driver.make_recipe(setting, data)
     training.train(recipe.make(data), stored.open_store(Path(out), setting, data), int(runs), int(chunk))
     sys.exit()
 with cluster.join(address) as joined:
-    trainer = jobs.make_engine(joined).trainer(audits.recipe(setting, int(runs), data), data)
+    trainer = jobs.make_engine(joined).trainer(driver.make_recipe(setting, data), data)
     store = stored.open_store(Path(out), setting, data)
-    trainer.train(RunsRequest(store, int(runs), int(runs), int(chunk), lambda runs: None))
+    trainer.train(RunsRequest(store, int(runs), int(chunk), lambda runs: None))
 """
 
 

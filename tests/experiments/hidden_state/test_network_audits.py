@@ -9,14 +9,14 @@ hold for any.
 import numpy as np
 import pytest
 
-from audit.adversaries.coordinates import GcS
-from audit.adversaries.fresh import SphereFields
+from audit.adversaries.biased import GcS
+from audit.adversaries.sphere import SphereFields
 from audit.conclusions import lipschitz, measuring, rehearsals
 from audit.evidence.canaries import Fresh
 from audit.methods import exact_null
-from audit.settings import build
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
+from audit.training import build
 from audit.training import game as games
 from audit.training.rehearsal import Effort
 from models.catalogue import task

@@ -200,7 +200,7 @@ def _draw_cosines(setting, runs, dimension, shift):
 
 def _store_run(root, setting, runs, dimension, shift):
     """Stores made-up cosines and accuracies of a setting."""
-    store = Store(root, federated_identity(setting, "0" * 64, None))
+    store = Store(root, federated_identity(setting, "0" * 64))
     store.save(_draw_cosines(setting, runs, dimension, shift))
     cells.keep_accuracies(store, 0, np.full(runs, 0.75))
 
@@ -214,7 +214,7 @@ def made_up(tmp_path_factory):
         _store_run(root, setting, 1, IMAGES.dimension, shift + 3)
         _store_run(root, cells.final(setting), 1, IMAGES.dimension, shift)
     for noise in IMAGES.noises:
-        store = Store(root, federated_identity(IMAGES.without_canaries(noise), "0" * 64, None))
+        store = Store(root, federated_identity(IMAGES.without_canaries(noise), "0" * 64))
         store.save(Scores(0, np.zeros((1, 1)), np.zeros((1, 1), bool)))
         cells.keep_accuracies(store, 0, np.array([0.8]))
     for noise in SPLITS.training.noises:

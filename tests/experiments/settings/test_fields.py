@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from audit.adversaries.row import AdversaryFields, AdversaryRow
+from audit.adversaries.base import AdversaryFields, AdversaryRow
 from audit.errors import InputError
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES

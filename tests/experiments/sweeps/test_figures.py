@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from audit.claims.claim import DpSgd
-from audit.conclusions import concluded, results
+from audit.conclusions import concluded
 from audit.evidence.canaries import single
 from audit.methods import estimate
 from audit.methods.level import Level
@@ -250,16 +250,6 @@ def test_scores_that_prove_nothing_are_said_and_left_out(tmp_path, capsys, harm,
     assert len(audits) == 2 and path.exists() and said.format(path) in capsys.readouterr().err
     (point,) = points.points(cells, audits)
     assert len(point.cells) == 3 and len(point.conclusions) == 2
-
-
-def test_scores_that_were_looked_at_under_declared_looks_are_left_out(tmp_path, capsys):
-    cells = [Audited("", "gc_r", 1, setting_of("fcnn", seed=seed), 40) for seed in range(2)]
-    fill(tmp_path, cells)
-    held = stored.holdings(tmp_path)
-    results.take_looks(held.open(identity(cells[0].setting)), [20, 40], 2)
-    (concluded_cell,) = points.evidence(held, cells, LEVELS).audits
-    assert concluded_cell == (cells[1].setting, 40)
-    assert "has 2 of the looks 20,40 behind it" in capsys.readouterr().err
 
 
 def test_a_store_is_read_by_the_settings_alone(tmp_path):

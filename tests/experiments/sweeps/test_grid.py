@@ -62,9 +62,6 @@ BAD = [
     (("--vary=k=1,2", "--vary=k=3"), "k is varied already"),
     (("--vary=k=0",), "--vary, k=0: --k=0"),
     (("--vary=k=1,5", "--until=3"), "--until goes with a single audit"),
-    (("--vary=k=1,5", "--rehearsals=8"), "--rehearsals goes with a single audit"),
-    (("--vary=k=1,5", "--heat_map=k,seed"), "give two varied fields, of k"),
-    (("--heat_map=k,seed",), "--heat_map goes with --vary"),
     (("--vary=adversary=nope",), "--adversary=nope is unknown"),
 ]
 

@@ -1,12 +1,9 @@
 """Builds the game of a federated setting on its clients."""
 
-import dataclasses
 import hashlib
 import math
-import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,9 +18,8 @@ from audit.adversaries.base import Adversary
 from audit.errors import InputError, require
 from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
-from audit.mechanism.memory import Hardware, local_hardware
-from audit.settings.federated import FederatedSetting, noise, validate_federated
-from audit.storage import files
+from audit.mechanism.memory import local_hardware
+from audit.settings.federated import FederatedSetting, noise
 from audit.tasks.model import losses_by_example, losses_of_batch
 from audit.tasks.task import Clients, Test
 from audit.tasks.zoo import federated_task
@@ -31,9 +27,6 @@ from audit.training import game
 from audit.training.game import Game
 
 _SEGMENT_CLIENTS = 250  # about how many clients' updates there are between two checkpoints
-_MOST_COHORTS_BYTES = 1 << 30
-_MOST_LISTED_ROUNDS = 1_000_000
-_COHORTS_HEADER = re.compile(r"[#\s]*round\s*,\s*client\s*", re.IGNORECASE)
 _MOST_TEST_EXAMPLES = 10_000
 _MOST_TEST_LABELS = 100_000  # text has a label for every position of an example
 
@@ -66,82 +59,7 @@ def checksum(clients: Clients) -> str:
     return digest.hexdigest()
 
 
-def read_rounds(path: Path) -> list[NDArray[np.int64]]:
-    """Reads which clients take part in each round from a file of lines `round,client`.
-
-    Rounds are counted from 1 and clients from 0. The first line may be a header. A line may also be empty, or
-    hold several pairs with blanks between them.
-
-    Returns:
-      The clients of each round, up to the last round that the file names; a round may be empty.
-
-    Raises:
-      InputError: the file can't be read, or holds something else.
-    """
-    try:
-        content = files.regular(path, "check `cohorts`", _MOST_COHORTS_BYTES).read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"`cohorts={path}`: there is no such file") from None
-    except OSError as error:
-        raise InputError(f"`cohorts={path}`: it cannot be read ({error.strerror})") from None
-
-    pairs = []
-    lines = content.decode("utf-8-sig", errors="replace").splitlines()  # without a byte-order mark
-    for number, line in enumerate(lines, 1):
-        if number == 1 and _COHORTS_HEADER.fullmatch(line):
-            continue
-        for text in line.split():
-            pairs.append(_parse_pair(path, number, text))
-    require(pairs, f"{path} holds no rounds: give lines round,client")
-
-    round_of_pair, client_of_pair = np.array(pairs).T
-    last = round_of_pair.max()
-    require(
-        last <= _MOST_LISTED_ROUNDS,
-        f"{path} names round {last}: give at most {_MOST_LISTED_ROUNDS:,}",
-    )
-    return [client_of_pair[round_of_pair == t] for t in range(1, last + 1)]
-
-
-def _parse_pair(path: Path, number: int, text: str) -> tuple[int, int]:
-    """Parses the text "round,client" into the round, from 1, and the client, from 0.
-
-    Numbers may have up to nine digits, so that they fit an integer of 32 bits. Raises InputError for any
-    other text.
-
-    Args:
-      path: the file, for the message.
-      number: the line's number in the file, for the message.
-      text: the text of the pair.
-    """
-    numbers = text.split(",")
-    are_short = all(digits.isdecimal() and len(digits) < 10 for digits in numbers)
-    is_pair = len(numbers) == 2 and are_short and int(numbers[0]) >= 1
-    require(is_pair, f"{path}, line {number}: {text[:40]!r} is not round,client")
-    round_number, client = numbers
-    return int(round_number), int(client)
-
-
-def with_rounds(setting: FederatedSetting, listed: list[NDArray[np.int64]]) -> FederatedSetting:
-    """Returns a setting with its number of rounds and its cohort's size replaced by those of a list.
-
-    Args:
-      setting: a setting whose participation is "listed".
-      listed: the clients of each round; the cohort becomes their mean number, rounded, and at least 1.
-
-    Raises:
-      InputError: with these rounds the setting is invalid.
-    """
-    participations = sum(map(len, listed))
-    mean_clients = max(round(participations / len(listed)), 1)  # a cohort of 0 would be invalid
-    with_listed = dataclasses.replace(setting, rounds=len(listed), cohort=mean_clients)
-    validate_federated(with_listed)
-    return with_listed
-
-
-def rounds(
-    setting: FederatedSetting, clients: Clients, listed: list[NDArray[np.int64]] | None
-) -> Participation:
+def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     """Draws from the setting's seed which clients and canaries take part in which round.
 
     With Poisson participation, canaries take part in each round with the clients' probability. Else each
@@ -150,7 +68,6 @@ def rounds(
     Args:
       setting: the setting, whose participation says how clients are drawn.
       clients: the clients' data.
-      listed: the clients of each round, which then are not drawn; or None.
 
     Returns:
       The clients (T, W) of each of T rounds, padded to the largest round's number W; a mask (T, K) of the
@@ -158,14 +75,14 @@ def rounds(
       largest number of rounds of any client.
 
     Raises:
-      InputError: there are too few clients for a cohort, or the list names one that does not exist.
+      InputError: there are too few clients for a cohort.
     """
     key = game.root(setting.seed, "batches")
     # For the canaries' draws, each of which folds it once more. Clients draw by `key`, whose round 1 may use
     # this key itself: no draw of either has the other's key. Other keys would change all stored scores.
     canary_key = jax.random.fold_in(key, 1)
 
-    if listed is None and setting.participation == "poisson":
+    if setting.participation == "poisson":
         members = cohorts.sampled(key, clients.number, setting.rounds, setting.cohort)
         rate = setting.cohort / clients.number
         mask = cohorts.sampled_canaries(canary_key, setting.canaries, setting.rounds, rate)
@@ -173,10 +90,7 @@ def rounds(
         mean_clients = setting.cohort
         mean_canaries = setting.canaries * setting.cohort / clients.number
     else:
-        if listed is None:
-            members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
-        else:
-            members = cohorts.listed(listed, clients.number)
+        members = cohorts.shuffled(key, clients.number, setting.rounds, setting.cohort)
         mask = cohorts.repeated(canary_key, setting.canaries, len(members), setting.repetitions)
         # Rounds with fewer clients than others are padded with ABSENT.
         mean_clients = (members != cohorts.ABSENT).sum() / len(members)
@@ -267,9 +181,7 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
     return directions.largest_cosines(canaries, setting.momentum)
 
 
-def choices(
-    setting: FederatedSetting, clients: Clients, hardware: Hardware | None = None
-) -> fedavg.FedAvg:
+def choices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
     """Returns DP-FedAvg's functions and sizes for a setting.
 
     A device trains a block of clients at once. On a CPU a block is 4 clients, or 1 for a model that takes a
@@ -279,7 +191,6 @@ def choices(
     Args:
       setting: the setting.
       clients: the clients' data.
-      hardware: the devices to train on; by default this process's.
     """
     row = federated_task(setting.model)
     model = row.make()
@@ -300,7 +211,7 @@ def choices(
         optimizer=optimizer,
         spreads=True,  # a round's clients are divided over the devices
     )
-    devices = hardware or local_hardware()
+    devices = local_hardware()
     if devices.is_cpu:
         return chosen
 

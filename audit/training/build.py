@@ -14,15 +14,13 @@ import optax
 from jax import Array
 from jax.stages import Wrapped
 
-from audit.adversaries.base import Adversary
-from audit.adversaries.knowledge import Knowledge
+from audit.adversaries.base import Adversary, Knowledge
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
 from audit.mechanism.clipping import dense, layerwise
 from audit.mechanism.clipping.base import ClippedSum, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
-from audit.mechanism.memory import Hardware
 from audit.settings.adversaries import adversary_row
 from audit.settings.sampler import POISSON, SHUFFLED, Sampling
 from audit.settings.setting import Setting
@@ -53,25 +51,25 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 class Strategy(Protocol):
     """Makes a clipping strategy's function (theta, batch, C) -> the sum of the batch's clipped gradients."""
 
-    def __call__(self, model: Model, hardware: Hardware | None = None, /) -> ClippedSum:
-        """Returns the function for a model and the devices it is trained on, by default this process's."""
+    def __call__(self, model: Model, /) -> ClippedSum:
+        """Returns the function for a model."""
         ...
 
 
-def _clip_by_book_keeping(model: Model, hardware: Hardware | None = None) -> ClippedSum:
-    """Returns the function for narrow networks of dense layers; the hardware makes no difference."""
+def _clip_by_book_keeping(model: Model) -> ClippedSum:
+    """Returns the function for narrow networks of dense layers."""
     return dense.book_keeping(model.module, model.unravel, model.criterion)
 
 
-def _clip_unfolded(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+def _clip_unfolded(model: Model) -> ClippedSum:
     """Returns the function for networks of more kinds of layers, such as convolutions."""
-    block_bytes = layerwise.block_bytes(hardware)
+    block_bytes = layerwise.block_bytes()
     return layerwise.unfolded_book_keeping(
         model.module, model.unravel, model.criterion, block_bytes
     )
 
 
-def _clip_per_example(model: Model, hardware: Hardware | None = None) -> ClippedSum:
+def _clip_per_example(model: Model) -> ClippedSum:
     """Returns the function that takes each example's gradient, for any model."""
     return per_example(model.loss)
 
@@ -303,15 +301,9 @@ def _make_insertion_mask(setting: Setting) -> Array:
     return jnp.asarray(mask)
 
 
-def choices(setting: Setting, trained: Trainee, hardware: Hardware | None = None) -> dpsgd.DPSGD:
-    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer.
-
-    Args:
-      setting: the setting, which names the precision and the optimizer.
-      trained: the model and its clipping strategy.
-      hardware: the devices that it is trained on; by default this process's.
-    """
-    clipped_sum = _make_clipped_sum(CLIPPING[trained.clipping], trained.model, hardware)  # type: ignore[arg-type]
+def choices(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
+    """Returns DP-SGD's functions for a setting: the sum of clipped gradients, and the optimizer."""
+    clipped_sum = _make_clipped_sum(CLIPPING[trained.clipping], trained.model)  # type: ignore[arg-type]
     return dpsgd.DPSGD(
         _at_precision(clipped_sum, setting.mechanism.precision),
         OPTIMIZERS[setting.mechanism.optimizer],
@@ -319,8 +311,8 @@ def choices(setting: Setting, trained: Trainee, hardware: Hardware | None = None
 
 
 @lru_cache(MOST_PROGRAMS)
-def _make_clipped_sum(strategy: Strategy, model: Model, hardware: Hardware | None) -> ClippedSum:
-    return strategy(model, hardware)
+def _make_clipped_sum(strategy: Strategy, model: Model) -> ClippedSum:
+    return strategy(model)
 
 
 @lru_cache(MOST_PROGRAMS)

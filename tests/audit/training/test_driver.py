@@ -6,7 +6,7 @@ import pytest
 import audit
 from audit.conclusions.concluded import conclude
 from audit.evidence.canaries import Fresh
-from experiments.cells import auditing
+from audit.training import driver
 
 DIMENSION = 10_000
 CLAIM = audit.DpSgd(noise_multiplier=4, insertions=250)  # mu 3.953
@@ -21,17 +21,17 @@ def conclude_runs(mu, runs, claim):
 
 
 def test_training_stops_at_the_run_that_refutes_the_claim():
-    enough = auditing.until_refuted(conclude_runs(4.6, 20, CLAIM))
+    enough = driver.until_refuted(conclude_runs(4.6, 20, CLAIM))
     assert 1 < enough < 20
-    assert auditing.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
-    assert auditing.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
-    assert auditing.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
-    assert auditing.until_refuted(conclude_runs(3.9, 20, None)) is None
+    assert driver.until_refuted(conclude_runs(4.6, enough, CLAIM)) == enough
+    assert driver.until_refuted(conclude_runs(4.6, enough - 1, CLAIM)) is None
+    assert driver.until_refuted(conclude_runs(3.9, 20, CLAIM)) is None
+    assert driver.until_refuted(conclude_runs(3.9, 20, None)) is None
 
 
 @pytest.mark.parametrize(
     "rule",
-    [auditing.until_epsilon(12.0), auditing.until_multiple(0.9), auditing.until_refuted],
+    [driver.until_epsilon(12.0), driver.until_multiple(0.9), driver.until_refuted],
     ids=["epsilon", "multiple", "refuted"],
 )
 def test_runs_without_a_canary_in_are_counted_among_those_after_which_training_stops(rule):
@@ -53,12 +53,12 @@ def test_runs_without_a_canary_in_are_counted_among_those_after_which_training_s
 
 def test_training_stops_at_the_run_that_proves_a_part_of_the_claimed_mu():
     concluded = conclude_runs(3.953, 20, CLAIM)
-    enough = auditing.until_multiple(0.9)(concluded)
+    enough = driver.until_multiple(0.9)(concluded)
     assert 1 < enough <= 20
     shorter = conclude_runs(3.953, enough, CLAIM).bound("exact_null_gdp")
     assert shorter.mu >= 0.89 * 3.953
-    assert auditing.until_multiple(1.1)(concluded) is None
-    assert auditing.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
+    assert driver.until_multiple(1.1)(concluded) is None
+    assert driver.until_multiple(0.9)(conclude_runs(3.953, 20, None)) is None
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_a_part_of_a_claim_that_has_no_mu_is_that_of_its_epsilon():
     concluded = conclude_runs(0.9, 40, SAMPLED)
     assert concluded.tightest_mu is None
     part = 0.9 * concluded.epsilon / concluded.upper_bound
-    enough = auditing.until_multiple(part)(concluded)
+    enough = driver.until_multiple(part)(concluded)
     assert concluded.path[enough - 1] >= 0.9 * concluded.epsilon
-    assert enough == auditing.until_epsilon(0.9 * concluded.epsilon)(concluded)
-    assert auditing.until_epsilon(2 * concluded.epsilon)(concluded) is None
+    assert enough == driver.until_epsilon(0.9 * concluded.epsilon)(concluded)
+    assert driver.until_epsilon(2 * concluded.epsilon)(concluded) is None
