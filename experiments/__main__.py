@@ -147,20 +147,11 @@ def _docs(arguments: Sequence[str]) -> int:
 def _ray(arguments: Sequence[str]) -> int:
     """Replaces this process by Ray's own command on these arguments, with this project's settings.
 
-    It returns only where Ray can't be set up, with exit status 2.
+    It does not return.
     """
-    from experiments.cells import local_ray
-
-    ray_arguments = list(arguments)
-    try:
-        local_ray.set_up(alone=False)  # other machines may join the cluster
-        if ray_arguments[:1] == ["start"]:  # it gets this project's defaults as arguments, too
-            ray_arguments[1:] = local_ray.start_arguments(ray_arguments[1:])
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     # -P: Python looks for no modules in the working directory.
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *ray_arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "ray.scripts.scripts", *arguments])
 
 
 def _run_module(name: str, *arguments: str) -> int:
