@@ -41,7 +41,6 @@ _SETTINGS = {
     "RAY_grpc_client_keepalive_time_ms": "20000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
 }
-_prepare_jax = functools.cache(prepare_jax)
 
 
 class Preparation(NamedTuple):
@@ -57,7 +56,7 @@ class Preparation(NamedTuple):
 
 def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int) -> Preparation:
     """Returns how a worker trains a game; raises InputError if recipe and data do not fit."""
-    _prepare_jax(devices)
+    prepare_jax(devices)
     game = recipe.make(data)
     size = training.chunk_size(game, runs, 0)
     return Preparation(size, len(game.schedule.mask), recipe.about(data))
@@ -68,7 +67,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
 
     Raises InputError if a run diverged, or if memory is too small for a single run.
     """
-    _prepare_jax(devices)
+    prepare_jax(devices)
     size = count_runs([chunk])
     while True:
         trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
@@ -82,7 +81,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     """Does a cell in a temporary store, and returns the files that it wrote by their paths there."""
-    _prepare_jax(devices)
+    prepare_jax(devices)
     contents = {}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
