@@ -123,7 +123,9 @@ class Checkpoints:
 
 def _write(path: Path, states: Any) -> None:
     """Writes a checkpoint: the leaves of the states, by their number."""
-    leaves = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
+    leaves: dict[str, Any] = {
+        f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.beside(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **leaves)

@@ -114,7 +114,7 @@ def save_round(store: Store, measured: Measured) -> None:
 
 def _make_round(fields: dict[str, NDArray[Any]]) -> Measured:
     """Returns the measured round of a file's arrays."""
-    values = {}
+    values: dict[str, Any] = {}
     for name in Measured._fields:
         value = fields[name]
         # Numbers and texts are stored as arrays without dimensions.

@@ -228,7 +228,7 @@ class RayTrainer:
         """Raises InputError if recipe and data do not fit, which a worker finds out."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        self._about = cluster.call(prepare, *self._game, 1).about
+        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1).about
 
     def train(self, request: RunsRequest) -> Trained:
         """Trains the runs that the store lacks, and returns the scores of all runs."""
