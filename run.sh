@@ -52,7 +52,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then
     add_extra peers
   fi
-  if [[ " $* " =~ \ --?(engine[= ]ray|ray_address) ]]; then add_extra ray; fi
+  if [[ " $* " =~ \ --?(ray_address) ]]; then add_extra ray; fi
   if [[ $extras != *cuda* && ${JAX_PLATFORMS:-} != cpu ]]; then
     if [[ $(nvidia-smi -L 2>/dev/null) == GPU* ]]; then add_extra cuda; fi
   fi

@@ -106,16 +106,8 @@ def _docs(arguments: Sequence[str]) -> int:
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's own commands: ./run.sh ray start --head"""
-    from experiments.cells import local_ray
-
-    ray_arguments = list(arguments)
-    try:
-        local_ray.set_up(alone=False)  # other machines may join the cluster
-        if ray_arguments[:1] == ["start"]:  # it gets this project's defaults as arguments, too
-            ray_arguments[1:] = local_ray.start_arguments(ray_arguments[1:])
-    except InputError as error:
-        return _report_error(str(error))
-    return _run_module("ray.scripts.scripts", *ray_arguments)
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
+    return _run_module("ray.scripts.scripts", *arguments)
 
 
 def _run_module(name: str, *arguments: str) -> int:

@@ -63,7 +63,7 @@ def measure(
       kinks: whether the model is known to have kinks, whatever the secants show.
     """
     # Another process that wants the same constants waits here, and then takes them from the store.
-    with store.turn("lipschitz"):
+    with store.lock():
         steps = find_measured(store, runs)
         if steps is None:
             # The usual effort depends on the number of parameters alone, which `eval_shape` gives without

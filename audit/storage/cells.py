@@ -98,50 +98,28 @@ def read_numbers(column: Cells) -> tuple[Array, NDArray[np.bool_]]:
         except InputError as error:
             raise InputError(f"{column.place}: {error}") from None
         return scores, np.zeros(scores.shape, bool)
-    texts = [cell for cell in cells if isinstance(cell, str)]
-    if any("," in text for text in texts):
+    if any("," in cell for cell in cells if isinstance(cell, str)):
         _require_decimal_commas(column)
         cells = [cell.replace(",", ".") if isinstance(cell, str) else cell for cell in cells]
     else:
         _require_no_thousands(column, ".")
-    try:
-        numbers = _convert_at_once(cells, texts)
-        return numbers, np.zeros(len(cells), bool)
-    except (ValueError, OverflowError):
-        return _convert_one_by_one(column, cells)
+    numbers = np.full(len(cells), np.nan)
+    is_empty = np.zeros(len(cells), bool)
+    for row, cell in enumerate(cells):
+        number = _convert(cell)
+        if number is not None:
+            numbers[row] = number
+            continue
+        is_empty[row] = cell is None or not str(cell).strip()
+        shown = quote(column.cells[row])
+        message = f"{column.at(row)}: score {shown} is not a number: fix it, {_NAN}"
+        require(is_empty[row], message)
+    return numbers, is_empty
 
 
 def _is_list_of_cells(cells: Any) -> bool:
     """Returns whether cells are a flat list, rather than an array or a list of lists."""
     return isinstance(cells, list) and not any(isinstance(cell, list | tuple) for cell in cells)
-
-
-def _convert_at_once(cells: list[Any], texts: list[str]) -> Array:
-    """Returns cells as numbers; raises ValueError or OverflowError if any is no number."""
-    joined = "".join(texts)
-    is_plain = (
-        joined.isascii() and "_" not in joined
-    )  # else `float` takes 1_000, and digits of any script
-    kinds = set(map(type, cells))
-    if not is_plain or not kinds <= {str, int, float}:
-        raise ValueError
-    return np.fromiter(map(float, cells), np.float64, len(cells))
-
-
-def _convert_one_by_one(column: Cells, cells: list[Any]) -> tuple[Array, NDArray[np.bool_]]:
-    """Returns cells as numbers, and for each whether it is empty; raises InputError for any other text."""
-    numbers = np.full(len(cells), np.nan)
-    is_empty = np.zeros(len(cells), bool)
-    for row, cell in enumerate(cells):
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
-            is_empty[row] = True
-            continue
-        number = _convert(cell)
-        if number is None:
-            shown = quote(column.cells[row])
-            raise InputError(f"{column.at(row)}: score {shown} is not a number: fix it, {_NAN}")
-        numbers[row] = number
-    return numbers, is_empty
 
 
 def _convert(cell: Any) -> float | None:

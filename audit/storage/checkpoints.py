@@ -1,21 +1,12 @@
-"""Checkpoints: the states of a chunk of runs between two segments, so that a long chunk survives a kill.
+"""Checkpoints: the states of a chunk of runs between segments of training, from which a chunk goes on.
 
-    <folder>/<chunk>_<segments done>/state/     the states' leaves, by orbax
-    <folder>/<chunk>_<segments done>/sha256     the checkpoint's name and the SHA-256 of each of its files
-
-A checkpoint is written beside and renamed into place, and its predecessor is removed after that; what a kill
-leaves half done is never looked at. A chunk's name says all that decides its states but for the setting,
-whose folder this is: another chunk size does not find it.
+A checkpoint is an .npz file `<chunk>_<segments done>.npz`; the format has checksums.
 """
 
-import contextlib
-import functools
-import logging
 import re
 import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,54 +15,43 @@ import numpy as np
 
 from audit.storage import files
 
-_NAME = re.compile(r"(.+)_(\d+)")  # chunk and segments done
-# Training takes at least this many times as long as writing checkpoints: writing takes at most 2%.
-_LEAST_TRAINING_RATIO = 49
+_NAME = re.compile(r"(.+)_(\d+)\.npz")  # chunk and segments done
+_MIN_TRAINING_RATIO = 49  # of the times of training and of writing: writing takes at most 2%
 
 # (segments done, states) -> whether states can have come from that number of segments
 Fits = Callable[[int, Any], bool]
 
 
-def _fits_always(done: int, states: Any) -> bool:
-    """Accepts every checkpoint: the default where the caller has no test of its own."""
-    return True
-
-
 class Checkpoints:
-    """The checkpoints in a folder.
-
-    They are of a single chunk of runs at a time. Whoever uses them holds the chunk's lease
-    (`audit.storage.shares`).
-    """
+    """The checkpoints in a folder, of a single chunk of runs at a time."""
 
     def __init__(self, folder: Path, seconds: float = 30.0) -> None:
         """Opens the checkpoints of a folder, which need not exist yet.
 
         Args:
           folder: where checkpoints are written and looked for.
-          seconds: the least time between two checkpoints. More time passes where writing is slow, so that
-            writing takes at most 2% of all time. With 0, every segment has a checkpoint, however slow that
-            is.
+          seconds: the least time between two checkpoints; more passes if writing is slow. With 0, every
+            segment has a checkpoint.
         """
-        self._folder = folder.absolute()  # orbax takes no relative paths
+        self._folder = folder
         self._seconds = seconds
-        self._due = time.monotonic() + seconds  # from this moment on, the next checkpoint is due
-        self._has_failed = False  # whether a failure to write was reported
+        self._due = time.monotonic() + seconds
+        self._has_failed = False
 
-    def resume(self, chunk: str, states: Any, fits: Fits = _fits_always) -> tuple[int, Any]:
+    def resume(
+        self, chunk: str, states: Any, fits: Fits = lambda done, states: True
+    ) -> tuple[int, Any]:
         """Returns the states of a chunk of runs from its newest usable checkpoint.
 
-        A checkpoint that is torn, altered, of other shapes or refused by `fits` is set aside, with a line on
-        stderr, and the next older one is tried.
+        A checkpoint that is damaged, of other shapes or refused by `fits` is set aside, and reported.
 
         Args:
           chunk: the chunk's name.
-          states: the states at the beginning. They have the structure to return, and the shapes and types
-            that a checkpoint must have.
+          states: the states at the beginning, which have the structure, shapes and types of the result.
           fits: (segments done, states) -> whether states can have come from that number of segments.
 
         Returns:
-          The segments done, and the states as NumPy arrays; (0, states) where no checkpoint is usable.
+          The segments done, and the states as NumPy arrays; (0, states) if no checkpoint is usable.
         """
         for done, path in self._find(chunk):
             leaves = _read(path, jax.tree.leaves(states))
@@ -83,173 +63,82 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Stores a chunk's states after `done` segments, if the time for a checkpoint has come.
+        """Stores a chunk's states after `done` segments if a checkpoint is due, and removes older ones.
 
-        Older checkpoints of the chunk are removed afterwards. Where a checkpoint can't be written, a line on
-        stderr says so once, and training goes on: scores do not depend on checkpoints.
-
-        Args:
-          chunk: the chunk's name.
-          done: the number of segments that the chunk's runs have gone through.
-          states: a tree of arrays, from which training can go on.
+        If it can't be written, a line on stderr says so once, and training goes on.
         """
         begin = time.monotonic()
         if begin < self._due:
             return
-        name = f"{chunk}_{done:06d}"
+        older = [path for _, path in self._find(chunk)]
+        path = self._folder / f"{chunk}_{done:06d}.npz"
         try:
-            older = [path for _, path in self._find(chunk)]
-            with files.beside(self._folder / name) as temporary:
-                _write(temporary, name, states)
-            for path in older:
-                _remove(path)
-        except Exception as error:  # a full disk is an OSError here and a ValueError in orbax
+            _write(path, states)
+        except OSError as error:
             self._report_once(error)
-
-        # The longer writing took, the later the next checkpoint is due: writing takes at most 2% of all time.
+        else:
+            for earlier in older:
+                if earlier != path:
+                    files.remove(earlier)
         end = time.monotonic()
         self._due = end
-        if self._seconds:  # with 0, a checkpoint is due at every call, however long writing takes
-            self._due += max(self._seconds, _LEAST_TRAINING_RATIO * (end - begin))
+        if self._seconds:
+            self._due += max(self._seconds, _MIN_TRAINING_RATIO * (end - begin))
 
     def drop(self, chunk: str) -> None:
         """Removes a chunk's checkpoints, for a chunk whose scores are stored."""
         for _, path in self._find(chunk):
-            _remove(path)
+            files.remove(path)
 
     def clear(self) -> None:
-        """Removes all checkpoints, and the folder if it is then empty.
-
-        Damaged checkpoints that were set aside stay. It is to be called while no chunk is being trained.
-        """
+        """Removes the folder, but for damaged checkpoints that were set aside."""
         if not self._folder.is_dir():
             return
         for path in self._folder.iterdir():
-            if ".damaged-" not in path.name:  # as `files.set_aside` names them
-                _remove(path)
-        with contextlib.suppress(OSError):  # the folder is not empty
-            self._folder.rmdir()
+            if ".damaged-" not in path.name:
+                files.remove(path)
+        if not any(self._folder.iterdir()):
+            files.remove(self._folder)
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
         """Returns (segments done, path) of the chunk's checkpoints, the newest first."""
         if not self._folder.is_dir():
             return []
         checkpoints = []
-        # A name ends in the number of segments, padded with zeros: sorting by name sorts by that number.
-        for path in sorted(self._folder.iterdir(), reverse=True):
+        for path in self._folder.iterdir():
             match = _NAME.fullmatch(path.name)
             if match and match[1] == chunk:
                 checkpoints.append((int(match[2]), path))
-        return checkpoints
+        return sorted(checkpoints, reverse=True)
 
-    def _report_once(self, error: Exception) -> None:
-        """Prints on stderr why a checkpoint could not be written, at the first failure alone."""
+    def _report_once(self, error: OSError) -> None:
         if not self._has_failed:
-            # An OSError has its reason in `strerror`. Another error's message may be nested, as "what failed:
-            # why: the cause", and have several lines. The cause alone is shown, in a single line.
-            cause = str(error).split(": ")[-1]
-            reason = getattr(error, "strerror", None) or " ".join(cause.split())
             print(
-                f"no checkpoint in {self._folder} ({reason}): training goes on without; "
+                f"no checkpoint in {self._folder} ({error.strerror}): training goes on without; "
                 "make room, or keep results in another folder",
                 file=sys.stderr,
             )
         self._has_failed = True
 
 
-def _write(path: Path, name: str, states: Any) -> None:
-    """Writes a checkpoint: a folder with the states' leaves and a manifest of its files.
-
-    Args:
-      path: the folder, which is made here.
-      name: the name that the caller will give to the folder; the manifest holds it.
-      states: a tree of arrays.
-
-    Raises:
-      OSError: the disk has no room.
-    """
-    leaves = {str(i): np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))}
-    path.mkdir(parents=True)
-    files.require_room(path, sum(leaf.nbytes for leaf in leaves.values()))
-    with _without_logs():
-        _checkpointer().save(path / "state", leaves)
-    (path / "sha256").write_text(_make_manifest(path, name))
+def _write(path: Path, states: Any) -> None:
+    """Writes a checkpoint: the leaves of the states, by their number."""
+    leaves: dict[str, Any] = {
+        f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.beside(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **leaves)
 
 
 def _read(path: Path, expected: list[Any]) -> list[Any] | None:
-    """Returns the leaves of a checkpoint's states.
-
-    Args:
-      path: the checkpoint's folder.
-      expected: arrays of the shapes and types that the leaves must have.
-
-    Returns:
-      The leaves; None where the checkpoint is damaged, or a leaf is missing or has another shape or type.
-    """
+    """Returns the leaves of a checkpoint; None if it is damaged, or has leaves of other shapes or types."""
     try:
-        if files.read(path / "sha256") != _make_manifest(path, path.name).encode():
-            return None
-        with _without_logs():
-            stored = _checkpointer().restore(path / "state")
-    except Exception:  # orbax documents no errors, and what a checkpoint held can be trained again
+        with np.load(path, allow_pickle=False) as file:
+            leaves = [file[f"leaf_{i}"] for i in range(len(file.files))]
+    except files.NOT_AN_ARCHIVE:
         return None
-
-    if len(stored) != len(expected):
+    shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]
+    if shapes != [(leaf.shape, leaf.dtype) for leaf in expected]:
         return None
-    leaves = []
-    for i, expected_leaf in enumerate(expected):
-        leaf = stored.get(str(i))
-        if leaf is None or leaf.shape != expected_leaf.shape or leaf.dtype != expected_leaf.dtype:
-            return None
-        leaves.append(leaf)
     return leaves
-
-
-def _make_manifest(path: Path, name: str) -> str:
-    """Returns the text of a checkpoint's manifest: a line with its name, then one for each of its files.
-
-    A file's line is its SHA-256 and its path. The name is there so that a renamed checkpoint is refused.
-
-    Args:
-      path: the checkpoint's folder; its file sha256, the manifest itself, is left out.
-      name: the checkpoint's name.
-    """
-    manifest = path / "sha256"
-    lines = [name]
-    for place in sorted(path.rglob("*")):
-        if not place.is_file() or place == manifest:
-            continue
-        lines.append(f"{files.compute_sha256(place)}  {place.relative_to(path).as_posix()}")
-    return "\n".join(lines) + "\n"
-
-
-def _remove(path: Path) -> None:
-    """Removes a checkpoint.
-
-    It is renamed first. If the process is killed before all files are removed, what is left has a name that
-    is never looked at, and cannot be taken for a whole checkpoint.
-    """
-    # Where it can't be renamed, it is removed under its own name.
-    with contextlib.suppress(OSError):
-        path = path.rename(path.with_name(f".{uuid.uuid4().hex[:8]}"))
-    files.remove(path)
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Silences orbax's log in the block: orbax logs every error that it raises, with a traceback."""
-    logger = logging.getLogger("absl")  # by which orbax logs
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@functools.cache
-def _checkpointer() -> Any:
-    """Returns orbax's checkpointer; orbax is imported here, since most audits need no checkpoint."""
-    import orbax.checkpoint
-
-    return orbax.checkpoint.Checkpointer(orbax.checkpoint.PyTreeCheckpointHandler())

@@ -1,8 +1,6 @@
 """Files that are written whole or not at all."""
 
 import contextlib
-import errno
-import functools
 import hashlib
 import math
 import os
@@ -37,7 +35,6 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
 _TEMPORARY = re.compile(
     r"\..+\.(\d{1,9})-[0-9a-f]{8}"
 )  # with the number of the process that writes
-_SPARE_BYTES = 1 << 20  # of a disk, beside what is to be written: a megabyte
 _OTHER_FOLDER = "name another folder with `out`"
 
 
@@ -203,12 +200,6 @@ def set_aside(path: Path, fix: str, problem: str = "is damaged") -> Path:
     return aside
 
 
-@functools.cache
-def say_once(line: str) -> None:
-    """Prints a line on stderr, unless this process has printed the same line before."""
-    print(line, file=sys.stderr)
-
-
 @contextlib.contextmanager
 def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
     """Turns an OSError that is raised in the block into a CannotWriteError.
@@ -221,16 +212,6 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
         yield
     except OSError as error:
         raise cannot_write(path, error, fix) from None
-
-
-def require_room(folder: Path, size: int) -> None:
-    """Raises OSError where a folder's disk has no room for `size` bytes of data and a spare megabyte.
-
-    It is called before a library writes the data: on a full disk the library would print many lines of its
-    own. The spare megabyte is for what the library's format adds to the data.
-    """
-    if shutil.disk_usage(folder).free < size + _SPARE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def cannot_write(path: Path, error: OSError, fix: str = _OTHER_FOLDER) -> CannotWriteError:

@@ -453,8 +453,8 @@ def _arrange_by_run(arrays: dict[str, Array]) -> tuple[Array, Array | None, bool
 
 def _read_json_cosines(path: Path) -> dict[str, Array]:
     """Returns the arrays of _COSINE_NAMES in a JSON text, by name."""
-    with tables.reading(path), tables.open_text(path, b",", marks_of_a_row=4) as file:
-        columns = tables.load_columns(path, file)
+    with tables.reading(path):
+        columns = tables.load_columns(path, tables.read_text(path))
     with _naming(path):
         named = [name for name in _COSINE_NAMES if name in columns]
         return {name: arrays.floats(name, columns[name]) for name in named}

@@ -7,9 +7,9 @@ beside and renamed into place, so that a kill at any instant loses at most the c
 stored, so that other statistics need no other training.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
-      scores_<first>_<stop>.npz                scores, presence, their SHA-256, and the setting's
+      scores_<first>_<stop>.npz                scores, presence, and the setting's hash
       audit.json, audit.png                    what the last audit concluded
-      claim.lease, runs_<first>_<stop>.lease   the holder of all of it, or of a chunk (`audit.storage.shares`)
+      .lock                                    held by the process that trains (`audit.storage.locks`)
       checkpoints/                             states of a chunk in progress (`audit.storage.checkpoints`)
 """
 
@@ -19,7 +19,8 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,11 +31,12 @@ from audit.errors import InputError, require
 from audit.evidence import ranks
 from audit.evidence.canaries import Coins, Fresh, make_coins
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
-from audit.storage import files
+from audit.storage import files, locks
 
 CONFIG = "config.json"
 RESULT = "audit.json"
 FIGURE = "audit.png"
+Range = tuple[int, int]  # runs [start, stop)
 _SETTING = "setting"  # the name under which a file's arrays include the setting's hash
 _CHUNK = re.compile(r"scores_(\d+)_(\d+)\.npz")
 
@@ -131,7 +133,6 @@ class Store:
         self.text = _text(setting)
         name = _hash(self.text.encode())
         self.path = root / (f"{words}-{name}" if words else name)
-        self._is_claimed = False
         try:
             # A folder that exists is taken, whatever words are in its name.
             self.path = _find_folder(root, name) or self.path
@@ -184,7 +185,6 @@ class Store:
         store = cls.__new__(cls)
         store.text = text
         store.path = folder
-        store._is_claimed = False
         return store
 
     @property
@@ -213,64 +213,32 @@ class Store:
         if content is None:
             return None
         try:
-            return _parse_conclusion(content)
-        except (ValueError, OverflowError, RecursionError):
+            return _parse_conclusion(json.loads(content))
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ):
             raise InputError(
                 f"{path} cannot be read: move it away, or run the audit again"
             ) from None
 
-    @contextlib.contextmanager
-    def claim(self) -> Iterator[bool]:
-        """Tries to claim the setting until the end of the block, and yields whether that succeeded.
-
-        The claim does not cover the training of chunks, which processes share (`audit.storage.shares`). It
-        is taken over from a process that died, or that has not renewed it for a minute. A block within a
-        block of the same store succeeds, too.
-
-        Raises:
-          InputError: the folder can't be written.
-        """
-        if self._is_claimed:  # the block is within another
-            yield True
-            return
-        # Imported here: a sweep that has nothing left to train needs no filelock, whose import would take a
-        # fifth of its time.
-        from audit.storage import claims
-
-        with claims.claim(self.path) as mine:
-            self._is_claimed = mine
-            try:
-                yield mine
-            finally:
-                self._is_claimed = False
-
-    @contextlib.contextmanager
-    def turn(self, part: str) -> Iterator[None]:
-        """Waits until no other process is in a block of the same name, and enters it.
-
-        It is for files that are read and then rewritten, which two processes must not do at once.
-
-        Args:
-          part: the name of the block.
-        """
-        from audit.storage import claims  # imported here, as in `claim`: it loads filelock
-
-        with claims.turn(self.path, part):
-            yield
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a context that holds the store's lock, after waiting for it (`audit.storage.locks`)."""
+        return locks.hold(self.path)
 
     def save(self, chunk: Scores) -> None:
-        """Writes the file of a finished chunk of runs: its scores, presence and checksum.
+        """Writes the file of a finished chunk of runs: its scores and presence.
 
         Raises InputError where scores and presence differ in shape.
         """
         require(
             chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
         )
-        arrays: dict[str, Any] = {
-            "scores": chunk.scores,
-            "presence": chunk.presence,
-            "sha256": np.array(_compute_checksum(chunk)),
-        }
+        arrays: dict[str, Any] = {"scores": chunk.scores, "presence": chunk.presence}
         # A file leaves these out where they are 0; `_parse_chunk` reads 0 where they are missing.
         if chunk.dimension:
             arrays["dimension"] = np.array(chunk.dimension)
@@ -308,28 +276,12 @@ class Store:
     def missing(self, runs: int) -> list[tuple[int, int]]:
         """Returns the ranges [start, stop) of the runs 0 .. runs - 1 that no intact file holds.
 
-        Damaged files are reported, and maybe set aside; see `distrust`.
+        Damaged files are set aside, with a line on stderr.
 
         Raises:
           InputError: a file can't be read, or files differ in the number of canaries a run.
         """
         return gaps(self._find_runs(), runs)
-
-    def find_runs_by_file(self, earlier: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Returns the runs [first, stop) of every intact file of scores, by the file's name.
-
-        Args:
-          earlier: what an earlier call returned, {} at first; files that it names are not read again.
-        """
-        runs_by_name = {}
-        for path, first in self._find_chunk_files():
-            if path.name in earlier:
-                runs_by_name[path.name] = earlier[path.name]
-                continue
-            chunk = self._read_chunk(path, first)
-            if chunk is not None:
-                runs_by_name[path.name] = _runs_of(chunk)
-        return runs_by_name
 
     def runs_held(self) -> int:
         """Returns n where runs 0 .. n - 1 are stored and run n is missing."""
@@ -340,32 +292,47 @@ class Store:
             return missing[0][0]
         return end
 
-    def distrust(self, path: Path, fix: str) -> None:
-        """Reports on stderr that a file is damaged, or is another setting's, and sets it aside.
-
-        It is set aside, by renaming it, only while this store is claimed (`claim`). A process without the
-        claim leaves it where it is, and reports it once.
+    def distrust(self, path: Path, fix: str, problem: str = "is damaged") -> None:
+        """Sets a file aside that can't be used, with a line on stderr; it stays if it can't be renamed.
 
         Args:
           path: the file.
           fix: what is done about the loss, for the message.
+          problem: what is wrong with the file, for the message.
         """
-        content = files.read(path) or b""
-        problem = "is of another setting" if self.is_foreign(content) else "is damaged"
-        if self._is_claimed:
+        try:
             files.set_aside(path, fix, problem)
-        else:
-            files.say_once(f"{path} {problem}: it counts as missing")
+        except files.CannotWriteError:
+            print(f"{path} {problem}: it counts as missing", file=sys.stderr)
 
-    def is_foreign(self, content: bytes) -> bool:
-        """Returns whether an .npz file's content names another setting, by its hash.
+    def read_arrays(self, name: str, fix: str) -> dict[str, NDArray[Any]] | None:
+        """Returns the arrays of an .npz file by name; None if there is no file, or none that can be used.
 
-        It is False for content without a hash, as older files have it, and for damaged content.
+        A file that is damaged, or that names another setting, is set aside (`distrust`).
+
+        Args:
+          name: the file's name.
+          fix: what is done about the loss, for the message.
         """
+        path = self.path / name
+        content = files.read(path)
+        if content is None:
+            return None
+        arrays = None
+        # The format has a checksum of each array.
+        with (
+            contextlib.suppress(*files.NOT_AN_ARCHIVE),
+            np.load(io.BytesIO(content), allow_pickle=False) as file,
+        ):
+            arrays = dict(file)
+        if arrays is None:
+            self.distrust(path, fix)
+            return None
         own_hash = _hash(self.text.encode())
-        with contextlib.suppress(*files.NOT_AN_ARCHIVE), np.load(io.BytesIO(content)) as file:
-            return _SETTING in file.files and str(file[_SETTING]) != own_hash
-        return False
+        if str(arrays.pop(_SETTING, own_hash)) != own_hash:
+            self.distrust(path, fix, "is of another setting")
+            return None
+        return arrays
 
     def write_arrays(self, name: str, arrays: Mapping[str, Any]) -> Path:
         """Writes arrays and the setting's hash to an .npz file, whole or not at all; returns its path.
@@ -411,23 +378,16 @@ class Store:
         return chunks
 
     def _read_chunk(self, path: Path, first: int) -> Scores | None:
-        """Returns a file's scores; None where there is no file, or it is damaged or another setting's.
-
-        A damaged or foreign file is reported, and set aside where this store is claimed (`distrust`).
-
-        Args:
-          path: the file.
-          first: the number of its first run.
-        """
-        content = files.read(path)
-        if content is None:
+        """Returns the scores of a file whose first run is `first`; None if it can't be used (`distrust`)."""
+        fix = "its runs are trained again"
+        arrays = self.read_arrays(path.name, fix)
+        if arrays is None:
             return None
-        chunk = None
-        if not self.is_foreign(content):
-            chunk = _parse_chunk(content, first)
-        if chunk is None:
-            self.distrust(path, "its runs are trained again")
-        return chunk
+        try:
+            return _parse_chunk(arrays, first)
+        except (KeyError, ValueError):
+            self.distrust(path, fix)
+            return None
 
     def _find_chunk_files(self) -> list[tuple[Path, int]]:
         """Returns (path, number of the first run) of every file of scores, sorted by name.
@@ -455,6 +415,20 @@ def gaps(held: Iterable[tuple[int, int]], runs: int) -> list[tuple[int, int]]:
         end = max(end, stop)
     uncovered.append((end, runs))
     return [(start, stop) for start, stop in uncovered if start < stop]
+
+
+def cut(ranges: Iterable[Range], size: int) -> list[Range]:
+    """Cuts ranges of runs into chunks of at most `size` runs, in order."""
+    chunks = []
+    for start, stop in ranges:
+        for first in range(start, stop, size):
+            chunks.append((first, min(first + size, stop)))
+    return chunks
+
+
+def count_runs(ranges: Iterable[Range]) -> int:
+    """Returns the number of runs in all ranges together."""
+    return sum(stop - start for start, stop in ranges)
 
 
 def hash_of(folder: Path) -> str:
@@ -516,104 +490,41 @@ def _runs_of(chunk: Scores) -> tuple[int, int]:
     return chunk.first, chunk.first + len(chunk.scores)
 
 
-def _compute_checksum(chunk: Scores) -> str:
-    """Returns the SHA-256, in hex, of a chunk: the number of its first run, its scores and its presence.
-
-    It also covers their shape where a run has several canaries, and the dimension and the number of fresh
-    draws where these are not 0: a file leaves them out where they are 0.
-    """
-    digest = hashlib.sha256(str(chunk.first).encode())
-    if chunk.scores.size > len(chunk.scores):
-        digest.update(f" {chunk.scores.shape}".encode())
-    if chunk.dimension:
-        digest.update(f" in {chunk.dimension}".encode())
-    if chunk.draws:
-        digest.update(f" among {chunk.draws}".encode())
-    digest.update(chunk.scores.astype("<f8").tobytes())
-    digest.update(chunk.presence.astype("u1").tobytes())
-    return digest.hexdigest()
+def _parse_chunk(arrays: Mapping[str, NDArray[Any]], first: int) -> Scores:
+    """Returns the scores of a chunk's file; raises KeyError or ValueError if the arrays are no scores."""
+    scores = arrays["scores"]
+    presence = arrays["presence"]
+    require(scores.ndim == 2 and scores.shape == presence.shape, "(runs, canaries)")
+    dimension = int(arrays.get("dimension", 0))
+    draws = int(arrays.get("draws", 0))
+    return Scores(first, scores, presence, dimension, draws)
 
 
-def _parse_chunk(content: bytes, first: int) -> Scores | None:
-    """Returns the scores in the content of a chunk's .npz file; None where it is torn or altered.
-
-    Args:
-      content: the file's bytes; arrays (n,) in it are those of a single canary a run.
-      first: the number of its first run, which the file's name has.
-    """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            scores = _as_columns(file["scores"])
-            presence = _as_columns(file["presence"])
-            dimension = int(file["dimension"]) if "dimension" in file else 0
-            draws = int(file["draws"]) if "draws" in file else 0
-            if scores.ndim != 2 or scores.shape != presence.shape:
-                return None
-            chunk = Scores(first, scores, presence, dimension, draws)
-            if str(file["sha256"]) != _compute_checksum(chunk):
-                return None
-            return chunk
-    except files.NOT_AN_ARCHIVE:
-        return None
-
-
-def _as_columns(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns an array (n,) as a column (n, 1), and an array of more axes as it is."""
-    return np.atleast_2d(array.T).T
-
-
-def _parse_conclusion(content: bytes) -> Kept:
-    """Returns the conclusion that the content of an audit.json holds; checks each field that it reads.
-
-    Raises:
-      ValueError, OverflowError or RecursionError: the content is no conclusion.
-    """
-    result = json.loads(content)
-    # Check the types. Nobody sees these messages: `Store.result` replaces them by its own.
-    require(isinstance(result, dict), "an object")
-    runs = result.get("runs")
-    require(runs is None or (type(runs) is int and runs >= 1), "a number of runs")
-    provenance = result.get("provenance", {})
-    require(isinstance(provenance, dict), "an object of texts")
-    require(all(isinstance(value, str) for value in provenance.values()), "texts")
-    rows = result.get("bounds", [])  # of bounds, maybe of estimates too
-    require(isinstance(rows, list), "a list of rows")
-    require(all(isinstance(row, dict) for row in rows), "rows")
-    require(all(isinstance(row.get("method", ""), str) for row in rows), "rows of methods")
-
-    # All rows have the same delta and confidence.
+def _parse_conclusion(result: dict[str, Any]) -> Kept:
+    """Returns the conclusion in the JSON of an audit.json; raises errors of many types if it is none."""
+    rows = result.get("bounds", [])
     delta = None
     confidence = None
-    if rows:
-        delta = _parse_level(rows[0].get("delta"))
-        confidence = _parse_level(rows[0].get("confidence"))
+    if rows:  # which all have the same delta and confidence
+        delta = float(rows[0]["delta"])
+        confidence = float(rows[0]["confidence"])
 
-    # The lower bound on epsilon is that of the method that assumes nothing about the trade-off curve.
-    epsilon = None
+    # The lower bound on epsilon is that of the method that assumes nothing about the trade-off curve. Audits
+    # of a single run have other methods.
+    epsilon = result.get("epsilon")
     assumption_free = {ONE_CANARY.free, MANY_CANARIES.free, FRESH_DIRECTIONS.free}
-    free_rows = [row for row in rows if row.get("method") in assumption_free]
-    if free_rows:
-        epsilon = _parse_number(free_rows[0].get("epsilon"))
-    elif "epsilon" in result:  # an audit of a single run, which has other methods
-        epsilon = _parse_number(result["epsilon"])
+    for row in rows:
+        if row["method"] in assumption_free:
+            epsilon = row["epsilon"]
+            break
 
     upper_bound = None
     if "upper_bound" in result:
         upper_bound = math.inf  # which JSON writes as null
         if result["upper_bound"] is not None:
-            upper_bound = _parse_number(result["upper_bound"])
-    return Kept(runs, delta, confidence, epsilon, upper_bound, provenance)
-
-
-def _parse_level(value: object) -> float:
-    """Returns a delta or a confidence; raises ValueError for anything else."""
-    level = _parse_number(value)
-    require(0 < level < 1, "a level")
-    return level
-
-
-def _parse_number(value: object) -> float:
-    """Returns a number as a float; raises ValueError for anything else, NaN among them."""
-    require(type(value) in (int, float) and value == value, "a number")
-    assert isinstance(value, int | float)
-    return float(value)
+            upper_bound = float(result["upper_bound"])
+    if epsilon is not None:
+        epsilon = float(epsilon)
+    runs = result.get("runs")
+    require(runs is None or runs >= 1, "a number of runs")
+    return Kept(runs, delta, confidence, epsilon, upper_bound, dict(result.get("provenance", {})))

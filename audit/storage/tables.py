@@ -20,7 +20,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -34,7 +34,6 @@ STDIN = Path("-")
 MOST_BYTES = 1 << 30
 _STANDARD_INPUT = Path("standard input")
 _MOST_LINES_ABOVE = 100  # comments and titles above the line that names the columns
-_PART = 100_000  # rows that are read at once
 _SEPARATORS = "\t;,| "
 _PARSER_ERRORS = (ArithmeticError, csv.Error, struct.error, lzma.LZMAError)
 UNREADABLE: tuple[type[Exception], ...] = (*NOT_AN_ARCHIVE, *_PARSER_ERRORS)
@@ -96,7 +95,7 @@ def read_table(path: Path, wanted: Wanted) -> ReadTable:
       InputError: the file can't be read, lacks the columns, or has more than MOST_SCORES rows.
     """
     with reading(path):
-        return _READERS[find_format(path)](name_file(path), wanted)
+        return _READERS[find_format(path)](path, wanted)
 
 
 @contextlib.contextmanager
@@ -128,32 +127,23 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {reason}; check `scores`") from None
 
 
-def open_text(path: Path, mark: bytes, marks_of_a_row: int = 1) -> io.TextIOWrapper:
-    """Returns a text file, plain or compressed (.gz), open at its first line.
+def read_text(path: Path) -> str:
+    """Returns the text of a file, plain or compressed (.gz), or of STDIN; in UTF-8 or UTF-16.
 
-    Args:
-      path: the file.
-      mark: a byte that comes with each row. If it comes too often, the file is refused before it is read.
-      marks_of_a_row: how often it may come for each row.
-
-    Raises:
-      InputError: there are too many rows, or more than 1 GiB of text.
+    Raises InputError if there is more than 1 GiB of text, or nothing on STDIN.
     """
-    file: Any = open(path, "rb")  # noqa: SIM115
-    if path.suffix.lower() == ".gz":
-        file = gzip.GzipFile(fileobj=file)
-    size = 0
-    marks = 0
-    while part := file.read(1 << 24):
-        size += len(part)
-        marks += part.count(mark)
-        require(size <= MOST_BYTES, f"cannot read {path}: its text is larger than 1 GiB; {_FIX}")
-    _require_size(path, marks // marks_of_a_row - _MOST_LINES_ABOVE)
-    file.seek(0)
-    encoding = _find_encoding(file.read(2))
-    file.seek(0)
-    # newline="" leaves line ends as they are, which the csv module splits by itself.
-    return io.TextIOWrapper(file, encoding, newline="")
+    if path == STDIN:
+        content = sys.stdin.buffer.read(MOST_BYTES + 1)
+        require(content.strip(), f"{name_file(path)} is empty: give score,in lines, or JSON")
+    elif path.suffix.lower() == ".gz":
+        with gzip.open(path) as file:
+            content = file.read(MOST_BYTES + 1)
+    else:
+        content = path.read_bytes()
+    is_small = len(content) <= MOST_BYTES
+    require(is_small, f"cannot read {name_file(path)}: its text is larger than 1 GiB; {_FIX}")
+    is_utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf_16 else "utf-8-sig")
 
 
 def _require_size(place: Path, rows: int) -> None:
@@ -161,40 +151,29 @@ def _require_size(place: Path, rows: int) -> None:
     arrays.require_size(f"the scores of {place}", rows)
 
 
-def _find_encoding(start: bytes) -> str:
-    """Returns a text's encoding by its first bytes: UTF-16, as spreadsheets may write it, or UTF-8."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return "utf-8-sig"
-
-
-def _read_stdin(place: Path, wanted: Wanted) -> ReadTable:
+def _read_stdin(path: Path, wanted: Wanted) -> ReadTable:
     """Returns a table from standard input, which is JSON if it begins with a bracket, else CSV."""
-    # A byte more than is allowed, so that too large an input shows.
-    content = sys.stdin.buffer.read(MOST_BYTES + 1)
-    require(content.strip(), f"{place} is empty: give score,in lines, or JSON")
-    require(len(content) <= MOST_BYTES, f"{place} is larger than 1 GiB: keep a random part of it")
-    text = io.TextIOWrapper(io.BytesIO(content), _find_encoding(content), newline="")
-    start = content.lstrip(codecs.BOM_UTF8 + b" \t\r\n")[:1]
-    if start in (b"{", b"["):
-        return _parse_json(place, text, wanted)
-    return _parse_csv(place, text, wanted)
+    text = read_text(path)
+    if text.lstrip().startswith(("{", "[")):
+        return _parse_json(name_file(path), text, wanted)
+    return _parse_csv(name_file(path), text, wanted)
 
 
 # CSV and Excel: rows of cells, below a row of names
 
 
 def _read_csv(path: Path, wanted: Wanted) -> ReadTable:
-    with open_text(path, b"\n") as file:
-        return _parse_csv(path, file, wanted)
+    return _parse_csv(path, read_text(path), wanted)
 
 
-def _parse_csv(place: Path, file: IO[str], wanted: Wanted) -> ReadTable:
+def _parse_csv(place: Path, text: str, wanted: Wanted) -> ReadTable:
     """Returns the wanted columns of a CSV, whose cells stay texts.
 
     Tabs, semicolons, commas, bars or spaces separate the columns: the first by which a line has the wanted
     names. Comments, which begin with #, and a title may be above that line.
     """
+    _require_size(place, text.count("\n") - _MOST_LINES_ABOVE)
+    file = io.StringIO(text, newline="")  # the csv module splits lines
     top = list(itertools.islice(file, _MOST_LINES_ABOVE + 1))
     for number, separator in itertools.product(range(len(top)), _SEPARATORS):
         names = _split(top[number].lstrip("# "), separator)
@@ -203,8 +182,9 @@ def _parse_csv(place: Path, file: IO[str], wanted: Wanted) -> ReadTable:
         if wanted.find(names) is not None:
             rest = itertools.chain(top[number + 1 :], file)
             reader = csv.reader(rest, delimiter=separator, skipinitialspace=True)
-            return _arrange(place, names, reader, number + 2, wanted)
-    return _arrange(place, _guess_names(top), iter(()), 0, wanted)  # which refuses these names
+            rows = ((number + 1 + reader.line_num, row) for row in reader)
+            return _arrange(place, names, rows, wanted)
+    return _arrange(place, _guess_names(top), iter(()), wanted)  # which refuses these names
 
 
 def _split(line: str, separator: str) -> list[str]:
@@ -238,24 +218,23 @@ def _read_excel(path: Path, wanted: Wanted) -> ReadTable:
     for number, row in enumerate(rows[: _MOST_LINES_ABOVE + 1]):
         names = [str(cell).strip() for cell in row]
         if wanted.find(names) is not None:
-            return _arrange(path, names, iter(rows[number + 1 :]), number + 2, wanted)
+            return _arrange(path, names, enumerate(rows[number + 1 :], number + 2), wanted)
     names = [str(cell) for cell in max(rows[:2], key=lambda row: sum(map(bool, row)), default=[])]
-    return _arrange(path, names, iter(()), 0, wanted)  # which refuses these names
+    return _arrange(path, names, iter(()), wanted)  # which refuses these names
 
 
 def _arrange(
-    place: Path, names: list[str], reader: Iterator[list[Any]], line: int, wanted: Wanted
+    place: Path, names: list[str], rows: Iterator[tuple[int, list[Any]]], wanted: Wanted
 ) -> ReadTable:
-    """Returns the wanted columns of rows of cells.
+    """Returns the wanted columns of rows of cells; empty rows and comments are left out.
 
-    Empty rows are left out. R writes the names of rows without a name for their column: if all rows have a
-    cell more than there are names, and the first cells look like names of rows, these are left out.
+    R writes the names of rows without a name for their column: if all rows have a cell more than there are
+    names, and the first cells look like names of rows, these are left out.
 
     Args:
       place: the file, for messages.
       names: the names of the columns.
-      reader: the rows below the names.
-      line: the number of the first row's line in the file.
+      rows: (line in the file, cells) of each row below the names.
       wanted: the wanted columns.
 
     Raises:
@@ -267,81 +246,41 @@ def _arrange(
     columns: dict[str, list[Any]] = {ours: [] for ours in places}
     row_names: list[Any] = []
     lines = array.array("q")
-    width = 0  # the number of cells of each row, with the name of the row; 0 before the first row
-    first_line = line
-    while rows := list(itertools.islice(reader, _PART)):
-        whole = _split_by_column(rows, len(names), places) if width in (0, len(names)) else None
-        if whole is not None:  # as mostly: ten times as fast as row by row
-            width = len(names)
-            for ours, cells in whole.items():
-                columns[ours] += cells
-            lines.extend(range(line, line + len(rows)))
-            line = first_line + getattr(reader, "line_num", line - first_line + len(rows))
-            _require_size(place, len(lines))
-            continue
-        numbered = [(line + i, row) for i, row in enumerate(rows) if any(map(_is_filled, row))]
-        # Cells in quotes may have several lines.
-        line = first_line + getattr(reader, "line_num", line - first_line + len(rows))
-        if not numbered:
+    width = 0  # of each row, with its name; 0 before the first row
+    for line, row in rows:
+        count = _count_cells(row)
+        if not count:
             continue
         if not width:
-            width = max(len(names), min(_count_cells(numbered[0][1]), len(names) + 1))
-        kept = [_cut(place, number, row, width, len(names)) for number, row in numbered]
+            width = max(len(names), min(count, len(names) + 1))
+        if len(row) < width or count > width:
+            is_comment = str(row[0]).startswith("#")
+            require(is_comment, _say_cells(place, line, count, len(names)))
+            continue
         shift = width - len(names)
-        if shift:
-            row_names += [row[0] for row in kept if row]
+        row_names += row[:shift]
         for ours, index in places.items():
-            columns[ours] += [row[index + shift] for row in kept if row]
-        lines.extend(number for (number, _), row in zip(numbered, kept, strict=True) if row)
-        _require_size(place, len(lines))
-    if row_names:
-        require(_are_row_names(row_names), _say_cells(place, lines, width, len(names)))
+            columns[ours].append(row[index + shift])
+        lines.append(line)
+    _require_size(place, len(lines))
+    are_names = not row_names or _are_row_names(row_names)
+    require(are_names, _say_cells(place, lines[0] if lines else 0, width, len(names)))
     return ReadTable(dict(columns), _name(names, places), lines)
-
-
-def _split_by_column(
-    rows: list[list[Any]], width: int, places: dict[str, int]
-) -> dict[str, tuple[Any, ...]] | None:
-    """Returns the wanted columns of rows; None if any row has other than `width` cells, or an empty one."""
-    if set(map(len, rows)) != {width}:
-        return None
-    columns = list(zip(*rows, strict=True))
-    wanted = {ours: columns[index] for ours, index in places.items()}
-    if any("" in cells or None in cells for cells in wanted.values()):
-        return None
-    return wanted
-
-
-def _is_filled(cell: object) -> bool:
-    """Returns whether a cell is not blank."""
-    return cell is not None and cell != "" and not (isinstance(cell, str) and cell.isspace())
 
 
 def _count_cells(row: Sequence[Any]) -> int:
     """Returns the number of cells of a row without blank ones at its end."""
     count = len(row)
-    while count and not _is_filled(row[count - 1]):
+    while count and str(row[count - 1] if row[count - 1] is not None else "").strip() == "":
         count -= 1
     return count
 
 
-def _cut(place: Path, line: int, row: list[Any], width: int, names: int) -> list[Any]:
-    """Returns a row without blank cells beyond its `width`, or an empty list for a comment.
-
-    Raises InputError for a row of another number of cells.
-    """
-    if len(row) == width or (len(row) > width and _count_cells(row) <= width):
-        return row
-    if str(row[0]).startswith("#"):
-        return []
-    raise InputError(_say_cells(place, [line], _count_cells(row), names))
-
-
-def _say_cells(place: Path, lines: Sequence[int], cells: int, names: int) -> str:
-    """Returns the message on a row, the first of `lines`, that has not as many cells as there are names."""
+def _say_cells(place: Path, line: int, cells: int, names: int) -> str:
+    """Returns the message on a row that has not as many cells as there are names."""
     noun = "cell" if cells == 1 else "cells"
     fix = f"write {names} as there are names above"
-    return f"{place} line {lines[0]}: the row has {cells} {noun}: {fix}"
+    return f"{place} line {line}: the row has {cells} {noun}: {fix}"
 
 
 def _are_row_names(cells: Sequence[Any]) -> bool:
@@ -362,13 +301,12 @@ def _are_row_names(cells: Sequence[Any]) -> bool:
 
 
 def _read_json(path: Path, wanted: Wanted) -> ReadTable:
-    with open_text(path, b",", marks_of_a_row=4) as file:  # as with columns that nobody wants
-        return _parse_json(path, file, wanted)
+    return _parse_json(path, read_text(path), wanted)
 
 
-def _parse_json(place: Path, file: IO[str], wanted: Wanted) -> ReadTable:
+def _parse_json(place: Path, text: str, wanted: Wanted) -> ReadTable:
     """Returns the wanted columns of a JSON text; see `load_columns` for its form."""
-    columns = load_columns(place, file)
+    columns = load_columns(place, text)
     names = list(columns)
     theirs = _name(names, _find(place, names, wanted))
     cells = {ours: columns[name] for ours, name in theirs.items()}
@@ -377,7 +315,7 @@ def _parse_json(place: Path, file: IO[str], wanted: Wanted) -> ReadTable:
     return ReadTable(cells, theirs, range(1, rows + 1), unit="row")
 
 
-def load_columns(place: Path, file: IO[str]) -> dict[str, Any]:
+def load_columns(place: Path, text: str) -> dict[str, Any]:
     """Returns the columns of a JSON text by name.
 
     The text is an object of lists, a list of records, or what pandas writes: an object of columns or of rows,
@@ -386,9 +324,10 @@ def load_columns(place: Path, file: IO[str]) -> dict[str, Any]:
     Raises:
       InputError: the text is no JSON, or JSON of another form.
     """
+    _require_size(place, text.count(",") // 4 - _MOST_LINES_ABOVE)
     try:
-        loaded = json.load(file, object_pairs_hook=functools.partial(_make_object, place))
-    except (InputError, UnicodeDecodeError):  # ValueErrors that have messages of their own
+        loaded = json.loads(text, object_pairs_hook=functools.partial(_make_object, place))
+    except InputError:
         raise
     except (ValueError, RecursionError):
         raise InputError(f"cannot read {place}: it is no JSON; {_JSON_FIX}") from None

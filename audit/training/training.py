@@ -1,6 +1,5 @@
-"""The driver of an audit's training: the runs that a store misses, chunk by chunk, beside other processes."""
+"""The driver of an audit's training: the runs that a store lacks, chunk by chunk."""
 
-import contextlib
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -10,9 +9,8 @@ import jax
 
 from audit.errors import require
 from audit.runtime.progress import Progress
-from audit.storage import shares
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.store import Scores, Store
+from audit.storage.store import Range, Scores, Store, count_runs, cut
 from audit.training import game
 from audit.training.game import Game, Watch
 
@@ -46,17 +44,16 @@ def train(
 ) -> Trained:
     """Trains the runs that the store lacks, chunk by chunk, and returns the scores of all runs.
 
-    Several processes may call this on one store. They share the chunks, may begin and end at any moment, and
-    each return when all runs are there (`audit.storage.shares`). If memory runs out, chunks are halved, with
-    a line on stderr, and training goes on.
+    One process at a time trains in a store; others wait. If memory runs out, chunks are halved, with a line
+    on stderr, and training goes on.
 
     Args:
       played: the game to train.
       store: the store of scores and checkpoints.
       runs: the number of runs to have in all.
       chunk: the number of runs of a chunk; 0: as many as this machine's memory or cache holds.
-      checkpoint_seconds: the least time between two checkpoints of a chunk's states, from which whichever
-        process trains the chunk next goes on; 0: one after each segment.
+      checkpoint_seconds: the least time between two checkpoints of a chunk's states; 0: one after each
+        segment.
       progress: called with the number of runs that were trained since the last call, parts of runs too.
       watch: called with a chunk after each segment.
 
@@ -66,9 +63,6 @@ def train(
     if not store.missing(runs):
         return Trained(store.load(runs))  # nothing to train
 
-    # Called for its effect: under the claim, `missing` sets damaged files aside; without, it leaves them.
-    with store.claim():
-        store.missing(runs)
     checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
     clock = _Clock()
     steps = len(played.schedule.mask)
@@ -87,28 +81,24 @@ def train(
 
         After it ran out, the chunks that are stored stay, and the others are still missing.
         """
-        # `shares.chunks` leases a chunk to this process; closing it gives the lease back. It also reports the
-        # runs that other processes stored, to `progress`.
-        with contextlib.closing(shares.chunks(store, runs, size, progress)) as chunks:
-            try:
-                for scores in game.play(played, chunks, size, advance, checkpoints, watch):
-                    store.save(scores)
-                    clock.runs += len(scores.scores)
-            except jax.errors.JaxRuntimeError as error:
-                if not _is_out_of_memory(error):
-                    raise
-                return size // 2
+        chunks = cut(store.missing(runs), size)
+        try:
+            for scores in game.play(played, chunks, size, advance, checkpoints, watch):
+                store.save(scores)
+                clock.runs += len(scores.scores)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            return size // 2
         return size
 
     # Memory ran out if the returned size is smaller; a size of 0 means that it did so with a single run.
     size = chunk_size(played, runs, chunk)
-    while (smaller := train_missing(size)) < size:
-        require(smaller, "out of memory with one run at a time: lower `batch_size`")
-        print(f"out of memory: going on with chunks of {smaller} runs", file=sys.stderr)
-        size = smaller
-    # These runs are stored, and need no checkpoint. But another process may still train a chunk, as for a
-    # larger number of runs: then all checkpoints stay, its own among them.
-    if shares.is_idle(store):
+    with store.lock():
+        while (smaller := train_missing(size)) < size:
+            require(smaller, "out of memory with one run at a time: lower `batch_size`")
+            print(f"out of memory: going on with chunks of {smaller} runs", file=sys.stderr)
+            size = smaller
         checkpoints.clear()
     return Trained(store.load(runs), clock.runs, clock.seconds(), size, clock.model_steps)
 
@@ -130,7 +120,7 @@ def merge(parts: Sequence[Trained]) -> Trained:
 
 def count_missing(store: Store, runs: int) -> int:
     """Counts the runs, of this many in all, that the store lacks."""
-    return shares.count_runs(store.missing(runs))
+    return count_runs(store.missing(runs))
 
 
 def chunk_size(played: Game, runs: int, chunk: int) -> int:
@@ -153,12 +143,12 @@ class ChunkTrainer:
         self._game = played
         self._size = size
         # The chunk that `train` was given and `game.play` has not taken yet, if any.
-        self._requested: list[shares.Range] = []
+        self._requested: list[Range] = []
         # The running `game.play`, which yields each chunk's scores; None before the first chunk, and after
         # an error.
         self._scores: Iterator[Scores] | None = None
 
-    def train(self, chunk: shares.Range) -> Scores | None:
+    def train(self, chunk: Range) -> Scores | None:
         """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
 
         Raises InputError if a run diverged.

@@ -3,16 +3,13 @@
 Importing this starts no JAX.
 """
 
-import contextlib
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
 from experiments.canife.attacked import Attacked, identity
@@ -104,17 +101,9 @@ def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
     """
     measured = []
     for number in numbers:
-        path = store.path / _ROUND_FILE.format(number)
-        content = files.read(path)
-        if content is None:
-            continue
-        measured_round = None
-        if not store.is_foreign(content):
-            measured_round = _parse_round(content)
-        if measured_round is None:
-            store.distrust(path, "measured again")
-        else:
-            measured.append(measured_round)
+        fields = store.read_arrays(_ROUND_FILE.format(number), "measured again")
+        if fields is not None:
+            measured.append(_make_round(fields))
     return measured
 
 
@@ -123,14 +112,11 @@ def save_round(store: Store, measured: Measured) -> None:
     store.write_arrays(_ROUND_FILE.format(measured.number), measured._asdict())
 
 
-def _parse_round(content: bytes) -> Measured | None:
-    """Returns the measured round in a file's bytes; None where the file is damaged."""
-    with contextlib.suppress(*files.NOT_AN_ARCHIVE):  # errors of reading a damaged archive
-        fields = {}
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            for name in Measured._fields:
-                value = archive[name]
-                # Numbers and texts are stored as arrays without dimensions.
-                fields[name] = value.item() if value.ndim == 0 else value
-        return Measured(**fields)
-    return None
+def _make_round(fields: dict[str, NDArray[Any]]) -> Measured:
+    """Returns the measured round of a file's arrays."""
+    values: dict[str, Any] = {}
+    for name in Measured._fields:
+        value = fields[name]
+        # Numbers and texts are stored as arrays without dimensions.
+        values[name] = value.item() if value.ndim == 0 else value
+    return Measured(**values)

@@ -1,10 +1,12 @@
 """Makes audits of trained models into cells, whose stores then have scores and audit.json."""
 
+import contextlib
 import json
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from audit.errors import InputError
 from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.adversaries import adversary_row
@@ -29,9 +31,12 @@ def audit_cell(audited: Audited) -> Cell:
 
     def is_complete(store: Store) -> bool:
         """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
-        result = store.result()
-        concluded_runs = 0 if result is None else result.runs or 0
-        return concluded_runs >= runs and not store.missing(runs)
+        concluded = None
+        with contextlib.suppress(InputError):  # a damaged audit.json is written again
+            concluded = store.result()
+        if concluded is None or concluded.runs is None:
+            return False
+        return concluded.runs >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs that the store lacks, and writes the conclusion from all runs."""
@@ -43,8 +48,7 @@ def audit_cell(audited: Audited) -> Cell:
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
     cell = setting_cell(name, setting, runs, is_complete, do)
 
-    # Shared: several workers can train the runs of an audit at once, each a part.
-    return cell._replace(shared=True, audited=audited)
+    return cell._replace(audited=audited)
 
 
 def make_request(audited: Audited, dataset: Dataset) -> "Request":

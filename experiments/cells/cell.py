@@ -138,7 +138,6 @@ class Cell(NamedTuple):
         the user's files.
       open: (the store's root, data sets) -> the cell's store.
       do: (store, data sets, progress) -> anything; computes all that the store lacks.
-      shared: Whether several workers can do it at once, each a part.
       request: What it computes, in the terms of its kind; read by its paper's figures.
       audited: The audit, where the cell is one, else None. Processes without a store can train an audit's
         runs.
@@ -151,7 +150,6 @@ class Cell(NamedTuple):
     is_done: Callable[[Holdings, DataSets], bool]
     open: Callable[[Path, DataSets], Store]
     do: Callable[[Store, DataSets, Progress], object]
-    shared: bool = False
     request: object = None
     audited: Audited | None = None
 

@@ -66,8 +66,7 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
         _train(setting, runs, store, data.clients(setting), progress)
 
     identity = json.dumps(make_identity(setting))
-    # Shared: several workers can train the cell's runs at once, each a part.
-    return Cell(name, identity, runs, seconds, is_done, open_store, do, shared=True)
+    return Cell(name, identity, runs, seconds, is_done, open_store, do)
 
 
 def final(setting: FederatedSetting) -> FederatedSetting:
@@ -107,12 +106,12 @@ def read_accuracies(store: Store) -> dict[str, float]:
 def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> None:
     """Adds the accuracies (R,) of runs first, ..., first + R - 1 to those that are stored already.
 
-    The file is read and written in a turn, which no other process can have at the same time.
+    No other process can read and write the file at the same time.
     """
     measured = {}
     for run, value in enumerate(values, first):
         measured[str(run)] = float(value)
-    with store.turn("accuracies"):
+    with store.lock():
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
 
 
@@ -131,8 +130,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
     from audit.training import game as games
     from audit.training import training
 
-    # With the claim, reading sets a damaged file aside. Without it, the file stays where it is.
-    with store.claim():
+    with store.lock():
         measured = []
         for run in read_accuracies(store):
             measured.append((int(run), int(run) + 1))  # a range of a single run

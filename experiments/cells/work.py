@@ -1,13 +1,13 @@
-"""Does a sweep's cells; any number of workers share the work by a common store, whichever engine trains.
+"""Does a sweep's cells that the store lacks.
 
 Which cells are done is read from the store alone, so that neither data nor JAX is needed to see that a sweep
 is finished.
 """
 
-import random
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,8 +23,6 @@ from experiments.cells.cell import Cell, DataSets
 if TYPE_CHECKING:
     from audit.training.driver import GameRecipe, Trainer
 
-_POLL_SECONDS = 1.0  # between two looks at cells that other workers hold
-
 
 class Workplace(NamedTuple):
     """The root of the store that holds the cells, and the data sets that they use."""
@@ -37,9 +35,9 @@ class Outcome(NamedTuple):
     """The names of the cells that have ended.
 
     Attributes:
-      here: The cells that this worker did.
-      elsewhere: The cells that other workers did, or that the store had already.
-      failed: The cells that failed in this worker.
+      here: The cells that this process did.
+      elsewhere: The cells that the store had already.
+      failed: The cells that failed.
     """
 
     here: list[str]
@@ -132,113 +130,40 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def do_all(cells: list[Cell], place: Workplace) -> Outcome:
-    """Does the cells of a sweep in this process, as far as the store lacks them.
+    """Does the cells of a sweep in this process, as far as the store lacks them; returns how they ended.
 
-    A line is printed for each cell that fails.
-
-    Each of the workers that share a store takes cells that no other worker holds. When other workers hold all
-    cells that are left, this worker helps with cells that can be shared, and waits for the others. It goes on
-    until all cells have ended, since a worker that dies gives its cell back.
-
-    Args:
-      cells: The cells.
-      place: The store's root, and the cells' data.
-
-    Returns:
-      The names of the cells, by how they ended.
-
-    Raises:
-      InputError: The store can't be written.
+    If another process does a cell, this one waits for it. A line reports each cell that fails. Raises
+    InputError if the store can't be written.
     """
-    progress = SweepProgress(cells)
     outcome = Outcome(here=[], elsewhere=[], failed=[])
-    waiting = cells
-    is_first_pass = True
-    try:
-        while waiting:
-            left = []
-            for cell in waiting:
-                if not _attempt(cell, place, progress, outcome, helps=False):
-                    left.append(cell)
-            if left and is_first_pass:
-                cells_are = f"{len(left)} cells are"
-                if len(left) == 1:
-                    cells_are = "1 cell is"
-                progress.say(f"{cells_are} with other workers: helping, or waiting")
-            is_first_pass = False
-            if len(left) == len(waiting):  # other workers hold all of them
-                left = _help(left, place, progress, outcome)
-            waiting = left
-    finally:
-        progress.close()
+    with contextlib.closing(SweepProgress(cells)) as progress:
+        for cell in cells:
+            with failing(cell, progress, outcome):
+                ended = outcome.elsewhere
+                if not is_done(cell, place):
+                    store = cell.open(place.out, place.data)
+                    with store.lock():
+                        if not is_done(cell, place):  # by the process that had the lock
+                            cell.do(store, place.data, progress.begin(cell))
+                            ended = outcome.here
+                ended.append(cell.name)
+                progress.end(cell)
     return outcome
+
+
+@contextlib.contextmanager
+def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
+    """Reports an InputError of the block as the failure of a cell, unless nothing can be written."""
+    try:
+        yield
+    except files.CannotWriteError:
+        raise  # no other cell could be stored either
+    except InputError as error:
+        progress.say(f"failed: {cell.name}: {error}")
+        outcome.failed.append(cell.name)
+        progress.end(cell)
 
 
 def is_done(cell: Cell, place: Workplace) -> bool:
     """Returns whether the store has all of a cell."""
     return cell.is_done(stored.holdings(place.out), place.data)
-
-
-def _attempt(
-    cell: Cell, place: Workplace, progress: SweepProgress, outcome: Outcome, helps: bool
-) -> bool:
-    """Does what the store lacks of a cell, unless another worker holds the cell.
-
-    Args:
-      cell: The cell.
-      place: The store's root, and the cell's data.
-      progress: Shows the cell's progress.
-      outcome: Gets the cell's name, in the list for how the cell ended.
-      helps: Whether to do a part of the cell even where another worker holds it.
-
-    Returns:
-      Whether the cell has ended, by success or by failure.
-    """
-    # The list that gets the cell's name: `elsewhere`, unless this worker does the cell, or it fails.
-    ended = outcome.elsewhere
-    try:
-        if not is_done(cell, place):
-            store = cell.open(place.out, place.data)
-            with store.claim() as is_claimed:
-                if not (is_claimed or helps):
-                    return False
-                # Again, since the worker that held it until now may have done it.
-                if not is_done(cell, place):
-                    cell.do(store, place.data, progress.begin(cell))
-                    # Without the claim this worker has only helped the worker that holds the cell.
-                    if is_claimed:
-                        ended = outcome.here
-    except files.CannotWriteError:
-        raise  # no other cell could be stored either
-    except InputError as error:
-        progress.say(f"failed: {cell.name}: {error}")
-        ended = outcome.failed
-    ended.append(cell.name)
-    progress.end(cell)
-    return True
-
-
-def _help(
-    cells: list[Cell], place: Workplace, progress: SweepProgress, outcome: Outcome
-) -> list[Cell]:
-    """Helps with a random cell that several workers can share; waits a moment where no cell can be shared.
-
-    It returns once that cell has ended, or after the moment.
-
-    Args:
-      cells: The cells that other workers hold.
-      place: The store's root, and the cells' data.
-      progress: Shows the cell's progress.
-      outcome: Gets the cell's name.
-
-    Returns:
-      The cells that are left.
-    """
-    shared = [cell for cell in cells if cell.shared]
-    if not shared:
-        time.sleep(_POLL_SECONDS)
-        return cells
-    cell = random.choice(shared)  # at random, so that helpers spread over the cells
-    # With `helps` it returns only when the cell has ended.
-    _attempt(cell, place, progress, outcome, helps=True)
-    return [other for other in cells if other is not cell]

@@ -56,9 +56,7 @@ def main() -> None:
 
     setting, split, store = training.prepare(setting, out, data)
     numbers = setting.measured()  # of the rounds that are measured: 1, 1 + every, ...
-    # Reading renames damaged files, which takes the claim on the store. Where another process has the claim,
-    # measuring goes on without it: damaged files then stay, and are not read.
-    with store.claim():
+    with store.lock():
         n_stored = len(measured.read_rounds(store, numbers))
         with tqdm(
             total=len(numbers), initial=n_stored, desc="measuring", unit="rounds", file=sys.stderr

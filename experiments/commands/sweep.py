@@ -2,21 +2,18 @@
 
     ./run.sh sweep --list                                  names, cells, what is done
     ./run.sh sweep --name=figure_1c,figure_4,figure_7      the FCNN's figures, 5 minutes on two cores
-    ./run.sh sweep --name=all --scale=paper --worker=3/16  the third of 16 jobs
-    ./run.sh sweep --name=all --scale=paper --engine=ray --ray_address=auto   on a Ray cluster
+    ./run.sh sweep --name=all --scale=paper --ray_address=auto   on a Ray cluster
 
-Figures share cells, and a cell is never trained twice. Any number of workers may run the same command
-on one --out: each takes cells that no other holds; --worker deals the cells out beforehand instead.
+Figures share cells, and a cell is never trained twice.
 """
 
-import re
 import shlex
 import time
 
 from absl import flags
 
 from audit.commands import cli
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.runtime.progress import counted, shortened
 from audit.settings import stored
 from experiments.cells import audits, work
@@ -29,8 +26,7 @@ from experiments.sweeps.sweep import Sweep
 FLAGS = flags.FLAGS
 flags.DEFINE_list("name", [], "Sweeps, comma-separated, or all; --list has them.")
 flags.DEFINE_string("scale", "laptop", "smoke (seconds), laptop (an hour a figure) or paper.")
-cli.define_out("Folder of the store, shared by all workers.")
-flags.DEFINE_string("worker", None, "i/n: of the cells only every n-th, from the i-th on.")
+cli.define_out("Folder of the store.")
 engine_flags.define_engine()
 flags.DEFINE_bool("list", False, "Print names, cells and what is done; train nothing.")
 for name in file_names():
@@ -52,12 +48,12 @@ def main() -> None:
         print(_list_sweeps(sweeps, place))
         return
 
-    # This worker's cells, and those of them that the store lacks.
+    # The cells, and those of them that the store lacks.
     title = ", ".join(sweep.name for sweep in sweeps)
     cells: list[Cell] = []
     for sweep in sweeps:
         cells += sweep.cells
-    cells = _dealt_out(work.distinct(cells))
+    cells = work.distinct(cells)
     held = stored.holdings(place.out)
     missing = []
     for cell in cells:
@@ -86,27 +82,8 @@ def main() -> None:
     hours, minutes = divmod(minutes, 60)
     duration = f"{hours:02}:{minutes:02}:{seconds:02}"
     here = f"{counted(len(outcome.here), 'cell')} in {duration}"
-    elsewhere = f"{len(outcome.elsewhere)} by other workers"
-    before = f"{len(cells) - len(missing)} before"
-    print(f"{title}: {here}, {elsewhere}, {before}\n{closing}")
-
-
-def _dealt_out(cells: list[Cell]) -> list[Cell]:
-    """Returns this worker's cells: every n-th cell from the i-th on, where --worker is i/n.
-
-    So n workers with i = 1, ..., n share all cells. Without the flag these are all cells. Raises InputError
-    where the flag is not of this form.
-    """
-    if FLAGS.worker is None:
-        return cells
-    message = f"`worker={FLAGS.worker}`: give i/n with i from 1 to n, as 3/16"
-    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", FLAGS.worker)
-    if match is None:
-        raise InputError(message)
-    number = int(match[1])
-    count = int(match[2])
-    require(1 <= number <= count, message)
-    return cells[number - 1 :: count]
+    before = f"{len(cells) - len(missing) + len(outcome.elsewhere)} before"
+    print(f"{title}: {here}, {before}\n{closing}")
 
 
 def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:

@@ -163,7 +163,7 @@ class TrainedMethod(NamedTuple):
             training.train(game, store, self.runs, progress=progress)
 
         cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)
-        return cell._replace(shared=True)
+        return cell
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:

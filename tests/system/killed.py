@@ -17,7 +17,7 @@ from audit.storage.store import Store
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 900.0  # in which a command ends, on a busy machine too
 CONTEXT = multiprocessing.get_context("forkserver")  # a process begins with all imported
-CONTEXT.set_forkserver_preload(["audit.training.build", "orbax.checkpoint"])
+CONTEXT.set_forkserver_preload(["audit.training.build"])
 
 # The fields of a setting that uses every draw: the optimizer has a state, each run its own theta_0.
 EVERY_DRAW = {

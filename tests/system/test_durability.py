@@ -1,6 +1,5 @@
 """An audit that is interrupted anywhere ends with the bits of one left alone, and trains nothing twice."""
 
-import contextlib
 import functools
 import json
 import threading
@@ -12,7 +11,7 @@ import pytest
 from audit.errors import InputError
 from audit.settings import stored
 from audit.settings.make import changed, setting_of
-from audit.storage import files, shares
+from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
 from audit.training import build, game, training
@@ -71,7 +70,9 @@ def test_an_interrupted_chunk_goes_on(train, store, monkeypatch):
         _dying(patch, 5)
         train(LONG)
     assert store.missing(8) == [(4, 8)]
-    assert [path.name for path in (store.path / "checkpoints").iterdir()] == ["0000004_4_3_000001"]
+    assert [path.name for path in (store.path / "checkpoints").iterdir()] == [
+        "0000004_4_3_000001.npz"
+    ]
     resumed = train(LONG)
     np.testing.assert_array_equal(resumed.scores.scores, whole.scores.scores)
     assert (resumed.trained_runs, resumed.model_steps) == (4, 4 * 400)  # of 600
@@ -84,25 +85,6 @@ def test_another_chunk_size_begins_anew(train, store, monkeypatch):
         _dying(patch, 2)
         train(LONG)
     assert train(LONG, chunk=2).model_steps == 8 * 600 and not (store.path / "checkpoints").exists()
-
-
-@pytest.mark.slow
-def test_who_finds_all_chunks_with_others_waits_for_them(train, store):
-    """And takes over one whose holder gave it back undone."""
-    other, ended = Store.at(store.path), []
-    with shares_of(other, 8, 4) as first, shares_of(other, 8, 4) as second:
-        assert {next(first), next(second)} == {(0, 4), (4, 8)}
-        thread = threading.Thread(target=lambda: ended.append(train(LONG).trained_runs))
-        thread.start()
-        thread.join(0.5)
-        assert thread.is_alive()
-        first.close()
-    thread.join()
-    assert ended == [8]
-
-
-def shares_of(store, runs, size):
-    return contextlib.closing(shares.chunks(store, runs, size))
 
 
 @pytest.mark.slow

@@ -151,7 +151,8 @@ def assert_unharmed(out: Path, expected: Left) -> None:
 def left_behind(out: Path) -> tuple[bool, bool]:
     """Whether a kill left a checkpoint, and whether it left something half written."""
     found = list(out.rglob("*")) if out.is_dir() else []
-    return any(path.name == "sha256" for path in found), any(path.name[0] == "." for path in found)
+    has_checkpoint = any(path.parent.name == "checkpoints" for path in found)
+    return has_checkpoint, any(path.name[0] == "." and path.name != ".lock" for path in found)
 
 
 CANIFE = (

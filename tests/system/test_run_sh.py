@@ -174,7 +174,7 @@ def test_the_first_start_installs_and_the_second_does_not(house):
 
 
 RAY = (
-    ["audit", "--engine=ray"],
+    ["audit", "--ray_address=local"],
     ["audit"],
     ["ray", "start", "--head"],
     ["audit", "--engine", "ray"],

@@ -2,7 +2,6 @@
 
 import errno
 import functools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import optax
 import pytest
 
 from audit.mechanism import base, dpsgd
-from audit.storage import checkpoints, files
+from audit.storage import checkpoints
 from audit.storage.checkpoints import Checkpoints
 from audit.training import game
 from tests.cases import mostly_slow
@@ -47,7 +46,7 @@ def _like():
 def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(stored, folder):
     done, states = Checkpoints(folder).resume("chunk", _like())
     assert done == 2 and _equal(states, STATES)
-    assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
+    assert [path.name for path in folder.iterdir()] == ["chunk_000002.npz"]
     done, states = stored.resume("chun", _like())
     assert done == 0 and _equal(states, _like())
 
@@ -55,7 +54,7 @@ def test_the_newest_comes_back_to_its_own_chunk_and_the_older_is_gone(stored, fo
 def test_drop_removes_one_chunks_and_clear_all(stored, folder):
     stored.offer("other", 1, STATES)
     stored.drop("chunk")
-    assert [path.name for path in folder.iterdir()] == ["other_000001"]
+    assert [path.name for path in folder.iterdir()] == ["other_000001.npz"]
     stored.drop("other")
     stored.drop("other")
     assert not list(folder.iterdir())
@@ -78,7 +77,7 @@ def test_at_most_one_in_so_many_seconds(folder, now):
     for segment in range(1, 101):
         now[0] = float(segment)
         stored.offer("chunk", segment, STATES)
-        if (folder / f"chunk_{segment:06d}").exists():
+        if (folder / f"chunk_{segment:06d}.npz").exists():
             written.append(segment)
     assert written == [30, 60, 90]
 
@@ -101,40 +100,27 @@ def test_slow_writing_makes_checkpoints_rare(folder, now, monkeypatch):
     assert 10 < spent < 0.025 * now[0]
 
 
-def _damage(path, how):
-    """Damages a checkpoint, in its largest file where it is the files' content."""
-    files_of_checkpoint = [file for file in path.rglob("*") if file.is_file()]
-    largest = max(files_of_checkpoint, key=lambda file: file.stat().st_size)
-    content = largest.read_bytes()
-    middle = len(content) // 2
-    if how == "torn":
-        largest.write_bytes(content[:middle])
-    elif how == "altered":
-        altered = bytes([content[middle] ^ 1])
-        largest.write_bytes(content[:middle] + altered + content[middle + 1 :])
-    elif how == "gone":
-        largest.unlink()
-    elif how == "more":
-        (path / "state" / "more").touch()
-    elif how == "renamed":
-        path.rename(path.with_name("chunk_000003"))
-    else:
-        assert how == "no sha256"
-        (path / "sha256").unlink()
-
-
-@pytest.mark.parametrize("how", ["torn", "altered", "gone", "more", "renamed", "no sha256"])
-def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, how):
-    _damage(folder / "chunk_000002", how)
+@pytest.mark.parametrize("cut", [slice(200), slice(-30), slice(0)])
+def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, cut):
+    path = folder / "chunk_000002.npz"
+    path.write_bytes(path.read_bytes()[cut])
     done, states = Checkpoints(folder).resume("chunk", _like())
     assert done == 0 and _equal(states, _like())
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and "is damaged: set aside" in message
-    assert [re.sub(r"-\w+$", "", path.name)[-8:] for path in folder.iterdir()] == [".damaged"]
     assert stored.resume("chunk", _like())[0] == 0
     stored.offer("chunk", 1, STATES)
     stored.clear()
-    assert len(list(folder.iterdir())) == 1 and capsys.readouterr().err == ""
+    (left,) = folder.iterdir()
+    assert ".damaged-" in left.name and capsys.readouterr().err == ""
+
+
+def test_an_altered_byte_of_a_state_is_noticed(stored, folder):
+    path = folder / "chunk_000002.npz"
+    content = bytearray(path.read_bytes())
+    content[content.index(np.asarray(STATES.theta).tobytes()) + 5] ^= 1
+    path.write_bytes(content)
+    assert Checkpoints(folder).resume("chunk", _like())[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -148,14 +134,15 @@ def test_states_of_other_shapes_are_not_gone_on_from(stored, folder, capsys, oth
 def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
     stored, folder, monkeypatch, capsys
 ):
-    monkeypatch.setattr(
-        files.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1 << 20})
-    )
+    def refuse(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.np, "savez", refuse)
     for segment in (3, 4):
         stored.offer("chunk", segment, STATES)
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and "No space left on device" in message
-    assert [path.name for path in folder.iterdir()] == ["chunk_000002"]
+    assert [path.name for path in folder.iterdir()] == ["chunk_000002.npz"]
     assert stored.resume("chunk", _like())[0] == 2
 
 
@@ -215,7 +202,7 @@ def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, cla
         jnp.ones((3, 4)), table.mechanism.start(jnp.ones(4)).optimizer, jnp.full(3, steps)
     )
     Checkpoints(folder, 0).offer("0000000_3_3", claimed, state)
-    assert [path.name for path in folder.iterdir()] == [f"0000000_3_3_{claimed:06d}"]
+    assert [path.name for path in folder.iterdir()] == [f"0000000_3_3_{claimed:06d}.npz"]
     segments_done = []
     again = Checkpoints(folder)
     resumed = game.play(table, [(0, 3)], 3, lambda runs, steps: segments_done.append(steps), again)
@@ -227,4 +214,4 @@ def test_a_forged_checkpoint_is_not_gone_on_from(empty_game, folder, capsys, cla
     assert (
         segments_done == [0, 200, 200, 200] and "is damaged: set aside" in capsys.readouterr().err
     )
-    assert [path.name.partition(".")[2][:7] for path in folder.iterdir()] == ["damaged"]
+    assert [path.name.partition(".npz.")[2][:7] for path in folder.iterdir()] == ["damaged"]

@@ -145,7 +145,7 @@ def test_what_a_killed_process_left_is_removed_and_what_others_write_stays(tmp_p
     python("-c", KILLED, name, cwd=tmp_path)
     (left,) = os.listdir(tmp_path)
     assert left.startswith(f".{name}.")
-    others = {name, f".{name}", f".{name}.{'0' * 8}", ".claim.lease", f"{name}.damaged-123456"}
+    others = {name, f".{name}", f".{name}.{'0' * 8}", ".lock", f"{name}.damaged-123456"}
     for other in others:
         (tmp_path / other).touch()
     with files.beside(tmp_path / name) as temporary:

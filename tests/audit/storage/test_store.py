@@ -5,6 +5,9 @@ import errno
 import hashlib
 import io
 import os
+import subprocess
+import sys
+import threading
 import zipfile
 from pathlib import Path
 
@@ -16,7 +19,6 @@ from audit.storage import files
 from audit.storage.store import Store, hash_of
 from audit.training.game import Scores
 
-DATA = Path(__file__).parent / "data"
 SETTING = {"adversary": "gc_r", "steps": 250, "learning_rate": 0.1}
 
 
@@ -59,39 +61,6 @@ def test_round_trip(store, canaries):
     np.testing.assert_array_equal(loaded.scores, _chunk(0, 8, canaries).scores)
     np.testing.assert_array_equal(loaded.presence, _chunk(0, 8, canaries).presence)
     assert store.load(5).scores.shape == (5, canaries)
-
-
-def test_a_flat_file_is_of_one_canary_and_its_checksum_stands(store):
-    """Runs 3 to 7, stored when a run's score had no axis of canaries."""
-    name = "scores_0000003_0000008.npz"
-    (store.path / name).write_bytes((DATA / "one_canary_flat.npz").read_bytes())
-    store.save(_chunk(0, 3))
-    scores = np.array([[0.5], [-1.25], [3.0], [1e-300], [-0.0]])
-    loaded = store.load(8)
-    np.testing.assert_array_equal(loaded.scores, np.concatenate([_chunk(0, 3).scores, scores]))
-    assert np.signbit(loaded.scores[7, 0])
-    np.testing.assert_array_equal(loaded.presence[3:], [[True], [False], [True], [False], [True]])
-    store.save(Scores(3, scores, loaded.presence[3:]))
-    with np.load(store.path / name) as new, np.load(DATA / "one_canary_flat.npz") as old:
-        assert str(new["sha256"]) == str(old["sha256"])
-
-
-def test_the_shape_of_several_canaries_is_part_of_the_checksum(store, capsys):
-    """2 runs of 3 canaries are no 3 runs of 2, nor 6 of one, though their bytes are the same."""
-    store.save(_chunk(0, 2, 3))
-    (path,) = store.path.glob("scores_*")
-    with np.load(path) as file:
-        entries = dict(file)
-    for shape in ((3, 2), (6, 1), (6,), (1, 6), (2, 3, 1)):
-        reshaped = {name: entries[name].reshape(shape) for name in ("scores", "presence")}
-        np.savez(path, sha256=entries["sha256"], **reshaped)
-        with store.claim():
-            assert store.missing(6) == [(0, 6)], shape
-        assert "is damaged" in capsys.readouterr().err
-    np.savez(path, **entries | {"presence": entries["presence"].reshape(3, 2)})
-    assert store.missing(2) == [(0, 2)]
-    np.savez(path, **entries)
-    assert store.missing(2) == []
 
 
 def test_a_bit_for_every_score_and_one_number_of_canaries(store):
@@ -186,8 +155,7 @@ def test_a_file_torn_anywhere(store, path, capsys):
     whole = path.read_bytes()
     for size in range(0, len(whole), 37):
         path.write_bytes(whole[:size])
-        with store.claim():
-            assert store.missing(6) == [(0, 6)], size
+        assert store.missing(6) == [(0, 6)], size
         assert "is damaged" in capsys.readouterr().err
 
 
@@ -198,14 +166,6 @@ def _altered(which):
         path.write_bytes(content)
 
     return alter
-
-
-def _altered_with_care(path):
-    """A zip that is whole, its checksums too, with another score than the SHA-256 was taken of."""
-    with np.load(path) as file:
-        entries = dict(file)
-    entries["scores"][3] += 1e-9
-    np.savez(path, **entries)
 
 
 def _as_npy(path):
@@ -223,26 +183,18 @@ def _claims_400_gigabytes(path):
 DAMAGES = {
     "torn": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     **{which: _altered(which) for which in ("scores", "presence")},
-    **{damage.__name__: damage for damage in (_altered_with_care, _as_npy, _claims_400_gigabytes)},
+    **{damage.__name__: damage for damage in (_as_npy, _claims_400_gigabytes)},
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_readers_leave_damage_where_it_is_and_training_sets_it_aside_and_fixes_it(
-    store, path, capsys, damage
-):
+def test_a_damaged_file_is_set_aside_and_its_runs_are_missing(store, path, capsys, damage):
     damage(path)
-    before = _visible(store)
     assert store.missing(6) == [(0, 6)] and store.runs_held() == 0
-    assert "is damaged: it counts as missing" in capsys.readouterr().err
-    assert (
-        store.missing(6) == [(0, 6)] and _visible(store) == before and capsys.readouterr().err == ""
-    )
-    with store.claim():
-        assert store.missing(6) == [(0, 6)]
     message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "is damaged" in message
-    assert store.missing(6) == [(0, 6)] and capsys.readouterr().err == ""
+    assert (
+        message.count("\n") == 1 and "is damaged: set aside, its runs are trained again" in message
+    )
     assert sum("damaged-" in name for name in _visible(store)) == 1
     with pytest.raises(InputError, match="lacks runs 0 to 5"):
         store.load(6)
@@ -250,27 +202,56 @@ def test_readers_leave_damage_where_it_is_and_training_sets_it_aside_and_fixes_i
     np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
 
 
+def test_scores_of_another_setting_are_set_aside(store, path, tmp_path, capsys):
+    other = Store(tmp_path, {"noise_multiplier": 2.0})
+    copy = other.path / path.name
+    copy.write_bytes(path.read_bytes())
+    assert other.missing(6) == [(0, 6)] and not copy.exists()
+    assert f"{path.name} is of another setting: set aside" in capsys.readouterr().err
+    elsewhere = Store(tmp_path / "elsewhere", SETTING, "words")
+    (elsewhere.path / path.name).write_bytes(path.read_bytes())
+    assert elsewhere.missing(6) == []
+
+
+LOCKED = """
+import sys
+from pathlib import Path
+from audit.storage import locks
+with locks.hold(Path(sys.argv[1])), locks.hold(Path(sys.argv[1])):
+    print("mine", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_waits_for_the_lock_of_one_that_dies(store, capfd):
+    command = [sys.executable, "-c", LOCKED, str(store.path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as holder:
+        holder.stdout.readline()
+        entered = threading.Event()
+
+        def enter():
+            with store.lock():
+                entered.set()
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        assert not entered.wait(0.3)
+        holder.kill()
+        thread.join()
+    assert entered.is_set()
+    assert capfd.readouterr().err == f"another process works in {store.path}: waiting for it\n"
+
+
 @pytest.mark.slow
 def test_any_altered_byte(store, path, capsys):
     whole = path.read_bytes()
-    with store.claim():
-        for i in range(len(whole)):
-            path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
-            if store.missing(6):
-                assert "is damaged" in capsys.readouterr().err
-            else:  # a byte that says nothing of the scores
-                np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
-
-
-def test_an_altered_name_is_damage_and_other_files_are_nobodys_scores(store, path, capsys):
-    (store.path / "scores_a_b.npz").write_bytes(b"?")
-    (store.path / ".scores_0000006_0000012.npz.0123abcd").write_bytes(path.read_bytes())
-    (store.path / "audit.json").write_text("{}")
-    assert store.missing(12) == [(6, 12)] and capsys.readouterr().err == ""
-    path.rename(path.with_name("scores_0000006_0000012.npz"))
-    with store.claim():
-        assert store.missing(12) == [(0, 12)]
-    assert "is damaged: set aside" in capsys.readouterr().err and store.missing(12) == [(0, 12)]
+    for i in range(len(whole)):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 1 << i % 8]) + whole[i + 1 :])
+        if store.missing(6):
+            assert "is damaged" in capsys.readouterr().err
+        else:  # a byte that says nothing of the scores
+            np.testing.assert_array_equal(store.load(6).scores, _chunk(0, 6).scores)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff\xfe{"])
@@ -379,19 +360,19 @@ def test_a_file_system_that_turned_read_only(store, monkeypatch):
         store.save(_chunk(0, 6))
 
 
-def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch):
+def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch, capsys):
     path.write_bytes(b"")
     monkeypatch.setattr(
-        files.os, "replace", lambda *_: _failing(PermissionError(errno.EACCES, "denied"))()
+        files.os, "replace", lambda *_: _failing(PermissionError(errno.EACCES, "no"))()
     )
-    with refused("denied"), store.claim():
-        store.missing(6)
+    assert store.missing(6) == [(0, 6)] and path.exists()
+    assert "is damaged: it counts as missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE])
 def test_a_file_that_can_not_be_read_now_is_an_error_and_stays(store, path, monkeypatch, number):
     before = _visible(store)
-    with monkeypatch.context() as patch, store.claim():
+    with monkeypatch.context() as patch:
         patch.setattr(files.Path, "read_bytes", _failing(OSError(number, os.strerror(number))))
         for read in (store.missing, store.load, lambda runs: store.runs_held()):
             with refused(f"cannot read {path} .{os.strerror(number)}"):
@@ -402,7 +383,7 @@ def test_a_file_that_can_not_be_read_now_is_an_error_and_stays(store, path, monk
 def test_a_loop_of_links_or_a_folder_that_can_not_be_listed_is_no_damage(store, path, monkeypatch):
     path.unlink()
     path.symlink_to(path.name)
-    with refused("cannot read"), store.claim():
+    with refused("cannot read"):
         store.missing(6)
     assert path.is_symlink()
     monkeypatch.setattr(

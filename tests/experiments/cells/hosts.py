@@ -11,11 +11,23 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.cells.reaper import find_descendants
-
 ROOT = Path(__file__).resolve().parents[3]
 OWN = ("--net", "--mount", "--pid")
 EXPERIMENTS = (sys.executable, "-P", "-m", "experiments")
+
+
+def find_descendants(ancestor):
+    """Returns the process numbers of a process's descendants."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(fields[1])
+    found, generation = set(), {ancestor}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation}
+        found |= generation
+    return found
 
 
 class Host:

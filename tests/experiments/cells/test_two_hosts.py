@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments.cells.reaper import find_descendants
 from tests.experiments.cells import hosts
-from tests.experiments.cells.hosts import wait_until
+from tests.experiments.cells.hosts import find_descendants, wait_until
 from tests.system.killed import contents
 
 CELLS = 6
@@ -67,7 +66,6 @@ class Pair:
         out = self.head.folder / name
         flags = (
             f"--california_housing={self.data}",
-            "--engine=ray",
             f"--ray_address={self.address}",
         )
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -75,7 +73,7 @@ class Pair:
         return out, driver
 
     def trains(self, host):
-        return "ray::train" in host.processes().values()
+        return "ray::do_cell" in host.processes().values()
 
 
 def stored(out):

@@ -157,29 +157,6 @@ def test_workers_share_the_cells_and_do_none_twice(counted, place):
     assert all(len(one.here) + len(one.elsewhere) == 12 for one in outcomes)
 
 
-def test_a_cell_that_another_worker_gives_back_undone_is_done(counted, place, capsys, monkeypatch):
-    monkeypatch.setattr(work, "_POLL_SECONDS", 0.01)
-    cells, done = counted(3)
-    ended = threading.Thread(target=work.do_all, args=(cells, place))
-    with cells[1].open(*place).claim() as mine:
-        assert mine
-        ended.start()
-        while done != {0: 1, 2: 1}:
-            time.sleep(0.01)
-        time.sleep(0.05)
-        assert ended.is_alive()
-    ended.join()
-    assert done == {0: 1, 1: 1, 2: 1} and capsys.readouterr().err.count("with other workers") == 1
-
-
-def test_a_worker_helps_with_a_cell_that_can_be_shared(counted, place):
-    """Here the whole of it: who holds it waits for what the helper does."""
-    (cell,), done = counted(1)
-    with cell.open(*place).claim():
-        outcome = work.do_all([cell._replace(shared=True)], place)
-    assert outcome.elsewhere == [cell.name] and outcome.here == [] and done == {0: 1}
-
-
 def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
     def fail(number):
         if number == 1:
@@ -211,7 +188,7 @@ def test_the_fcnn_figures_are_trained_once_and_then_known_to_be_done(run, housin
     process = run("--name=" + ",".join(FCNN), *flags)
     assert process.returncode == 0, process.stderr
     draws = f"./run.sh figures --name={','.join(FCNN)} --scale=smoke --out={tmp_path} draws them"
-    closing = rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 by other workers, 0 before\n"
+    closing = rf"{', '.join(FCNN)}: 14 cells in 00:\d\d:\d\d, 0 before\n"
     assert re.fullmatch(closing + re.escape(f"{draws}\n"), process.stdout)
     assert "Traceback" not in process.stderr
     assert max(len(line) for line in re.split(r"[\r\n]", process.stderr)) <= 80
@@ -289,23 +266,6 @@ def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch
     path.write_text(path.read_text().replace("3.0", "3.5", 1))
     assert norms.read(held, setting, 3) is None and not cell.is_done(held, data)
     assert trained == [4]
-
-
-@pytest.mark.slow
-def test_two_processes_and_a_dealt_out_half_train_every_cell_once(run, housing_file, tmp_path):
-    flags = (
-        "--name=figure_1c",
-        "--scale=smoke",
-        f"--out={tmp_path}",
-        f"--california_housing={housing_file}",
-    )
-    half = run(*flags, "--worker=2/2")
-    assert "3 cells in" in half.stdout, half.stderr
-    both = [run(*flags, start=subprocess.Popen) for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
-    here = [re.search(r"(\d+) cells? in", text) for text in said]
-    assert sum(int(match[1]) for match in here if match) == 3, said
-    assert all(process.returncode == 0 for process in both)
 
 
 @pytest.mark.slow

@@ -1,0 +1,281 @@
+"""Trains on a Ray cluster: workers train chunks of runs or do whole cells; this process stores the results.
+
+A task gets one GPU if the cluster has any, else as many cores as its smallest node has. So scores are those
+of one node, to the bit. If a worker or a node dies, Ray repeats its tasks.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import secrets
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from audit.errors import InputError, require
+from audit.runtime.machine import cores, prepare_jax
+from audit.storage import files, locks
+from audit.storage.store import Range, Scores, count_runs, cut
+from audit.tasks.task import Dataset
+from audit.training import training
+from audit.training.driver import GameRecipe, RunsRequest
+from audit.training.training import ChunkTrainer, Trained
+from experiments.cells import work
+from experiments.cells.cell import Cell, DataSets
+from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Workplace
+
+LOCAL = "local"
+_MAX_RETRIES = 20  # of a task whose worker or node died
+_TASKS_PER_WORKER = 2  # so that no worker waits for this process
+_STAGE = 64  # runs between two looks at what they prove
+_ANSWER_SECONDS = 5.0
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
+    # A task on a host that can't be reached is given up after the sum of these two; by default in 7 minutes.
+    "RAY_grpc_client_keepalive_time_ms": "20000",
+    "RAY_grpc_client_keepalive_timeout_ms": "20000",
+}
+
+
+class Preparation(NamedTuple):
+    """How a worker trains a game: runs in a chunk, training steps of a run, its versions and devices."""
+
+    size: int
+    steps: int
+    about: dict[str, Any]
+
+
+# Workers call the next three functions, whose names Ray shows.
+
+
+def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int) -> Preparation:
+    """Returns how a worker trains a game; raises InputError if recipe and data do not fit."""
+    prepare_jax(devices)
+    game = recipe.make(data)
+    size = training.chunk_size(game, runs, 0)
+    return Preparation(size, len(game.schedule.mask), recipe.about(data))
+
+
+def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
+    """Returns the scores of a chunk of runs, which is cut into smaller ones if memory runs out.
+
+    Raises InputError if a run diverged, or if memory is too small for a single run.
+    """
+    prepare_jax(devices)
+    size = count_runs([chunk])
+    while True:
+        trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
+        parts = [trainer.train(piece) for piece in cut([chunk], size)]
+        scores = [part for part in parts if part is not None]
+        if len(scores) == len(parts):
+            return scores
+        require(size > 1, "out of memory with one run at a time: lower `batch_size`")
+        size //= 2
+
+
+def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
+    """Does a cell in a temporary store, and returns the files that it wrote by their paths there."""
+    prepare_jax(devices)
+    contents = {}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        cell.do(cell.open(out, data), data, lambda runs: None)
+        for path in sorted(out.rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                contents[path.relative_to(out).as_posix()] = path.read_bytes()
+    return contents
+
+
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """A game in chunks of a size; equal to another by the recipe's key and the size."""
+
+    key: str
+    size: int
+    recipe: GameRecipe = dataclasses.field(compare=False)
+    data: Dataset = dataclasses.field(compare=False)
+
+
+@functools.lru_cache(1)  # what a worker trained last stays compiled
+def _make_trainer(training: _Training) -> ChunkTrainer:
+    return ChunkTrainer(training.recipe.make(training.data), training.size)
+
+
+class Cluster:
+    """A Ray cluster that this process has joined."""
+
+    def __init__(self, ray: Any) -> None:
+        """Takes the module `ray`."""
+        self._ray = ray
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        self._resources, self._devices = find_needs(nodes)
+        total = ray.cluster_resources()
+        workers = total.get("GPU") or total["CPU"] / self._devices
+        self._limit = _TASKS_PER_WORKER * max(1, int(workers))
+        self.share = ray.put  # (value) -> a reference to it; each node gets the value once
+
+    def run(
+        self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
+    ) -> Iterator[tuple[tuple[Any, ...], Callable[[], Any]]]:
+        """Calls function(devices, *arguments) on workers; bounds how many tasks are started at once.
+
+        Yields:
+          (arguments, a function that returns the result or raises the task's InputError), as tasks end.
+        """
+        # With max_calls=0 a worker stays alive after a task, and so does what it has compiled.
+        remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)(
+            function
+        )
+        waiting = iter(arguments)
+        running: dict[Any, tuple[Any, ...]] = {}
+        while True:
+            for given in waiting:
+                running[remote.remote(self._devices, *given)] = given
+                if len(running) >= self._limit:
+                    break
+            if not running:
+                return
+            (ended,), _ = self._ray.wait(list(running), num_returns=1)
+            yield running.pop(ended), partial(self._get, ended)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns function(devices, *arguments), computed on a worker."""
+        ((_, get),) = self.run(function, [arguments])
+        return get()
+
+    def _get(self, result: Any) -> Any:
+        try:
+            return self._ray.get(result)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise InputError(str(error.cause)) from None
+            raise
+        except self._ray.exceptions.RayError as error:
+            why = f"workers died {_MAX_RETRIES} times in one task ({_shorten(error)})"
+            raise InputError(f"{why}: see Ray's logs") from None
+
+
+def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
+    """Returns what a task requests of Ray, and on how many devices it trains (0: all GPUs that it sees)."""
+    if any(node.get("GPU", 0) >= 1 for node in nodes):
+        return {"num_gpus": 1, "num_cpus": 1}, 0
+    counts = [int(node["CPU"]) for node in nodes if node.get("CPU", 0) >= 1]
+    require(counts, "the Ray cluster has neither GPUs nor cores: start nodes with some")
+    return {"num_cpus": min(counts)}, min(counts)
+
+
+@contextlib.contextmanager
+def join(address: str) -> Iterator[TrainingEngine]:
+    """Joins a Ray cluster until the end of the block; yields the engine that trains on it.
+
+    Args:
+      address: "host:port"; "auto" for the cluster of this machine; "local" to start one of this machine only.
+
+    Raises:
+      InputError: Ray is not installed, or there is no cluster at the address.
+    """
+    options: dict[str, Any] = {}
+    if address == LOCAL:
+        options = {"num_cpus": cores(), "include_dashboard": False}
+        # Other machines can't reach it, and other users have no token.
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError:
+        install = "install the extra ray, pip install -e '.[ray]'"
+        raise InputError(f"Ray is not installed: {install}") from None
+    try:
+        _require_answer(address)
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+        why = f"`ray_address={address}`: no Ray cluster there ({_shorten(error)})"
+        hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
+        raise InputError(f"{why}: {hint}") from None
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # workers on this machine have its accelerators
+    try:
+        cluster = Cluster(ray)
+        yield TrainingEngine(partial(RayTrainer, cluster), partial(do_all, cluster))
+    finally:
+        ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raises OSError if nobody answers at "host:port" within seconds; Ray would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and int(port) < 2**16:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+
+
+def _shorten(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]
+
+
+class RayTrainer:
+    """A trainer on a cluster (`audit.training.driver.Trainer`)."""
+
+    def __init__(self, cluster: Cluster, recipe: GameRecipe, data: Dataset) -> None:
+        """Raises InputError if recipe and data do not fit, which a worker finds out."""
+        self._cluster = cluster
+        self._game = (recipe, cluster.share(data))
+        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1).about
+
+    def train(self, request: RunsRequest) -> Trained:
+        """Trains the runs that the store lacks, and returns the scores of all runs."""
+        store = request.store
+        begin = time.perf_counter()
+        with store.lock():
+            size, steps, self._about = self._cluster.call(
+                prepare, *self._game, request.most_trained
+            )
+            missing = store.missing(request.runs)
+            tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
+            request.progress(0)
+            for _, get in self._cluster.run(train, tasks):
+                for scores in get():
+                    store.save(scores)
+                    request.progress(len(scores.scores))
+        seconds = time.perf_counter() - begin
+        trained = count_runs(missing)
+        return Trained(store.load(request.runs), trained, seconds, size, trained * steps)
+
+    def stage(self, runs: int) -> int:
+        """Returns how many of these runs to train between two looks at what they prove."""
+        return min(runs, _STAGE)
+
+    def about(self) -> dict[str, Any]:
+        """Returns a worker's versions and devices."""
+        return self._about
+
+
+def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
+    """Does what the store lacks of a sweep's cells, each as a task (see `work.do_all`)."""
+    outcome = Outcome(here=[], elsewhere=[], failed=[])
+    missing = []
+    with locks.hold(place.out), contextlib.closing(SweepProgress(cells)) as progress:
+        for cell in cells:
+            with work.failing(cell, progress, outcome):
+                if work.is_done(cell, place):
+                    outcome.elsewhere.append(cell.name)
+                    progress.end(cell)
+                    continue
+                cell.open(place.out, place.data)  # loads its data, which workers may not have
+                missing.append(cell)
+        data = cluster.share(place.data)
+        for (cell, _), get in cluster.run(do_cell, ((cell, data) for cell in missing)):
+            with work.failing(cell, progress, outcome):
+                for name, content in get().items():
+                    files.write_whole(place.out / name, content)
+                outcome.here.append(cell.name)
+                progress.end(cell)
+    return outcome
