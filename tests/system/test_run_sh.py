@@ -177,7 +177,7 @@ RAY = (
     ["audit", "--ray_address=local"],
     ["audit"],
     ["ray", "start", "--head"],
-    ["audit", "--engine", "ray"],
+    ["audit", "--ray_address", "local"],
 )
 EXTRAS = [  # (commands, what is installed, in turn)
     ((["audit"], ["test"], ["audit"], ["lint"]), [USUAL, ".[train,zoo,test]"]),
