@@ -36,7 +36,6 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _BLOCK = 256  # clients whose updates are computed at once
-_DESCENT_POINTS = 200  # the number of a design's penalties that are stored, at most
 _STATES = "rounds"  # the checkpoints' name
 
 
@@ -183,7 +182,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     setting = measurement.setting
     population = measurement.population
     norm = setting.clipping_norm
-    canary, health, losses = _design_canary(measurement, theta, number)
+    canary, health = _design_canary(measurement, theta, number)
     gradient = measurement.gradient(theta, canary)
     # As published, the canary's client sends its gradient as it is, without a learning rate.
     rate = None if setting.as_published else population.training.rate
@@ -200,8 +199,6 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     own = round_game.own_dot(inserted, norm)
     scores = _score_mock_rounds(setting, dots, own, number)
 
-    # Of the design's penalties at most _DESCENT_POINTS are stored.
-    stride = -(-len(losses) // _DESCENT_POINTS)  # rounded up
     return Measured(
         number,
         clients,
@@ -213,13 +210,12 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
         **scores._asdict(),
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
-        descent=losses[::stride],
     )
 
 
 def _design_canary(
     measurement: RoundMeasurement, theta: Array, number: int
-) -> tuple[Sample, float, NDArray[np.float32]]:
+) -> tuple[Sample, float]:
     """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
     The design lowers a penalty: the mean squared dot product of the canary's gradient and the clients'
@@ -232,8 +228,8 @@ def _design_canary(
       number: The number of the round, from 1.
 
     Returns:
-      The canary's settled sample; its health, the share of the settled first sample's penalty that the design
-        removed; and the design's penalties on its minibatches.
+      The canary's settled sample; and its health, the share of the settled first sample's penalty that the
+        design removed.
     """
     setting = measurement.setting
     population = measurement.population
@@ -285,7 +281,7 @@ def _design_canary(
         return float(np.mean(penalties))
 
     health = designed.health(average_penalty(settled_first), average_penalty(canary))
-    return canary, health, np.asarray(result.losses)
+    return canary, health
 
 
 class _MockScores(NamedTuple):
