@@ -28,7 +28,6 @@ from experiments.canife import attacked as settings
 from experiments.canife import cohort_law, designed, populations, round_game
 from experiments.canife import measured as rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.cohort_law import Cohort
 from experiments.canife.designed import Designer, SampleDesign
 from experiments.canife.measured import CONFIDENCE, Floats, Measured
 from experiments.canife.populations import Population, Split
@@ -310,7 +309,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
       own: The canary's own dot product with its direction, over C.
       number: The number of the round, by which its draws differ from other rounds'.
     """
-    cohort = Cohort(setting.cohort)
+    cohort = setting.cohort
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
     if setting.as_published:

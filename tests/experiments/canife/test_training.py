@@ -65,7 +65,7 @@ def test_a_training_measures_its_rounds(whole):
         assert measured.own == pytest.approx(1, abs=1e-5)
         assert len(measured.scores_in) == len(measured.scores_out) == 20
         assert len(measured.known) == 40
-        pair = cohort_law.added(measured.known, cohort_law.Cohort(8), 0.5, measured.own)
+        pair = cohort_law.added(measured.known, 8, 0.5, measured.own)
         assert measured.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
         assert measured.proven < measured.exact < conversions.epsilon_from_mu(2.0, 1e-5)
 
@@ -168,7 +168,7 @@ def test_the_published_worlds_replace_a_client(data, tmp_path):
     }
     setting = dataclasses.replace(SMALL, rounds=1, **published)
     _, (measured,) = measure(setting, data, tmp_path)
-    pair = cohort_law.replacing(measured.known, cohort_law.Cohort(8), 0.5, measured.own)
+    pair = cohort_law.replacing(measured.known, 8, 0.5, measured.own)
     assert measured.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
     pixels = measured.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN
     assert pixels.min() > -1e-6
