@@ -153,7 +153,6 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         penalty,
         optax.adam(setting.design_rate),
         setting.design_batch or setting.cohort,  # 0: as many updates as the cohort has clients
-        population.samples.project,
     )
 
     @jax.jit
