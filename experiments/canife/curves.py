@@ -544,8 +544,8 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
 
     # Then come the columns of the CSV, and last those of the text.
     for name in (*QUANTITIES, *TOTALS):
-        columns.append(Column(name, partial(_get_mean, name)))
-        columns.append(Column(f"{name}_deviation", partial(_get_deviation, name)))
+        columns.append(Column(name, partial(_get_average, name, "mean")))
+        columns.append(Column(f"{name}_deviation", partial(_get_average, name, "deviation")))
     for name in _SHOWN_OVER_ROUNDS if over_rounds else _SHOWN:
         head = name
         # The exact epsilon at delta 1/n. The text has no exact epsilon at another delta, and calls it `law`.
@@ -565,16 +565,10 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     )
 
 
-def _get_mean(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's mean at a point; None where it is NaN."""
-    mean = point.averages[name].mean
-    return None if np.isnan(mean) else mean
-
-
-def _get_deviation(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's standard deviation at a point; None where it is NaN."""
-    deviation = point.averages[name].deviation
-    return None if np.isnan(deviation) else deviation
+def _get_average(name: str, field: str, point: AveragedPoint) -> float | None:
+    """Returns a quantity's `mean` or `deviation` at a point; None if it is NaN."""
+    value: float = getattr(point.averages[name], field)
+    return None if np.isnan(value) else value
 
 
 def _format_average(name: str, point: AveragedPoint) -> str:

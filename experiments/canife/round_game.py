@@ -161,14 +161,7 @@ def published_scores(
 
     Returns:
       The scores of the rounds with the canary, and of those without.
-
-    Raises:
-      InputError: the cohort has a single client.
     """
-    require(
-        cohort > 1,
-        f"`cohort={cohort}`: a canary that replaces a client needs at least 2",
-    )
     rounds_out = rounds // 2
     rounds_in = rounds - rounds_out
     sums_in = mock_sums(rng, client_dots, cohort - 1, rounds_in) + canary
