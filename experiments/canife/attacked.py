@@ -117,7 +117,6 @@ class Attacked(FederatedTraining):
         default="random",
         choices=STARTS,
     )
-    clamp: bool = described("Keep pixels within [0, 1].", default=False)
     soft_label: bool = described("Design the label too, as a mixture.", default=False)
     keep_best: bool = described("Take the best sample of a design, not the last.", default=False)
     as_published: bool = described(

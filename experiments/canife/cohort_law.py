@@ -2,8 +2,8 @@ r"""The exact law of a round's score: the cohort's dot products with a direction
 
 A client's update has a given dot product a_i with the canary's direction, so that the score without the
 canary is sum_{i in cohort} a_i + sigma Z, in units of the clipping norm: a mixture of Gaussians over all
-cohorts. Its moment generating function M is a product over clients, exact for Poisson sampling; a cohort of
-fixed size is Poisson sampling given its size, which another Fourier integral selects.
+cohorts. Its moment generating function M is a part of a product over clients who join independently: that of
+cohorts of the right size, which another Fourier integral selects.
 
 The density at x is the inverse transform along the line through a real tilt s,
 
@@ -39,18 +39,6 @@ _BLOCK = 1 << 18  # complex entries in memory at once
 _MOST_WORK = 1 << 32  # factors of a transform, at most: more would take hours
 
 
-class Cohort(NamedTuple):
-    """How a round draws its cohort of clients.
-
-    Attributes:
-      size: The number of clients, drawn without replacement; with Poisson sampling its mean.
-      poisson: Whether each client joins independently, with probability size / (number of clients).
-    """
-
-    size: int
-    poisson: bool = False
-
-
 class ScoreLaw(NamedTuple):
     """The law of a score.
 
@@ -71,18 +59,16 @@ class _Round(NamedTuple):
 
     Attributes:
       dots: (M,) the clients' dot products with the canary's direction, over the clipping norm.
-      cohort: How clients are drawn.
+      cohort: The number of clients in a round, drawn without replacement.
       sigma: The standard deviation of the noise, over the clipping norm.
     """
 
     dots: Array
-    cohort: Cohort
+    cohort: int
     sigma: float
 
 
-def score_law(
-    dots: ArrayLike, cohort: Cohort, sigma: float, reach: tuple[float, float]
-) -> ScoreLaw:
+def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, float]) -> ScoreLaw:
     """Returns the density of a round's score without the canary, at the points of an evenly spaced grid.
 
     The score is the sum of a random cohort's dot products, plus Gaussian noise. Its log density log p(x) is
@@ -94,7 +80,7 @@ def score_law(
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: How a round draws clients.
+      cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
       reach: (at most 0, at least 0), how far the grid reaches beyond these 9 deviations, down and up.
 
@@ -108,8 +94,8 @@ def score_law(
     intervals = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, intervals + 1)
 
-    # Where the cohort has all clients, also with Poisson sampling, only the noise is random.
-    if cohort.size == len(round_.dots):
+    # If the cohort has all clients, only the noise is random.
+    if cohort == len(round_.dots):
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
         return ScoreLaw(points, log_density, 0.0)
 
@@ -133,14 +119,14 @@ def score_law(
     return ScoreLaw(points, log_density, max(float(disagreement), abs(mass - 1)))
 
 
-def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
+def added(dots: ArrayLike, cohort: int, sigma: float, canary: float) -> DensityPair:
     """Returns the score's densities without the canary, and with the canary added to the cohort.
 
     The two cohorts are neighbours in the accountant's sense.
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: How a round draws clients.
+      cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
     """
@@ -152,29 +138,27 @@ def added(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> Densi
     return _make_pair(law, law, canary)
 
 
-def replacing(dots: ArrayLike, cohort: Cohort, sigma: float, canary: float) -> DensityPair:
+def replacing(dots: ArrayLike, cohort: int, sigma: float, canary: float) -> DensityPair:
     """Returns the score's densities without the canary, and with the canary in place of a client (Errata C1).
 
     Args:
       dots: (M,) the clients' dot products with the direction, over the clipping norm.
-      cohort: A cohort of fixed size, at least 2.
+      cohort: The number of clients in a round, drawn without replacement; at least 2.
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
 
     Raises:
-      InputError: The cohort is of Poisson sampling, or of a single client.
+      InputError: The cohort has a single client.
     """
-    several = cohort.size > 1 and not cohort.poisson
-    require(several, "a canary replaces one of several in a cohort of fixed size")
+    require(cohort > 1, f"`cohort={cohort}`: a canary that replaces a client needs at least 2")
     dots = np.asarray(dots, np.float64)
-    others = cohort._replace(size=cohort.size - 1)
     # The canary takes the place of a client, so that it moves the score's mean by `shift`. The density with
     # the canary at x is that of the other clients' score at x - canary. So both grids are widened, on either
     # side: by |canary|, and by the shift if it is upwards.
     shift = canary - float(dots.mean())
     reach = (min(-shift, 0.0) - abs(canary), max(shift, 0.0) + abs(canary))
     law = score_law(dots, cohort, sigma, reach)
-    law_of_others = score_law(dots, others, sigma, reach)
+    law_of_others = score_law(dots, cohort - 1, sigma, reach)
     return _make_pair(law, law_of_others, canary)
 
 
@@ -207,7 +191,7 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
     return DensityPair(out.points, density_out, density_in, max(error_out, error_in))
 
 
-def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
+def _check_dots(dots: ArrayLike, cohort: int, sigma: float) -> Array:
     """Returns dot products (M,) as float64.
 
     Raises:
@@ -219,8 +203,8 @@ def _check_dots(dots: ArrayLike, cohort: Cohort, sigma: float) -> Array:
         "dot products must be finite, in a flat array",
     )
     require(
-        1 <= cohort.size <= len(array),
-        f"`cohort={cohort.size}`: give 1 to {len(array):,}, the number of clients",
+        1 <= cohort <= len(array),
+        f"`cohort={cohort}`: give 1 to {len(array):,}, the number of clients",
     )
     require(
         0 < sigma < np.inf,
@@ -233,17 +217,14 @@ def _compute_moments(round_: _Round) -> tuple[float, float]:
     """Returns the mean and the standard deviation of the score: a cohort's sum of dot products, plus noise.
 
     The sum of `size` of M numbers drawn without replacement has the variance size (1 - size / M) times their
-    sample variance. With Poisson sampling at rate q it is q (1 - q) times the sum of their squares.
+    sample variance.
     """
     dots = round_.dots
-    size = round_.cohort.size
+    size = round_.cohort
     clients = len(dots)
     share = size / clients
-    if round_.cohort.poisson:
-        variance = share * (1 - share) * float(np.sum(dots**2))
-    else:
-        # var M / (M - 1) is the sample variance; a single client has none.
-        variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
+    # var M / (M - 1) is the sample variance; a single client has none.
+    variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
     return size * float(dots.mean()), float(np.sqrt(variance + round_.sigma**2))
 
 
@@ -295,18 +276,15 @@ def _find_log_odds(round_: _Round, tilt: float) -> float:
     """Returns c, the part that all clients share of their log odds of joining the cohort, under a tilt s.
 
     The tilt multiplies the probability of a cohort by e^(s times its sum of dot products), up to a factor. A
-    client with the dot product a_i then joins independently with the log odds c + s a_i. With Poisson
-    sampling c is what it is without a tilt. A cohort of fixed size is computed as independent clients, given
-    that `size` of them join; there c is chosen so that `size` clients join on average.
+    cohort is computed as independent clients, given that `size` of them join: a client with the dot product
+    a_i joins with the log odds c + s a_i. c is chosen to let `size` clients join on average.
 
     Args:
       round_: The round's clients, noise and cohort, which must have fewer than all clients.
       tilt: The tilt s.
     """
-    size = round_.cohort.size
+    size = round_.cohort
     untilted = float(special.logit(size / len(round_.dots)))
-    if round_.cohort.poisson:
-        return untilted
     # No s a_i is as large as `reach`. At c = untilted - reach every client joins with less than the untilted
     # probability, which is too few on average; at untilted + reach, too many.
     reach = abs(tilt) * float(np.max(np.abs(round_.dots))) + 1
@@ -372,10 +350,9 @@ def _invert_along(round_: _Round, tilt: float, points: Array) -> Array:
 def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
     """Returns log M(s), with M the moment generating function of a cohort's sum, without noise.
 
-    M(s) is the mean over cohorts of e^(s S), where S is the sum of the cohort's dot products. With Poisson
-    sampling it is exact. For a cohort of fixed size it lacks a factor: the probability that exactly `size`
-    clients join, when client i joins independently with the log odds log_odds + s a_i. The result of
-    `_compute_ratios` has that factor, so that the product of both is right.
+    M(s) is the mean over cohorts of e^(s S), where S is the sum of the cohort's dot products. The
+    result lacks a factor: the probability that exactly `size` clients join, when client i joins independently
+    with the log odds log_odds + s a_i. The result of `_compute_ratios` has that factor.
 
     Args:
       round_: The round's clients, cohort and noise.
@@ -383,12 +360,9 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
       tilt: The tilt s, a real number.
     """
     clients = len(round_.dots)
-    size = round_.cohort.size
+    size = round_.cohort
     # The log of the product over clients of 1 + (the odds of joining).
     log_product = float(np.sum(np.logaddexp(0.0, log_odds + tilt * round_.dots)))
-    if round_.cohort.poisson:
-        # Divided by the same product without a tilt, which turns odds into probabilities.
-        return log_product - clients * float(np.logaddexp(0.0, log_odds))
     # The log of the number of cohorts, a binomial coefficient: all are equally likely. Each cohort has `size`
     # clients, whose shared log odds are taken out again.
     log_cohorts = (
@@ -402,24 +376,19 @@ def _compute_log_mass(round_: _Round, log_odds: float, tilt: float) -> float:
 def _compute_ratios(round_: _Round, times: Array, joins: Array) -> Complex:
     """Returns M(s + i t) at times t (T,), over the M(s) of `_compute_log_mass`, for a cohort's sum.
 
-    M is the moment generating function of the sum, without noise. With Poisson sampling clients join
-    independently, so that M(s + i t) / M(s) is a product over clients, and 1 at t = 0.
-
-    For a cohort of fixed size the result is the part of that product from exactly `size` clients. It is a
-    Fourier coefficient: each client who joins turns the product by an angle, and an average over angles picks
-    out the turns of `size` clients. At t = 0 it is the probability that `size` independent clients join, a
-    factor that `_compute_log_mass` leaves out of M(s).
+    M is the moment generating function of the sum, without noise. If clients joined independently,
+    M(s + i t) / M(s) would be a product over clients. The result is the part of that product from exactly
+    `size` clients. It is a Fourier coefficient: each client who joins turns the product by an angle, and an
+    average over angles picks out the turns of `size` clients. At t = 0 it is the probability that `size`
+    independent clients join, a factor that `_compute_log_mass` leaves out of M(s).
 
     Args:
-      round_: The round's clients, cohort and noise. A cohort of fixed size has fewer than all clients.
+      round_: The round's clients, cohort and noise. The cohort has fewer than all clients.
       times: (T,) the times t.
-      joins: (M,) the clients' probabilities of joining, when they join independently under the tilt s. For a
-        cohort of fixed size they add up to `size` (`_find_log_odds`).
+      joins: (M,) the clients' probabilities of joining, when they join independently under the tilt s.
+        They add up to `size` (`_find_log_odds`).
     """
-    if round_.cohort.poisson:
-        no_angle = np.zeros(1)  # any number of clients may join
-        return _multiply_clients(round_.dots, joins, times, no_angle)[:, 0]
-    size = round_.cohort.size
+    size = round_.cohort
     variances = joins * (1 - joins)
     # The standard deviation of the number of clients who join.
     spread = float(np.sqrt(variances.sum()))

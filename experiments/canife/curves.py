@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import scipy
 
 from audit.laws import conversions
 from audit.report.table import Column, Table, at_least, number
@@ -51,8 +50,7 @@ class RoundValues(NamedTuple):
     Attributes:
       measured: What is stored of the round.
       published: The published estimate, at the paper's delta 1/n for n scores.
-      former: The estimate at the threshold of the largest accuracy, at delta 1e-5. The public code had it
-        until 2023.
+      former: The public code's estimate until 2023, at the threshold of the largest accuracy, at delta 1e-5.
       accuracy: The attack's accuracy: the largest share of scores on the right side of a threshold.
       perfect: The exact epsilon of a perfect canary, at the training run's delta.
       perfect_at_paper_delta: The exact epsilon of a perfect canary, at the paper's delta 1/n.
@@ -91,9 +89,8 @@ class Global(NamedTuple):
 def summarize_round(setting: Attacked, measured: Measured) -> RoundValues:
     """Summarizes a measured round: estimates, the attack's accuracy, and a perfect canary's epsilon.
 
-    The published estimate is at the paper's delta, 1 / n for n = setting.scores scores. The former estimate
-    is that of the public code until 2023, at delta 1e-5. The attack's accuracy is the largest share of scores
-    on the right side of a threshold.
+    The published estimate is at the paper's delta, 1 / n for n = setting.scores scores. The attack's accuracy
+    is the largest share of scores on the right side of a threshold.
 
     A perfect canary's score is N(1, sigma^2) with the canary and N(0, sigma^2) without it, where sigma is the
     noise multiplier. Its trade-off curve is Gaussian with mu = 1 / sigma. Its epsilon is given at the delta
@@ -187,35 +184,6 @@ def compose(setting: Attacked, rows: Sequence[RoundValues], backward: bool) -> G
         canaries=accumulate(canaries),
         accountant=accumulate([true_noise] * len(rows)),
     )
-
-
-def predict_other_cohorts(
-    setting: Attacked, measured: Measured
-) -> tuple[list[int], list[float], list[float]]:
-    """Predicts what a measured round's canary would show in smaller and larger cohorts.
-
-    No further rounds are played: the sum of a cohort's dot products, drawn without replacement, has a known
-    variance.
-
-    Args:
-      setting: The setting, with the noise multiplier.
-      measured: The measured round, with the clients' dot products and the canary's own.
-
-    Returns:
-      Sizes of cohorts; at each, the score's standard deviation, and the share of right guesses if the score
-        is normal.
-    """
-    clients = len(measured.known)
-    # 24 sizes from 2 to half of the clients, but at least 2, evenly spaced by their logarithm. Beyond half,
-    # the clients' deviation falls as it rose before. `unique` drops sizes that are equal once rounded down.
-    sizes = np.unique(np.geomspace(2, max(clients // 2, 2), 24).astype(int))
-    clients_deviation = compute_cohort_deviation(measured.known, sizes)
-    # The noise is independent of the cohort, so the variances add up.
-    deviations = np.hypot(clients_deviation, setting.noise_multiplier)
-    # The best threshold lies halfway between the means of both worlds, which differ by `own`. A score is on
-    # the right side with probability Phi(own / 2 / deviation). 1e-12 stands in for a deviation of 0.
-    accuracies = scipy.stats.norm.cdf(measured.own / 2 / np.maximum(deviations, 1e-12))
-    return sizes.tolist(), deviations.tolist(), accuracies.tolist()
 
 
 def compute_cohort_deviation(dots: Floats, size: Floats | int) -> Floats:
@@ -576,8 +544,8 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
 
     # Then come the columns of the CSV, and last those of the text.
     for name in (*QUANTITIES, *TOTALS):
-        columns.append(Column(name, partial(_get_mean, name)))
-        columns.append(Column(f"{name}_deviation", partial(_get_deviation, name)))
+        columns.append(Column(name, partial(_get_average, name, "mean")))
+        columns.append(Column(f"{name}_deviation", partial(_get_average, name, "deviation")))
     for name in _SHOWN_OVER_ROUNDS if over_rounds else _SHOWN:
         head = name
         # The exact epsilon at delta 1/n. The text has no exact epsilon at another delta, and calls it `law`.
@@ -597,16 +565,10 @@ def make_curves_table(title: str, curves: Curves) -> Table[AveragedPoint]:
     )
 
 
-def _get_mean(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's mean at a point; None where it is NaN."""
-    mean = point.averages[name].mean
-    return None if np.isnan(mean) else mean
-
-
-def _get_deviation(name: str, point: AveragedPoint) -> float | None:
-    """Returns a quantity's standard deviation at a point; None where it is NaN."""
-    deviation = point.averages[name].deviation
-    return None if np.isnan(deviation) else deviation
+def _get_average(name: str, field: str, point: AveragedPoint) -> float | None:
+    """Returns a quantity's `mean` or `deviation` at a point; None if it is NaN."""
+    value: float = getattr(point.averages[name], field)
+    return None if np.isnan(value) else value
 
 
 def _format_average(name: str, point: AveragedPoint) -> str:

@@ -46,14 +46,12 @@ class SampleDesign(NamedTuple):
       penalty: the function that the design minimises.
       optimizer: the optimizer that changes the sample.
       minibatch: the number of updates in a step, drawn without replacement from a block that has more.
-      project: (sample) -> the nearest sample that is allowed.
     """
 
     loss: SampleLoss
     penalty: Penalty
     optimizer: optax.GradientTransformation
     minibatch: int
-    project: Callable[[Tree], Tree] = lambda sample: sample
 
 
 class Designed(NamedTuple):
@@ -169,7 +167,7 @@ def designer(design: SampleDesign) -> Designer:
     not finite.
 
     Args:
-      design: The penalty, its optimizer and minibatch, and the samples that are allowed.
+      design: The penalty, its optimizer and minibatch.
     """
     objective = _make_objective(design)
 
@@ -193,7 +191,7 @@ def designer(design: SampleDesign) -> Designer:
         least = jnp.minimum(penalty, carry.least)
 
         changes, optimizer_state = design.optimizer.update(slope, carry.optimizer, carry.sample)
-        sample = design.project(optax.apply_updates(carry.sample, changes))  # an allowed sample
+        sample = optax.apply_updates(carry.sample, changes)
         return _Carry(sample, optimizer_state, best, least), penalty
 
     @jax.jit

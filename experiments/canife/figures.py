@@ -1,8 +1,7 @@
 """Figures in the shape of the paper's: a training run under measurement, and a sweep's curves.
 
-The former has its epsilon (1), histograms of scores and their deviation by cohort (3), a round's epsilon (4),
-the design's steps and the attack's accuracy against the model's (5), and by cohort (8). Curves are those of
-5a, 5b, 8a and 8c.
+The former has its epsilon (1), histograms of scores (3) and a round's epsilon (4). Curves are those of 5a,
+5b, 8a and 8c.
 """
 
 import itertools
@@ -23,17 +22,13 @@ from experiments.canife.curves import (
     Curves,
     Global,
     RoundValues,
-    predict_other_cohorts,
-    wrap_escaped,
 )
 from experiments.canife.sweep import ROUND, AblationSweep, Value
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 _HEADROOM = 1.35  # a panel's height with room for its legend, over the height of its data
-_LOGARITHMIC_CLIENTS = 30  # in a histogram's highest bar, from which on its axis is logarithmic
 _LOGARITHMIC_RATIO = 8  # ratio of the largest x to the smallest from which on x is logarithmic
-_COHORT_TICKS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 # The curves' colors; those of a sweep with more curves come again.
 _COLORS = (style.BLUE, style.VERMILION, style.GREEN)
 _TITLES = {
@@ -90,30 +85,23 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 
 
 def training_figure(setting: Attacked, rows: Sequence[RoundValues], composed: Global) -> Figure:
-    """Draws a training run under measurement, in nine panels.
+    """Draws a training run under measurement, in four panels.
 
-    The panels show epsilon of each round and of the training run, the canaries' health and designs, and the
-    accuracies of attack and model. For the last round they also show scores, dot products, the canary, and
-    what it would show in cohorts of other sizes.
+    The panels show epsilon of the training run and of each round, the last round's scores, and
+    over the rounds the canaries' health and the accuracies of attack and model.
 
     Args:
       setting: The setting.
       rows: What the setting's measured rounds show.
       composed: Epsilon of the training run up to each measured round.
     """
-    last = rows[-1]
     with plt.rc_context(style.STYLE):
-        figure, axes = plt.subplots(3, 3, figsize=(9.5, 8.6))
-        _draw_rounds(axes[0, 0], rows)
-        _draw_totals(axes[0, 1], setting, composed)
-        _draw_scores(axes[0, 2], last)
-        _draw_health(axes[1, 0], rows)
-        _draw_dots(axes[1, 1], last)
-        _draw_canary(axes[1, 2], last)
-        _draw_descent(axes[2, 0], rows)
-        _draw_accuracies(axes[2, 1], rows)
-        _draw_cohorts(axes[2, 2], setting, last)
-        for over_rounds in (axes[0, 0], axes[0, 1], axes[1, 0]):
+        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        _draw_totals(axes[0, 0], setting, composed)
+        _draw_rounds(axes[0, 1], rows)
+        _draw_scores(axes[1, 0], rows[-1])
+        _draw_health(axes[1, 1], rows)
+        for over_rounds in (axes[0, 0], axes[0, 1], axes[1, 1]):
             over_rounds.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.suptitle(
             f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
@@ -255,109 +243,6 @@ def _draw_health(axes: Axes, rows: Sequence[RoundValues]) -> None:
     axes.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05))
     _draw_legend_above(axes)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-
-
-def _draw_dots(axes: Axes, row: RoundValues) -> None:
-    """Draws a histogram of the clients' dot products with the canary's direction, in units of C.
-
-    C is the clipping norm. The axis of counts is logarithmic where the highest bar has at least
-    _LOGARITHMIC_CLIENTS clients, so that low bars can be seen beside it.
-    """
-    counts, _, _ = axes.hist(row.measured.known, 60, color=style.OUT)
-    title = f"clients' dot products\n(the canary's: {row.measured.own:.3f})"
-    axes.set(title=title, xlabel="dot product / C", ylabel="clients")
-    axes.locator_params(axis="x", nbins=5)
-    if np.max(counts) >= _LOGARITHMIC_CLIENTS:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")  # no numbers at minor ticks
-
-
-def _draw_descent(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the penalty over the steps of each round's design, divided by the design's first penalty."""
-    last = len(rows) - 1
-    color_map = plt.get_cmap("viridis")
-    for place, row in enumerate(rows):
-        losses = row.measured.descent
-        steps = np.linspace(0, 1, len(losses))
-        # From dark to light over the rounds, short of the lightest colors; `last` is 0 for a single round.
-        color = color_map(0.9 * (place / max(last, 1)))
-        label = None
-        if place in (0, last):  # the legend names the first and the last round
-            label = f"round {row.measured.number}"
-        axes.plot(steps, losses / losses[0], color=color, lw=1, label=label)
-    axes.set(
-        title="penalty on minibatches",
-        xlabel="share of the design's steps",
-        yscale="log",
-    )
-    axes.set(ylabel="penalty / the first")
-    axes.legend(fontsize=7, loc="upper right", frameon=True, edgecolor="none")
-
-
-def _draw_accuracies(axes: Axes, rows: Sequence[RoundValues]) -> None:
-    """Draws the attack's accuracy against the model's test accuracy, a point for each round."""
-    test = [row.measured.accuracy for row in rows]
-    attack = [row.accuracy for row in rows]
-    numbers = [row.measured.number for row in rows]
-    points = axes.scatter(test, attack, c=numbers, cmap="viridis", s=24)
-    plt.colorbar(points, ax=axes, label="round", ticks=MaxNLocator(5, integer=True))
-    axes.set(
-        title="accuracies of attack and model",
-        xlabel="test accuracy",
-        ylabel="attack accuracy",
-    )
-    # The attack's accuracy is the best threshold's: at least about 0.5, that of guessing.
-    axes.set(ylim=(0.45, 1.05))
-
-
-def _draw_cohorts(axes: Axes, setting: Attacked, row: RoundValues) -> None:
-    """Draws the scores' standard deviation and the attack's accuracy, predicted for cohorts of other sizes.
-
-    Scores are in units of the clipping norm. With noise alone their standard deviation is the noise
-    multiplier sigma, which is drawn as a dotted line.
-    """
-    sizes, deviations, accuracies = predict_other_cohorts(setting, row.measured)
-    sigma = setting.noise_multiplier
-    axes.plot(sizes, deviations, "-", color=style.BLUE, label="scores' deviation")
-    axes.plot(sizes, accuracies, "--", color=style.IN, label="attack accuracy, if normal")
-    axes.axhline(sigma, color=style.UPPER, lw=1, ls=":", label=r"noise alone, $\sigma$")
-    axes.axvline(
-        setting.cohort,
-        ymax=1 / _HEADROOM,  # as a share of the panel's height: it ends below the legend
-        color=style.FADED,
-        lw=1,
-        label="this training",
-    )
-    title = f"other cohorts, round {row.measured.number}"
-    axes.set(title=title, xlabel="clients a round", xscale="log")
-    axes.set_xticks([size for size in _COHORT_TICKS if size <= sizes[-1]])
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("")
-    # A tenth of room above the largest deviation, and above 1, which an accuracy may reach.
-    axes.set_ylim(0, 1.1 * max(1.0, *deviations))
-    _draw_legend_above(axes, columns=1)
-
-
-def _draw_canary(axes: Axes, row: RoundValues) -> None:
-    """Draws a round's canary, a text or an image with its pixels stretched to [0, 1], and its label."""
-    canary = row.measured.canary
-    if isinstance(canary, str):
-        # At most 27 characters a line, so that the panel holds them. Matplotlib would read text between
-        # dollar signs as a formula.
-        text = "\n".join(wrap_escaped(canary, 27)).replace("$", r"\$")
-        axes.text(0.5, 0.5, text, family="monospace", fontsize=9, ha="center", va="center")
-    else:
-        low = canary.min()
-        high = canary.max()
-        spread = max(high - low, 1e-12)  # not 0 where all pixels are equal
-        axes.imshow((canary - low) / spread, cmap="gray")
-    title = f"canary of round {row.measured.number}"
-    # There are no probabilities of a label for texts without classes, whose labels are their characters.
-    if row.measured.label.size:
-        title += f", label {int(row.measured.label.argmax())}"
-    axes.set(title=title)
-    axes.axis("off")
 
 
 def ablation_figure(drawn: Curves) -> Figure:

@@ -40,7 +40,6 @@ class Measured(NamedTuple):
       proven_if_gaussian: A lower bound from the same rounds, if the trade-off curve is Gaussian.
       canary: The canary's normalised pixels, or its text.
       label: The probabilities of its label.
-      descent: The design's penalties on its minibatches, some of them, in the order of steps.
     """
 
     number: int
@@ -58,7 +57,6 @@ class Measured(NamedTuple):
     proven_if_gaussian: float
     canary: Canary
     label: NDArray[np.float32]
-    descent: NDArray[np.float32]
 
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:

@@ -238,7 +238,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
     else:
         training = _train_by_fedavg(setting, model, split)
     if isinstance(row.form, ImageForm):
-        canaries = samples.image_samples(model, row.form, setting.soft_label, setting.clamp)
+        canaries = samples.image_samples(model, row.form, setting.soft_label)
     else:
         canaries = samples.text_samples(model, row.form)
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.mechanism.clipping.base import clip
-from experiments.canife.cohort_law import Cohort
 
 Floats = NDArray[np.float64]
 # (clients (n,), v (p,)) -> (n,), their clipped updates' dot products with v.
@@ -94,13 +93,13 @@ def own_dot(canary: Inserted, clipping_norm: float) -> float:
     return float(canary.update @ canary.direction) / clipping_norm
 
 
-def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int) -> Floats:
+def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: int, rounds: int) -> Floats:
     """Returns the sum of a random cohort's dot products for each mock round, (rounds,).
 
     Args:
       rng: the generator of the cohorts.
       client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size, and how it is drawn.
+      cohort: the cohort's size.
       rounds: the number of mock rounds.
     """
     sums = [np.zeros(0)]  # so that the result is an empty array for 0 rounds
@@ -113,7 +112,7 @@ def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rou
 def mock_scores(
     rng: np.random.Generator,
     client_dots: Floats,
-    cohort: Cohort,
+    cohort: int,
     canary: float,
     sigma: float,
     rounds: int,
@@ -126,7 +125,7 @@ def mock_scores(
     Args:
       rng: the generator of cohorts and noise.
       client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size without the canary, and how it is drawn.
+      cohort: the cohort's size without the canary.
       canary: the canary's own dot product.
       sigma: the noise multiplier.
       rounds: the number of rounds with the canary, and the number without.
@@ -142,7 +141,7 @@ def mock_scores(
 def published_scores(
     rng: np.random.Generator,
     client_dots: Floats,
-    cohort: Cohort,
+    cohort: int,
     canary: float,
     sigma: float,
     rounds: int,
@@ -155,25 +154,17 @@ def published_scores(
     Args:
       rng: the generator of cohorts and noise.
       client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size, canary included, and how it is drawn.
+      cohort: the cohort's size, canary included.
       canary: the canary's own dot product.
       sigma: the noise multiplier.
       rounds: the number of rounds in both worlds together; half have the canary, the larger half if odd.
 
     Returns:
       The scores of the rounds with the canary, and of those without.
-
-    Raises:
-      InputError: the cohort has a single client.
     """
-    require(
-        cohort.size > 1,
-        f"`cohort={cohort.size}`: a canary that replaces a client needs at least 2",
-    )
     rounds_out = rounds // 2
     rounds_in = rounds - rounds_out
-    other_clients = cohort._replace(size=cohort.size - 1)  # the cohort without the canary
-    sums_in = mock_sums(rng, client_dots, other_clients, rounds_in) + canary
+    sums_in = mock_sums(rng, client_dots, cohort - 1, rounds_in) + canary
     sums_out = mock_sums(rng, client_dots, cohort, rounds_out)
     scores_in = sums_in + sigma * rng.standard_normal(rounds_in)
     scores_out = sums_out + sigma * rng.standard_normal(rounds_out)
@@ -205,30 +196,23 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
     return drawn
 
 
-def _draw_sums(
-    rng: np.random.Generator, client_dots: Floats, cohort: Cohort, rounds: int
-) -> Floats:
+def _draw_sums(rng: np.random.Generator, client_dots: Floats, cohort: int, rounds: int) -> Floats:
     """Returns the sum of a random cohort's dot products for each round, (rounds,), drawing all at once.
 
-    With `cohort.poisson` each client joins independently, with a probability that makes `cohort.size` the
-    mean size. Otherwise a cohort has `cohort.size` clients, or all if there are fewer. For a cohort of more
+    A cohort has all clients if there are fewer than `cohort`. For a cohort of more
     than half of the clients, the clients that it leaves out are drawn, which are fewer.
 
     Args:
       rng: the generator of the cohorts.
       client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size, and how it is drawn.
+      cohort: the cohort's size.
       rounds: the number of rounds.
     """
     count = len(client_dots)
-    if cohort.poisson:
-        # Whether each client joins each round's cohort.
-        joins = rng.random((rounds, count)) < cohort.size / count
-        return np.asarray(joins @ client_dots)
-    if cohort.size >= count:
+    if cohort >= count:
         return np.full(rounds, client_dots.sum())
-    if 2 * cohort.size > count:
+    if 2 * cohort > count:
         # The dot products of the clients that each round leaves out.
-        left_out = client_dots[cohorts(rng, count, count - cohort.size, rounds)]
+        left_out = client_dots[cohorts(rng, count, count - cohort, rounds)]
         return np.asarray(client_dots.sum() - left_out.sum(axis=-1))
-    return np.asarray(client_dots[cohorts(rng, count, cohort.size, rounds)].sum(axis=1))
+    return np.asarray(client_dots[cohorts(rng, count, cohort, rounds)].sum(axis=1))

@@ -38,7 +38,6 @@ class Samples(NamedTuple):
       draw: (rng) -> a random sample to begin a design with.
       from_example: (features, label) -> a sample made of an example, to begin a design with.
       loss: (theta, sample, key) -> the model's loss of the sample.
-      project: (sample) -> the nearest sample that is allowed.
       settle: (sample, key) -> the final sample, as the canary's client has it. A text's characters are drawn.
       show: (settled sample) -> what is stored of it, pixels or a text.
     """
@@ -46,7 +45,6 @@ class Samples(NamedTuple):
     draw: Callable[[np.random.Generator], Sample]
     from_example: Callable[[NDArray[Any], Any], Sample]
     loss: SampleLoss
-    project: Callable[[Sample], Sample]
     settle: Callable[[Sample, Array], Sample]
     show: Callable[[Sample], Canary]
 
@@ -83,7 +81,7 @@ class TextForm(NamedTuple):
     vocabulary: int
 
 
-def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) -> Samples:
+def image_samples(model: Model, form: ImageForm, soft_label: bool) -> Samples:
     """Returns the samples of a model on images.
 
     A sample's content is normalised pixels: (pixel - mean) / deviation of pixels on [0, 1].
@@ -92,13 +90,10 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
       model: The model.
       form: The form of the model's images.
       soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
-      clamp: Whether pixels are kept within [0, 1], before normalising.
     """
     mixture_loss = soft.soft_label(model, form.classes)
     mean = jnp.asarray(form.mean, jnp.float32)
     deviation = jnp.asarray(form.deviation, jnp.float32)
-    low = (0 - mean) / deviation  # a pixel of 0, normalised
-    high = (1 - mean) / deviation  # a pixel of 1, normalised
 
     def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
         """Returns the sample of pixels on [0, 1] and a label, a class."""
@@ -140,12 +135,6 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         label = jnp.argmax(jax.lax.stop_gradient(sample.label))
         return model.loss(theta, (features, label))
 
-    def project(sample: Sample) -> Sample:
-        """Clips normalised pixels to the range that pixels on [0, 1] have, where `clamp` says so."""
-        if not clamp:
-            return sample
-        return sample._replace(content=jnp.clip(sample.content, low, high))
-
     def settle(sample: Sample, key: Array) -> Sample:
         """Returns the sample as it is: nothing of an image is drawn."""
         return sample
@@ -154,7 +143,7 @@ def image_samples(model: Model, form: ImageForm, soft_label: bool, clamp: bool) 
         """Returns the normalised pixels, which are what is stored of an image."""
         return np.asarray(sample.content)
 
-    return Samples(draw, from_example, loss, project, settle, show)
+    return Samples(draw, from_example, loss, settle, show)
 
 
 def text_samples(model: Model, form: TextForm) -> Samples:
@@ -194,10 +183,6 @@ def text_samples(model: Model, form: TextForm) -> Samples:
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
         return soft.soft_tokens(model)(theta, mixtures)
 
-    def project(sample: Sample) -> Sample:
-        """Returns the sample as it is: all log weights are allowed."""
-        return sample
-
     def settle(sample: Sample, key: Array) -> Sample:
         """Draws the text's characters, by Gumbel-softmax.
 
@@ -214,7 +199,7 @@ def text_samples(model: Model, form: TextForm) -> Samples:
         characters = np.asarray(sample.content).argmax(axis=-1)
         return "".join(form.alphabet[character] for character in characters)
 
-    return Samples(draw, from_example, loss, project, settle, show)
+    return Samples(draw, from_example, loss, settle, show)
 
 
 def _label_weights(label: int, classes: int) -> Array:

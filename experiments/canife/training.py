@@ -28,7 +28,6 @@ from experiments.canife import attacked as settings
 from experiments.canife import cohort_law, designed, populations, round_game
 from experiments.canife import measured as rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.cohort_law import Cohort
 from experiments.canife.designed import Designer, SampleDesign
 from experiments.canife.measured import CONFIDENCE, Floats, Measured
 from experiments.canife.populations import Population, Split
@@ -36,7 +35,6 @@ from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _BLOCK = 256  # clients whose updates are computed at once
-_DESCENT_POINTS = 200  # the number of a design's penalties that are stored, at most
 _STATES = "rounds"  # the checkpoints' name
 
 
@@ -155,7 +153,6 @@ def compile_measurement(setting: Attacked, population: Population) -> RoundMeasu
         penalty,
         optax.adam(setting.design_rate),
         setting.design_batch or setting.cohort,  # 0: as many updates as the cohort has clients
-        population.samples.project,
     )
 
     @jax.jit
@@ -183,7 +180,7 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     setting = measurement.setting
     population = measurement.population
     norm = setting.clipping_norm
-    canary, health, losses = _design_canary(measurement, theta, number)
+    canary, health = _design_canary(measurement, theta, number)
     gradient = measurement.gradient(theta, canary)
     # As published, the canary's client sends its gradient as it is, without a learning rate.
     rate = None if setting.as_published else population.training.rate
@@ -200,8 +197,6 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
     own = round_game.own_dot(inserted, norm)
     scores = _score_mock_rounds(setting, dots, own, number)
 
-    # Of the design's penalties at most _DESCENT_POINTS are stored.
-    stride = -(-len(losses) // _DESCENT_POINTS)  # rounded up
     return Measured(
         number,
         clients,
@@ -213,13 +208,12 @@ def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measure
         **scores._asdict(),
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
-        descent=losses[::stride],
     )
 
 
 def _design_canary(
     measurement: RoundMeasurement, theta: Array, number: int
-) -> tuple[Sample, float, NDArray[np.float32]]:
+) -> tuple[Sample, float]:
     """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
     The design lowers a penalty: the mean squared dot product of the canary's gradient and the clients'
@@ -232,8 +226,8 @@ def _design_canary(
       number: The number of the round, from 1.
 
     Returns:
-      The canary's settled sample; its health, the share of the settled first sample's penalty that the design
-        removed; and the design's penalties on its minibatches.
+      The canary's settled sample; and its health, the share of the settled first sample's penalty that the
+        design removed.
     """
     setting = measurement.setting
     population = measurement.population
@@ -285,7 +279,7 @@ def _design_canary(
         return float(np.mean(penalties))
 
     health = designed.health(average_penalty(settled_first), average_penalty(canary))
-    return canary, health, np.asarray(result.losses)
+    return canary, health
 
 
 class _MockScores(NamedTuple):
@@ -314,7 +308,7 @@ def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int)
       own: The canary's own dot product with its direction, over C.
       number: The number of the round, by which its draws differ from other rounds'.
     """
-    cohort = Cohort(setting.cohort)
+    cohort = setting.cohort
     sigma = setting.noise_multiplier
     rng = populations.make_generator(setting, f"mock {number}")
     if setting.as_published:

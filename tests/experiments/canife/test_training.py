@@ -15,7 +15,6 @@ from experiments.canife import rounds as accounting_of_rounds
 from experiments.canife.attacked import Attacked
 from experiments.canife.rounds import Charge
 from experiments.cells.cell import DataSets
-from models.data.images import FASHION_MNIST_MEAN, FASHION_MNIST_STD
 
 COUNTS = {
     "pool": 24,
@@ -63,11 +62,9 @@ def test_a_training_measures_its_rounds(whole):
         assert measured.health > 0.9
         assert measured.norm > 1
         assert measured.own == pytest.approx(1, abs=1e-5)
-        assert len(measured.descent) == 61
-        assert measured.descent[-1] < measured.descent[0]
         assert len(measured.scores_in) == len(measured.scores_out) == 20
         assert len(measured.known) == 40
-        pair = cohort_law.added(measured.known, cohort_law.Cohort(8), 0.5, measured.own)
+        pair = cohort_law.added(measured.known, 8, 0.5, measured.own)
         assert measured.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
         assert measured.proven < measured.exact < conversions.epsilon_from_mu(2.0, 1e-5)
 
@@ -146,12 +143,6 @@ def test_the_tables_fit_and_the_figure_is_drawn(whole):
         assert len(lines) == 4
         assert len({line.count(",") for line in lines}) == 1
     assert style.png(figures.training_figure(SMALL, rows, composed)).startswith(b"\x89PNG")
-    sizes, deviations, accuracies = curves.predict_other_cohorts(SMALL, rounds[0])
-    assert sizes[0] == 2
-    assert sizes[-1] == 20
-    assert min(deviations) >= 0.5
-    assert min(accuracies) > 0.5
-    assert max(accuracies) <= 0.842
     perfect, _, accountant, released = (float(line.split()[-1]) for line in totals.splitlines()[3:])
     assert 0 < perfect < accountant < released
 
@@ -171,16 +162,12 @@ def test_the_published_worlds_replace_a_client(data, tmp_path):
     published = {
         "as_published": True,
         "soft_label": True,
-        "clamp": True,
         "start": "sample",
     }
     setting = dataclasses.replace(SMALL, rounds=1, **published)
     _, (measured,) = measure(setting, data, tmp_path)
-    pair = cohort_law.replacing(measured.known, cohort_law.Cohort(8), 0.5, measured.own)
+    pair = cohort_law.replacing(measured.known, 8, 0.5, measured.own)
     assert measured.exact == pytest.approx(densities.epsilon_at(pair, 1e-5))
-    pixels = measured.canary * FASHION_MNIST_STD + FASHION_MNIST_MEAN
-    assert pixels.min() > -1e-6
-    assert pixels.max() < 1 + 1e-6
     assert measured.label.sum() == pytest.approx(1, abs=1e-5)
     assert 0.01 < measured.label.max() < 1
 
