@@ -18,7 +18,7 @@ from audit.runtime import installed, started
 _EXAMPLES_PACKAGES = ("torch", "opacus")
 _ROOT = Path(__file__).resolve().parents[1]
 # Commands that spread over processes, one a core: each process multiplies small matrices on one thread.
-_SPREADING = ("benchmark", "calibrate", "landscape", "plan", "sweep", "test")
+_SPREADING = ("benchmark", "landscape", "plan", "sweep", "test")
 
 
 def main() -> None:
@@ -199,8 +199,8 @@ _OTHERS = {
     "ray": _Other("Ray's own commands: ./run.sh ray start --head", _ray, "ray"),
 }
 # The commands by their groups in the help.
-_PAPERS = ("canife", "federated", "figures", "landscape", "one_shot", "sweep")
-_MEASURING = ("benchmark", "calibrate", "compare", "throughput")
+_PAPERS = ("canife", "federated", "figures", "landscape", "sweep")
+_MEASURING = ("benchmark", "compare", "throughput")
 PROGRAM = dispatch.Program(
     call=started.RUN_SH,
     packages=("experiments.commands", "audit.commands"),

@@ -19,8 +19,8 @@ from tests.system.bad import (
 )
 
 COMMANDS = (
-    "audit", "benchmark", "bound", "calibrate", "canife", "check", "compare",
-    "federated", "figures", "landscape", "list", "one_shot", "plan",
+    "audit", "benchmark", "bound", "canife", "check", "compare",
+    "federated", "figures", "landscape", "list", "plan",
     "report", "sweep", "throughput",
 )  # fmt: skip
 WORDS, BOUND = ("many", ""), ("bound", "--scores=scores.npz")
@@ -34,19 +34,14 @@ UNTIL = "--until={}: give an epsilon above 0, a multiple of the claim as 0.9x, o
 POISONED = "audit --data_file=nowhere.csv --adversary=poisoned"
 COUNTS = (  # flags of whole numbers that are no fields, after their command
     "bound k; "
-    "audit runs chunk_size; plan runs audits seed; calibrate canaries audits seed processes one_run; "
-    "calibrate directions dimension; landscape steps runs seed; "
+    "audit runs chunk_size; plan runs audits seed; landscape steps runs seed; "
     "throughput rounds; check seeds; federated runs; bound insertions dimension; "
-    "one_shot simulations seed; benchmark audits processes seed n"
+    "benchmark audits processes seed n"
 )
 EMPTY = (  # lists that name nothing, after their command
-    "calibrate mu runs mechanism; landscape batch_sizes; throughput models engines; "
-    "one_shot sigmas dimensions; benchmark estimators mechanisms"
+    "landscape batch_sizes; throughput models engines; benchmark estimators mechanisms"
 )
-SWITCHES = (
-    "audit json; bound json; calibrate json; check json; list json; plan json; "
-    "throughput json; sweep list"
-)
+SWITCHES = "audit json; bound json; check json; list json; plan json; throughput json; sweep list"
 
 
 UNKNOWN = {  # what no command takes, and what is said
@@ -57,7 +52,6 @@ UNKNOWN = {  # what no command takes, and what is said
 LEVELLED = (
     "audit",
     "bound",
-    "calibrate",
     "figures",
     "landscape",
     "plan",
@@ -85,10 +79,7 @@ def no_flags():
 
 
 def levels():
-    for command, level in (
-        *itertools.product(LEVELLED, ("delta", "confidence")),
-        ("one_shot", "delta"),
-    ):
+    for command, level in itertools.product(LEVELLED, ("delta", "confidence")):
         argv, lay = (BOUND, two_worlds) if command == "bound" else ((command,), nothing)
         every = None if command == "audit" else 1
         yield from rows(argv, level, f"{level} is {{}}", *("nan", "-1.0")[:every], lay=lay)
@@ -112,14 +103,13 @@ def of_no_kind():
 
 
 SAID = """
-    plan runs 4 1e8; plan audits 2 1e7; calibrate audits 1 1e7; calibrate processes 1 1024;
-    calibrate one_run 40 20000; throughput rounds 1 1000; one_shot simulations 2 1e6; federated runs 1 1e6;
+    plan runs 4 1e8; plan audits 2 1e7; throughput rounds 1 1000; federated runs 1 1e6;
     benchmark audits 1 1e6; benchmark n 50 5000; benchmark processes 1 1024
 """  # command, flag, the least and the most that it takes, as the line says
 RANGES = """
-    audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295; calibrate runs 2 1e17;
-    calibrate seed 0 4294967295; landscape seed 0 4294967295; landscape steps 1 999999;
-    benchmark seed 0 4294967295; one_shot seed 0 4294967295; landscape runs 4 1e17
+    audit runs 2 1e8; audit chunk_size 0 1e8; plan seed 0 4294967295;
+    landscape seed 0 4294967295; landscape steps 1 999999;
+    benchmark seed 0 4294967295; landscape runs 4 1e17
 """  # in other words, or a number beyond which it takes none
 
 
@@ -196,18 +186,6 @@ SIZES = [
         "-1.0",
     ),
     *rows(["plan"], "noise_multiplier", "give --epsilon, 1e-06 to 500", "0", "1e9", "1e-6"),
-    *rows(["calibrate"], "mu", "--mu={}: give 0 to 100", "nan", "inf", "-1", "100", "1e+300"),
-    *rows(
-        ["calibrate"],
-        "mu",
-        "is no number: give numbers, comma-separated",
-        "one",
-        "1,,2",
-        "1,",
-        "\udcff",
-    ),
-    *rows(["calibrate"], "runs", "--runs={} is no whole number", "1.5", "nan"),
-    *rows(["calibrate"], "runs", "--runs='{}' is no number", "many"),
     *rows(["landscape"], "sigmas", "--sigmas: {}: give 1e-06", "0", "-1", "nan", "inf", "1e-300"),
     *rows(["landscape"], "sigmas", "--sigmas or --batch_sizes is empty: give numbers", ""),
     *rows(["landscape"], "sigmas", "is no number: give numbers", "x", "1,", "4;5", "\udcff"),
@@ -242,25 +220,8 @@ SIZES = [
         "-1.0",
         "3600.0",
     ),
-    *rows(
-        ["one_shot"],
-        "sigmas",
-        "--sigmas: {}: give 0.001 to 1e+06",
-        "0",
-        "-1",
-        "nan",
-        "inf",
-        "1e+300",
-    ),
-    *rows(["one_shot"], "sigmas", "is no number: give numbers", "x", "1,"),
-    *rows(
-        ["one_shot"], "dimensions", "--dimensions: {}: give 100 to 100,000,000", 99, -1, 10**9, HUGE
-    ),
-    *rows(["one_shot"], "dimensions", "is no whole number", "1000.5", "nan", "inf"),
-    *rows(["one_shot"], "canaries", "--canaries: {}: give 10 to 10,000,000", 9, 0, HUGE),
     *lines(
         "--out=: name a folder",
-        "one_shot --out=",
         "canife --out=",
         "federated --out=",
         "benchmark --out=",
@@ -368,10 +329,6 @@ CHOICES = [
         "book_keeping",
     ),
     *rows(
-        ["calibrate"], "mechanism", "--mechanism='{}': give some of gaussian", "nobody", "Laplace"
-    ),
-    *rows(["calibrate"], "mechanism", "--mechanism='': give some of", "laplace,,t3", ","),
-    *rows(
         ["benchmark"],
         "scale",
         "--scale={} is unknown: choose one of smoke, full",
@@ -442,21 +399,7 @@ TOGETHER = [
     *lines("are both set; name one", "audit --data_file=a.csv --tfds_dir=b"),
     *lines("do not go together: drop one", "report --setting=all --sweep=figure_4"),
     *lines("--data_file is one model's", "throughput --data_file=x.csv"),
-    *lines("--report=: name an HTML file", "federated --report=", "one_shot --report="),
-    *lines("--canaries", "calibrate --tie=equal"),
-    *rows(["calibrate"], "runs", "--runs={}", "20,30"),
-    *rows(["calibrate"], "canaries", "--canaries={}", 0),
-    *rows(["calibrate", "--canaries=4"], "tie", "--tie='{}'", "loose"),
-    *rows(["calibrate", "--canaries=4"], "design", "--design='{}'", "dice"),
-    *rows(["calibrate", "--canaries=4"], "mechanism", "--mechanism", "t3"),
-    *rows(["calibrate", "--one_run=50"], "canaries", "do not go together: drop one", 2),
-    *rows(["calibrate", "--one_run=50"], "mechanism", "do not go together: drop one", "laplace"),
-    *rows(["calibrate", "--one_run=50"], "tie", "do not go together: drop one", "equal"),
-    *rows(["calibrate", "--directions=50"], "one_run", "do not go together: drop one", 60),
-    *rows(
-        ["calibrate", "--directions=50"], "dimension", "give more than there are canaries, 50", 50
-    ),
-    *rows(["calibrate", "--one_run=50"], "design", "do not go together: drop one", "sets"),
+    *lines("--report=: name an HTML file", "federated --report="),
 ]
 
 
@@ -569,7 +512,6 @@ UNUSED = [  # by the adversary or the study that is asked for
     *rows(AUDIT, "fresh", "--fresh={}: give 1 to 10,000,000", -1, 0),
     *rows(AUDIT, "poison_label", "--poison_label={}: give at least 0", -1),
     *rows(["plan"], "canaries", "--canaries={}: give 1 to", -1),
-    *rows(["calibrate"], "dimension", "--dimension={}: give a whole number, 1 or more", -1, 0),
 ]
 DASHES = [
     *lines(
@@ -577,7 +519,6 @@ DASHES = [
         "report --report=-",
         "check --example=numpy --report=-",
         "federated --report=-",
-        "one_shot --report=-",
     ),
     *lines("--report=-p.html: name an HTML file that begins", "report --report=-p.html"),
     *lines("--out=-: name a folder that begins with no dash", "list --out=-"),

@@ -41,7 +41,6 @@ COMMANDS = {  # the first few are interrupted in CI
         *("--population=40", "--scores=40", "--mock_rounds=2000", "--design_steps=60"),
     ),
     "sweep": ("--name=figure_7", "--scale=smoke", "--california_housing={housing}"),
-    "one_shot": ("--simulations=60", "--dimensions=1e4"),
     "compare": (
         *(
             *IMAGES,

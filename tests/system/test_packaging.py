@@ -33,7 +33,7 @@ def test_bound_needs_no_jax(tmp_path):
             *[("audit", command) for command in ("bound", "check", "claim")],
             *[
                 ("experiments", command)
-                for command in ("benchmark", "calibrate", "one_shot", "plan")
+                for command in ("benchmark", "plan")
             ],
         ],
         quick=2,

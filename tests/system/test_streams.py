@@ -10,7 +10,7 @@ from tests.system.bad import two_worlds
 from tests.system.killed import ROOT, SECONDS, contents
 from tests.system.test_bad_stores import smoke_cells
 
-ONE_SHOT = ("one_shot", "--simulations=3", "--dimensions=1e3", "--out=out")
+ONE_SHOT = ("figures", "--name=one_shot_table_1", "--scale=smoke", "--out=out")
 LANDSCAPE = ("landscape", "--sigmas=4", "--batch_sizes=4", "--steps=2", "--runs=100", "--out=out")
 FIGURES = ("figures", "--name=figure_7", "--scale=smoke", "--out=r")
 FEDERATED = (
@@ -28,7 +28,7 @@ SLOW = pytest.mark.slow
 CLOSED = [  # commands and what they leave at least
     (("bound", "--scores=scores.npz"), ()),
     (("list", "--out=r"), ()),
-    (ONE_SHOT, ("out/one_shot/table_1.csv", "out/one_shot/cosines.png")),
+    (ONE_SHOT, ("out/figures/smoke/one_shot_table_1.csv",)),
     pytest.param(("sweep", "--list", "--scale=smoke", "--out=r"), (), marks=SLOW),
     pytest.param(FIGURES, ("r/figures/smoke/figures.csv",), marks=SLOW),
     pytest.param(LANDSCAPE, ("out/landscape/landscape.csv",), marks=SLOW),

@@ -1,0 +1,23 @@
+"""Tables of records: a record has a row's values by name, a column shows one of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from audit.report.table import Column, Show, Table
+
+Record = dict[str, Any]
+
+
+def field(
+    name: str, head: str, show: Show = str, width: int = 0, left: bool = False, none: str = ""
+) -> Column:
+    """Returns the column of a field in text, as `Column` has it; records without the field show `none`."""
+    return Column(None, lambda record: record.get(name), head, show, width, left, none)
+
+
+def make_csv(records: Sequence[Record]) -> bytes:
+    """Returns records, at least one, as CSV with a column for each field of the first."""
+    columns = []
+    for name in records[0]:
+        columns.append(Column(name, lambda record, name=name: record[name]))
+    return Table(columns, records).csv()
