@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.laws import conversions
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
@@ -111,16 +110,9 @@ class Value(NamedTuple):
     refusal: str = ""
 
 
-# Functions with names, since processes are sent laws by pickle, which cannot send a lambda.
-
-
 def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns no values: the default `Law.audit`, of a law without methods."""
+    """Returns no values: the default `Law.audit`; processes receive it by pickle, which refuses a lambda."""
     return []
-
-
-def _take_any(setting: KnownMechanism) -> None:
-    """Raises nothing: the default `Law.require`, of a law that can draw from every setting."""
 
 
 class Law(NamedTuple):
@@ -131,7 +123,6 @@ class Law(NamedTuple):
       draw: (generator, setting) -> the evidence of an audit.
       truth: setting -> the truth.
       audit: (evidence, setting) -> what every method that takes such evidence gives; by default nothing.
-      require: a function that raises InputError for a setting that the law can't draw from; by default none.
       breaks: the assumptions of methods that do not hold for the law.
     """
 
@@ -139,7 +130,6 @@ class Law(NamedTuple):
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
     truth: Callable[[KnownMechanism], Truth]
     audit: Callable[[Any, KnownMechanism], list[Value]] = _give_nothing
-    require: Callable[[KnownMechanism], None] = _take_any
     breaks: frozenset[str] = frozenset()
 
 
@@ -184,15 +174,6 @@ class Calibration(NamedTuple):
     refusals: tuple[str, ...] = ()
 
 
-def require_possible(setting: KnownMechanism) -> None:
-    """Raises InputError for a setting with a value out of range, or from which its law cannot draw."""
-    require(setting.mu >= 0, f"mu is {setting.mu}: it must be at least 0")
-    require(setting.audits >= 1, f"audits is {setting.audits}: give at least 1")
-    require(setting.canaries >= 1, f"`canaries={setting.canaries}`: give at least 1")
-    conversions.require_levels(setting.delta, setting.confidence)
-    setting.law.require(setting)
-
-
 def calibrate(
     setting: KnownMechanism,
     processes: int = 1,
@@ -209,11 +190,7 @@ def calibrate(
 
     Returns:
       A row for each method; for a method that is read after several numbers of runs, a row for each number.
-
-    Raises:
-      InputError: for values out of range.
     """
-    require_possible(setting)
     tasks = [(setting, index) for index in range(setting.audits)]
     values_by_audit = []  # for each audit, a value of each row
     for values_of_audit in in_order(audit_once, tasks, processes):

@@ -50,7 +50,6 @@ from audit.calibration.calibration import (
     Truth,
     Value,
 )
-from audit.errors import require
 from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, known_laws
@@ -61,7 +60,6 @@ from audit.methods.gaussian_curve import CURVE_LEVEL
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator
-MOST_COSINES = 10**7  # of an audit
 _REACH = (
     5.0  # thresholds reach at least so many standard deviations beyond the means of both worlds
 )
@@ -110,12 +108,7 @@ def _make_score_law(law: known_laws.ScoreFamily) -> Law:
     truth = partial(score_truth, law)
     # Only normal scores have a Gaussian trade-off curve, which some methods assume.
     breaks = _NOTHING if law is known_laws.GAUSSIAN else frozenset([GAUSSIAN_CURVE])
-    return Law(law.name, draw, truth, _audit_scores, _require_scores, breaks)
-
-
-def _require_scores(setting: KnownMechanism) -> None:
-    """Raises InputError for too few runs to have one in each world."""
-    require(setting.runs >= 2, f"runs is {setting.runs}: give at least 2")
+    return Law(law.name, draw, truth, _audit_scores, breaks)
 
 
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
@@ -241,14 +234,6 @@ def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
 # One run.
 
 
-def _require_one_run(setting: KnownMechanism) -> None:
-    """Raises InputError for a number of canaries with which a single run cannot be audited."""
-    least = one_run_bounds.LEAST_COINS
-    most = one_run_bounds.MOST_COINS
-    fits = least <= setting.canaries <= most
-    require(fits, f"`canaries={setting.canaries}`: give {least} to {most:,}")
-
-
 def _audit_coins(coins: Coins, setting: KnownMechanism) -> list[Value]:
     """Returns what methods give for a single run's coins.
 
@@ -349,21 +334,6 @@ def _draw_cosines(rng: Generator, setting: KnownMechanism) -> Cosines:
 # Directions, all in.
 
 
-def _require_directions(setting: KnownMechanism) -> None:
-    """Raises InputError for too few runs, too many cosines, or no more dimensions than canaries."""
-    runs = setting.runs
-    canaries = setting.canaries
-    # Bounds are read at the numbers of runs in `stops`; if there are none, at the end.
-    least = min(setting.stops, default=runs)
-    require(least >= 1, f"`runs={least}`: give at least 1")
-    most = f"give at most {MOST_COSINES:,} together"
-    require(runs * canaries <= MOST_COSINES, f"{runs:,} runs of {canaries:,} canaries: {most}")
-    cosine_law.require_dimension(setting.dimension)
-    fits = canaries < setting.dimension
-    fix = f"give more than there are canaries, {canaries}"
-    require(fits, f"`dimension={setting.dimension}`: {fix}")
-
-
 def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     """Returns what each method for fresh directions gives, after each of the setting's numbers of runs.
 
@@ -407,7 +377,7 @@ def _make_direction_law(
       truth: setting -> the truth; by default that of a Gaussian mechanism of mu.
     """
     draw = partial(_draw_directions, draw_cosines)
-    return Law(name, draw, truth, _audit_directions, _require_directions, frozenset(breaks))
+    return Law(name, draw, truth, _audit_directions, frozenset(breaks))
 
 
 def _draw_shifted_cosines(
@@ -498,7 +468,7 @@ COINS = _by_name(
 SETS = _by_name(
     *(law._replace(draw=tie.draw_sets) for law, tie in zip(COINS.values(), TIES, strict=True))
 )
-_coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins, require=_require_one_run)
+_coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins)
 ONE_RUN = _by_name(
     _coin_law("independent", _draw_independent),
     _coin_law("overlapping", _draw_overlapping, breaks=_TIED),

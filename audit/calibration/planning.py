@@ -63,8 +63,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     Raises:
       InputError: A tightness out of range, or a truth of epsilon = 0.
     """
-    require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
-    truth = _require_truth(setting)
+    truth = _require_truth(setting, tightness)
 
     def compute_share(runs: int) -> float:
         """Returns the mean bound of simulated audits of so many runs, as a share of the true epsilon.
@@ -78,8 +77,9 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
     return first_to_reach(tightness, compute_share)
 
 
-def _require_truth(setting: KnownMechanism) -> float:
-    """Returns a mechanism's true epsilon; raises InputError where it is 0."""
+def _require_truth(setting: KnownMechanism, tightness: float) -> float:
+    """Returns a mechanism's true epsilon; raises InputError if it is 0, or for a tightness out of range."""
+    require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
     truth = conversions.epsilon_from_mu(setting.mu, setting.delta)
     message = f"`mu={setting.mu:g}` is epsilon = 0 at delta {setting.delta:g}: give more"
     require(truth > 0, message)
@@ -101,8 +101,7 @@ def runs_needed_of_many(setting: KnownMechanism, tightness: float) -> int | None
     Raises:
       InputError: A tightness out of range, or a truth of epsilon = 0.
     """
-    require(0 < tightness < 1, f"`tightness={tightness}`: give more than 0, less than 1")
-    truth = _require_truth(setting)
+    truth = _require_truth(setting, tightness)
     method = lifted.METHODS[lifted.LIFTED_GAUSSIAN]
 
     def bound_epsilon(design: Design, tried: KnownMechanism) -> list[Value]:

@@ -53,6 +53,7 @@ def main() -> None:
     cells: list[Cell] = []
     for sweep in sweeps:
         cells += sweep.cells
+    require(cells, f"{title} trains nothing: run ./run.sh figures --name={','.join(names)}")
     cells = work.distinct(cells)
     held = stored.holdings(place.out)
     missing = []

@@ -1,10 +1,10 @@
 """The LiDP paper's figures in numbers, beside its words: 80 columns, and CSV."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter, methodcaller
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from experiments.lidp import gains, gaussian_mechanism
 from experiments.lidp.cells import LIFTED, MechanismAudit, MechanismFindings
 from experiments.lidp.gains import METHODS, ORDER_2, ORDER_4, Gain, Lifted
 from experiments.lidp.sweep import CLAIMS
+from experiments.sweeps.records import Record, field, make_csv
 from experiments.sweeps.sweep import OwnTable
 
 _RULE = "-" * 80
+_show_bound = partial(at_least, decimals=2)
 # Methods' heads in the tables of the Gaussian mechanism.
 _HEADS = {"wilson_1": "order 1", "wilson_2": "order 2", "wilson_4": "order 4", LIFTED: "lifted"}
 _NOTES = """\
@@ -48,10 +50,6 @@ class MechanismPoint(NamedTuple):
             case "over K":
                 return self.audit.canaries
         return self.audit.dimension
-
-    def epsilons(self, method: str) -> list[float] | None:
-        """Returns a method's epsilons, one for each seed; None where the audit lacks the method."""
-        return self.findings.epsilons.get(method)
 
     def mean(self, method: str) -> float:
         """Returns a method's mean epsilon over the seeds."""
@@ -85,19 +83,16 @@ def make_epsilons_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTab
       figure: The sweep's name.
       points: The rows.
     """
-
-    def format_epsilons(values: list[float]) -> str:
-        """Formats the epsilons of all seeds as their mean and, in brackets, their standard deviation."""
-        return f"{np.mean(values):.3f} ({np.std(values):.3f})"
-
-    columns = []
-    for method, head in _HEADS.items():
-        value = methodcaller("epsilons", method)
-        # The CSV has columns of its own (`_make_points_csv`): these have no name in it.
-        columns.append(Column(None, value, head, format_epsilons, width=14))
-    lines_below = [_RULE, _NOTES]
+    columns = [field(method, head, width=14) for method, head in _HEADS.items()]
+    records = []
+    for point in points:
+        record = _describe_point(point)
+        for method, values in point.findings.epsilons.items():
+            record[method] = f"{np.mean(values):.3f} ({np.std(values):.3f})"
+        records.append(record)
     title = "audits of the Gaussian mechanism"
-    return _make_points_table(figure, title, columns, points, lines_below)
+    table = _make_points_table(figure, title, columns, records, [_RULE, _NOTES])
+    return OwnTable(table.text(), _make_points_csv(points))
 
 
 def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> OwnTable:
@@ -111,19 +106,25 @@ def make_correlations_table(figure: str, points: Sequence[MechanismPoint]) -> Ow
       figure: The sweep's name.
       points: The rows.
     """
-    gain = number(".3f")
-    moment = number(".2e")
-    # The CSV has columns of its own (`_make_points_csv`): these have no name in it.
     columns = [
-        Column(None, lambda point: point.gain("wilson_2"), "gain, order 2", gain, width=14),
-        Column(None, lambda point: point.gain("wilson_4"), "gain, order 4", gain, width=14),
-        Column(None, lambda point: point.findings.second, "|mu_2-mu_1^2|", moment, width=14),
-        Column(None, lambda point: point.findings.fourth, "|mu_4-mu_2^2|", moment, width=14),
+        field("gain_2", "gain, order 2", number(".3f"), 14),
+        field("gain_4", "gain, order 4", number(".3f"), 14),
+        field("second", "|mu_2-mu_1^2|", number(".2e"), 14),
+        field("fourth", "|mu_4-mu_2^2|", number(".2e"), 14),
     ]
-    # What the paper says of gains is about no single panel: it stands below all of them.
+    records = []
+    for point in points:
+        record = _describe_point(point)
+        record["gain_2"] = point.gain("wilson_2")
+        record["gain_4"] = point.gain("wilson_4")
+        record["second"] = point.findings.second
+        record["fourth"] = point.findings.fourth
+        records.append(record)
+    # What the paper says of gains is about no single panel: it is below all of them.
     lines_below = [_RULE, *_quote_claim(figure, "gains")]
     title = "bias, variance and correlation"
-    return _make_points_table(figure, title, columns, points, lines_below)
+    table = _make_points_table(figure, title, columns, records, lines_below)
+    return OwnTable(table.text(), _make_points_csv(points))
 
 
 def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable:
@@ -134,13 +135,25 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
       title: The title above the table.
       entries: The rows.
     """
+    records: list[Record] = []
+    for entry in entries:
+        record = {
+            "entry": entry.label,
+            "epsilon_1": entry.single,
+            "epsilon_2": entry.several.get(ORDER_2),
+            "epsilon_4": entry.several.get(ORDER_4),
+            "gain_2": entry.by_order.get(ORDER_2),
+            "gain_4": entry.by_order.get(ORDER_4),
+        }
+        records.append(record)
+    gain = number(".2f")
     columns = [
-        _label_column("epsilon of", "entry", lambda entry: entry.label),
-        _bound_column("epsilon_1", "K = 1", lambda entry: entry.single),
-        _bound_column("epsilon_2", "2", lambda entry: entry.several.get(ORDER_2)),
-        _bound_column("epsilon_4", "4", lambda entry: entry.several.get(ORDER_4)),
-        _number_column("gain_2", "gain 2", lambda entry: entry.by_order.get(ORDER_2)),
-        _number_column("gain_4", "gain 4", lambda entry: entry.by_order.get(ORDER_4)),
+        field("entry", "epsilon of", _shorten_label, 44, left=True),
+        field("epsilon_1", "K = 1", _show_bound, 7, none="-"),
+        field("epsilon_2", "2", _show_bound, 7, none="-"),
+        field("epsilon_4", "4", _show_bound, 7, none="-"),
+        field("gain_2", "gain 2", gain, 7, none="-"),
+        field("gain_4", "gain 4", gain, 7, none="-"),
     ]
     means = ""  # of the gains, below the last two columns, which have 7 characters each
     for order in (ORDER_2, ORDER_4):
@@ -149,7 +162,7 @@ def make_gains_table(name: str, title: str, entries: Sequence[Gain]) -> OwnTable
         means += f"{text:>7}"
     # 65 characters: the label's 44, and three columns of epsilon.
     after = [f"{'mean':<65}{means}", _RULE, _NOTE_ON_GAINS]
-    table = _make_table(name, title, columns, entries, after)
+    table = _make_table(name, title, columns, records, after)
     return OwnTable(table.text(), table.csv())
 
 
@@ -162,72 +175,78 @@ def make_lifted_table(name: str, title: str, attacks: Sequence[Lifted]) -> OwnTa
       attacks: The attacks' bounds; each attack and number of canaries is a row.
     """
     columns = [
-        _label_column("", None, lambda row: f"{row['attack']}, K = {row['canaries']}"),
-        Column("attack", itemgetter("attack")),
-        Column("canaries", itemgetter("canaries")),
+        field("label", "", _shorten_label, 44, left=True)._replace(key=None),
+        field("attack"),
+        field("canaries"),
     ]
     for method, head in METHODS.items():
-        # A row is a dict, without the methods that need more canaries than its runs have: None for these.
-        columns.append(_bound_column(method, head, methodcaller("get", method)))
-    rows = []
+        columns.append(field(method, head, _show_bound, 7, none="-"))
+    records = []
     for attack in attacks:
         for canaries, epsilons in attack.over_canaries.items():
-            rows.append({"attack": attack.attack, "canaries": canaries, **epsilons})
-    table = _make_table(name, title, columns, rows, [_RULE])
+            label = f"{attack.attack}, K = {canaries}"
+            records.append(
+                {"label": label, "attack": attack.attack, "canaries": canaries, **epsilons}
+            )
+    table = _make_table(name, title, columns, records, [_RULE])
     return OwnTable(table.text(), table.csv())
+
+
+def _describe_point(point: MechanismPoint) -> Record:
+    """Returns the fields that the tables of Figures 3 and 4 share.
+
+    The heading of a panel's section has the paper's epsilon (an upper bound by Renyi DP), the exact epsilon,
+    and the largest epsilon that the paper's window of thresholds lets an audit with one canary show.
+    """
+    exact, window = point.limits()
+    by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
+    return {
+        "panel": point.panel,
+        "heading": f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window",
+        "runs": point.audit.runs,
+        "canaries": point.audit.canaries,
+        "dimension": point.audit.dimension,
+    }
 
 
 def _make_points_table(
     figure: str,
     title: str,
     columns: list[Column],
-    points: Sequence[MechanismPoint],
+    records: Sequence[Record],
     after: list[str],
-) -> OwnTable:
-    """Makes the table of a figure of the Gaussian mechanism, and a CSV with a row for each audit and method.
+) -> Table[Record]:
+    """Makes the table of a figure of the Gaussian mechanism.
 
     Args:
       figure: The sweep's name.
       title: The title above the table.
       columns: The table's columns after n, K and d.
-      points: The rows; each panel is a section, with the paper's words on it below.
+      records: The rows; each panel is a section, with the paper's words on it below.
       after: Lines below the table.
     """
-
-    def heading(point: MechanismPoint) -> str:
-        """Returns the heading of a panel's section, from any of its points.
-
-        It has the paper's epsilon (an upper bound by Renyi DP), the exact epsilon, and the largest epsilon
-        that the paper's window of thresholds lets an audit with a single canary show.
-        """
-        exact, window = point.limits()
-        by_rdp = f"{point.panel}: epsilon {point.audit.epsilon:g} by RDP"
-        return f"{by_rdp}, {exact:.3f} exact, {window:.3f} in the window"
-
-    place_columns = [
-        Column(None, lambda point: point.audit.runs, "n", width=6),
-        Column(None, lambda point: point.audit.canaries, "K", width=6),
-        Column(None, lambda point: point.audit.dimension, "d", width=9),
+    all_columns = [
+        field("runs", "n", width=6),
+        field("canaries", "K", width=6),
+        field("dimension", "d", width=9),
+        columns[0]._replace(width=15),  # columns have no gap: one more character parts it from d
+        *columns[1:],
     ]
-    # Columns have no gap: a wider first column stands apart from d.
-    first_column = columns[0]._replace(width=15)
-    all_columns = [*place_columns, first_column, *columns[1:]]
-    table = replace(
-        _make_table(figure, title, all_columns, points, after),
-        section=heading,
-        closing=lambda point: _quote_claim(figure, point.panel),
+    return replace(
+        _make_table(figure, title, all_columns, records, after),
+        section=itemgetter("heading"),
+        closing=lambda record: _quote_claim(figure, record["panel"]),
     )
-    return OwnTable(table.text(), _make_points_csv(points))
 
 
 def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
     """Makes the CSV of audits of the Gaussian mechanism, with a row for each audit and method."""
-    rows = []
+    records = []
     for point in points:
         # As text, floats keep all their digits; a table's columns would show six.
         audit = {name: str(value) for name, value in point.audit._asdict().items()}
         for method, epsilons in point.findings.epsilons.items():
-            row = {
+            record = {
                 "panel": point.panel,
                 **audit,
                 "method": method,
@@ -238,37 +257,25 @@ def _make_points_csv(points: Sequence[MechanismPoint]) -> bytes:
                 "second": point.findings.second,
                 "fourth": point.findings.fourth,
             }
-            rows.append(row)
-    # All rows have the same keys.
-    columns = [Column(key, itemgetter(key)) for key in rows[0]] if rows else []
-    return Table(columns, rows).csv()
+            records.append(record)
+    return make_csv(records)
 
 
 def _make_table(
-    name: str, title: str, columns: list[Column], rows: Sequence[Any], after: list[str]
-) -> Table[Any]:
+    name: str, title: str, columns: list[Column], records: Sequence[Record], after: list[str]
+) -> Table[Record]:
     """Makes a table, 80 columns wide, with its name and title above and the lines `after` below."""
-    return Table(columns, rows, before=[f"{name}: {title}"], after=after, gap="", rule=80)
+    return Table(columns, records, before=[f"{name}: {title}"], after=after, gap="", rule=80)
 
 
 def _quote_claim(figure: str, panel: str) -> list[str]:
-    """Returns what the paper says of a figure's panel, as a list of one line; [] where it says nothing."""
+    """Returns what the paper says of a figure's panel, as a list of one line; [] if it says nothing."""
     claim = CLAIMS.get((figure, panel, None))  # None: the words hold at every x of the panel
     if claim is None:
         return []
     return [f"  the paper (Section {claim.section}): {claim.says}"]
 
 
-def _label_column(head: str, key: str | None, value: Callable[[Any], str]) -> Column:
-    """Returns a column of labels, cut off after 44 characters."""
-    return Column(key, value, head, lambda text: text[:44], 44, left=True)
-
-
-def _number_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
-    """Returns a column of numbers with two decimals; "-" stands for None."""
-    return Column(key, value, head, number(".2f"), 7, none="-")
-
-
-def _bound_column(key: str, head: str, value: Callable[[Any], float | None]) -> Column:
-    """Returns a column of lower bounds, rounded down to two decimals; "-" stands for None."""
-    return _number_column(key, head, value)._replace(show=partial(at_least, decimals=2))
+def _shorten_label(label: str) -> str:
+    """Returns the first 44 characters of a label."""
+    return label[:44]

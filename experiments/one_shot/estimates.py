@@ -6,7 +6,7 @@ one run's cosines as estimates, and its accuracy.
 With all iterates the estimate fits normal laws to maxima over rounds, which are not normal (Errata O13).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -74,7 +74,6 @@ def simulate_cells(
     simulations: int,
     delta: float,
     seed: int,
-    progress: Callable[[int], object] = lambda simulations: None,
 ) -> list[TableCell]:
     """Simulates the cells of the paper's Table 1 at a single dimension, a cell for each sigma.
 
@@ -89,7 +88,6 @@ def simulate_cells(
       simulations: The number of simulations of each cell, at least 2, since tables show their deviation.
       delta: The delta of every epsilon.
       seed: The seed of all draws.
-      progress: A function that is called with 1 after each simulation.
 
     Returns:
       The cells, each with its exact epsilon and, by estimate, the epsilons (simulations,).
@@ -103,7 +101,6 @@ def simulate_cells(
         # come their cosines with a noisy release for each sigma.
         rows = cosine_law.draw_canaries(rng, canaries, dimension)
         drawn.append([cosine_law.draw_cosines(rng, rows, dimension, sigma) for sigma in sigmas])
-        progress(1)
     cosines = np.array(drawn)  # (simulations, sigmas, canaries)
 
     cells = []

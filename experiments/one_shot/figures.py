@@ -4,13 +4,12 @@ They show a simulated mechanism's cosines beside the law where nothing leaks and
 Figures 1 to 4 and the cosines of Tables 2 and 5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -28,13 +27,16 @@ from experiments.one_shot.estimates import (
     Observation,
     SplitQuantiles,
 )
-from experiments.one_shot.sweep import RepeatedSweep, SplitSweep
+from experiments.one_shot.sweep import DELTA, RepeatedSweep, SimulatedSweep, SplitSweep
 from experiments.one_shot.tables import PlannedRuns
+from experiments.sweeps.panels import add_legend
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
 Array = NDArray[np.float64]
 _BINS = 40
+_FIGURE_DIMENSION = 10**6
+_SEED = 0
 _CURVE_POINTS = 600
 _COLORS = (BLUE, GREEN, ORANGE, VERMILION, PURPLE)
 _X_LABEL = r"cosine, in units of $1/\sqrt{d}$"
@@ -55,15 +57,17 @@ class Panel(NamedTuple):
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a federated sweep's figure and makes its table, from those of its runs that are stored.
+    """Draws a sweep's figure and makes its table, from those of its runs that are stored.
 
     Args:
-      sweep: Training runs at some noise multipliers, or experiments of a single run against several.
+      sweep: Simulations, training runs at some noise multipliers, or experiments of one run against several.
       evidence: The store's holdings, and the delta and confidence of estimates.
 
     Returns:
       The figure and the table, unless no run is stored, and how many of the sweep's cells are not done.
     """
+    if isinstance(sweep, SimulatedSweep):
+        return _draw_simulations(sweep)
     # `is_done` takes the user's data sets. A federated cell does not look at them, so that any will do.
     any_data = DataSets({})
     missing = sum(not cell.is_done(evidence.held, any_data) for cell in sweep.cells)
@@ -75,6 +79,29 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
         return Drawn(figures=[], missing=missing, rows=[])
     figure, table = drawing
     return Drawn([(sweep.name, figure)], missing, rows=[], table=table)
+
+
+def _draw_simulations(sweep: SimulatedSweep) -> Drawn:
+    """Simulates Table 1's mechanism, and draws the cosines of an audit for each sigma.
+
+    The canaries of the figure are sqrt(d) directions in R^d, d = 10^6, the same for all sigmas.
+    """
+    cells = []
+    for dimension in sweep.dimensions:
+        cells += estimates.simulate_cells(sweep.sigmas, dimension, sweep.simulations, DELTA, _SEED)
+    cells.sort(key=lambda cell: (cell.sigma, cell.dimension))
+    floors = estimates.floors(sweep.floors, DELTA)
+    table = tables.make_simulated_table(cells, floors, sweep.simulations)
+
+    rng = np.random.default_rng([_SEED, 1])  # other draws than those of the table
+    count = int(np.sqrt(_FIGURE_DIMENSION))
+    canaries = cosine_law.draw_canaries(rng, count, _FIGURE_DIMENSION)
+    panels = []
+    for sigma in sweep.sigmas:
+        cosines = cosine_law.draw_cosines(rng, canaries, _FIGURE_DIMENSION, sigma)
+        title = rf"$\sigma$ = {sigma:g}, k = {count:,}, d = $10^6$"
+        panels.append(Panel(title, cosines, _FIGURE_DIMENSION))
+    return Drawn([(sweep.name, simulated_figure(panels))], missing=0, rows=[], table=table)
 
 
 def _draw_repeated(sweep: Sweep, evidence: Evidence) -> tuple[Figure, OwnTable] | None:
@@ -374,14 +401,7 @@ def _format_noise(run: FederatedRun) -> str:
     return f"$\\sigma$ = {run.noise:.3g}\nanalytical $\\varepsilon$ = {epsilon}"
 
 
-def _draw_legend(figure: Figure, axes: Sequence[Axes] | NDArray[np.object_]) -> None:
-    """Draws a legend of all axes' labels, each once, below the figure."""
-    legend: dict[str, Artist] = {}
-    for axis in axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            legend.setdefault(label, handle)
-    width = figure.get_size_inches()[0]
-    columns = max(2, int(width // 2))  # of two inches each
-    handles = list(legend.values())
-    labels = list(legend)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=8)
+def _draw_legend(figure: Figure, axes: Iterable[Axes]) -> None:
+    """Draws a legend of all axes' labels below the figure, in columns of two inches each."""
+    columns = max(2, int(figure.get_size_inches()[0] // 2))
+    add_legend(figure, axes, columns)

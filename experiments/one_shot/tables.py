@@ -1,9 +1,8 @@
-"""The paper's tables as printed, and the numbers of the figures: in 80 columns, as CSV, as a page."""
+"""The paper's tables as printed, and the numbers of the figures: in 80 columns and as CSV."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +13,16 @@ from audit.methods.estimate import Estimate
 from audit.methods.level import show_level
 from audit.methods.one_shot import ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED
 from audit.report.bounds_table import show_floor
-from audit.report.table import Column, Show, Table, number
+from audit.report.table import Column, Table, number
 from experiments.one_shot import estimates
 from experiments.one_shot.estimates import (
     FederatedRun,
     Floors,
-    Observation,
     SplitQuantiles,
     TableCell,
 )
-from experiments.one_shot.sweep import TrainingPlan
+from experiments.one_shot.sweep import DELTA, SIMULATIONS, TrainingPlan
+from experiments.sweeps.records import Record, field, make_csv
 from experiments.sweeps.sweep import OwnTable
 
 _METHODS = (ONE_SHOT_EQUAL_VARIANCE, ONE_SHOT_FITTED, one_shot.ONE_SHOT_THRESHOLD)
@@ -38,9 +37,13 @@ _ESTIMATES_NOTE = """\
 estimate (its error) as the paper prints it, from fits to both worlds' cosines:
 no bound. in-sample: the paper's lower value, the best of all thresholds: no
 bound either. *: above the accounted epsilon by more than its error"""
-_HEADS = ("estimate", "in-sample", "estimate", "in-sample")
-_WIDTHS = (6, 10, 15, 10, 14, 10, 7, 8)
 _RULE = "-" * 80
+_ESTIMATES = (
+    field("all", "estimate", width=15),
+    field("all_in_sample", "in-sample", width=10),
+    field("final", "estimate", width=14),
+    field("final_in_sample", "in-sample", width=10),
+)
 
 
 class PrintedCell(NamedTuple):
@@ -75,8 +78,6 @@ class PrintedRun(NamedTuple):
     final: float
 
 
-DELTA = 1e-6  # of the epsilons in the paper's Table 1
-SIMULATIONS = 50  # of each cell of that table
 TABLE_1 = {  # by (sigma, dimension)
     (0.541, 10**4): PrintedCell(9.89, 0.71),
     (0.541, 10**5): PrintedCell(10.1, 0.41),
@@ -116,49 +117,8 @@ class PlannedRuns(NamedTuple):
     runs: Sequence[FederatedRun]
 
 
-class _Line(NamedTuple):
-    """A row as text: its cells, and the section of the table to which it belongs (empty for the first)."""
-
-    cells: tuple[str, ...]
-    section: str = ""
-
-
-class _EstimateRow(NamedTuple):
-    """A row of Table 1's CSV: a cell, and the epsilons (simulations,) of one method in it."""
-
-    cell: TableCell
-    method: str
-    epsilons: NDArray[np.float64]
-
-
-class _DensityRow(NamedTuple):
-    """A row of the densities' table: a run, and the final model's cosines in units of 1/sqrt(d)."""
-
-    clients: str
-    run: FederatedRun
-    cosines: NDArray[np.float64]
-
-
-class _SplitRow(NamedTuple):
-    """A row of the splits' table: where the canaries are ("one run" or "several runs"), and the quantiles."""
-
-    split: SplitQuantiles
-    place: str
-    quantiles: NDArray[np.float64]
-
-
-class _ObservedRun(NamedTuple):
-    """A training run and one observation of it: "all" for all iterates, or "final" for the final model."""
-
-    run: FederatedRun
-    observed: str
-    observation: Observation
-
-
-def find_printed_cell(cell: TableCell, delta: float) -> PrintedCell | None:
-    """Returns the cell of the paper's Table 1 at the same sigma, dimension and delta; None where none is."""
-    if delta != DELTA:
-        return None
+def find_printed_cell(cell: TableCell) -> PrintedCell | None:
+    """Returns the cell of the paper's Table 1 at the same sigma and dimension; None if it has none."""
     return TABLE_1.get((cell.sigma, cell.dimension))
 
 
@@ -179,87 +139,71 @@ def agrees(cell: TableCell, printed: PrintedCell, simulations: int) -> bool:
     return bool(mean_agrees and deviation_agrees)
 
 
-def make_cells_table(
-    cells: Sequence[TableCell], delta: float, simulations: int
-) -> Table[TableCell]:
-    """Makes Table 1 with a row for each cell: the exact epsilon, the paper's estimate, and ours.
+def make_simulated_table(
+    cells: Sequence[TableCell], floors: Sequence[Floors], simulations: int
+) -> OwnTable:
+    """Makes Table 1 with a row for each cell, and below it the noise floors.
 
-    A star after the equal-variance estimate says that it disagrees with the paper's.
+    A star after the equal-variance estimate marks a disagreement with the paper's.
 
     Args:
       cells: The simulated cells.
-      delta: The delta of every epsilon; at another delta than the paper's, the paper's column is empty.
+      floors: What each estimate shows if nothing leaks, by number of canaries.
       simulations: The number of simulations of each cell.
     """
-
-    def format_equal_variance(cell: TableCell) -> str:
-        """Formats the mean and deviation of the equal-variance estimate."""
-        return _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE])
-
-    def format_fitted(cell: TableCell) -> str:
-        """Formats the fitted estimate, after the star of the equal-variance estimate, if it has one.
-
-        Columns have no gap, so that a star at the left end of this one follows the estimate that it marks.
-        """
-        printed = find_printed_cell(cell, delta)
-        mark = " "
-        if printed is not None and not agrees(cell, printed, simulations):
-            mark = "*"
-        return f"{mark}{_format_spread(cell.epsilons[ONE_SHOT_FITTED]):>14}"
-
-    columns = (
-        Column("sigma", lambda cell: cell.sigma, "sigma", number("g"), 5),
-        Column("dimension", lambda cell: cell.dimension, "d", number(",.0e"), 9),
-        Column("canaries", lambda cell: cell.canaries, "k", width=6),
-        Column("exact", lambda cell: cell.exact, "exact", number(".3f"), 7),
-        Column(None, lambda cell: _format_printed(cell, delta), "paper", width=15),
-        Column(None, format_equal_variance, "equal variance", width=15),
-        Column(None, format_fitted, "fitted", width=15),
-    )
-    title = f"Table 1: estimates of epsilon at delta {show_level(delta)}, {simulations} simulations a cell"
-    return Table(columns, cells, before=(title,), after=(_SIMULATED_NOTE,), gap="", rule=72)
-
-
-def make_cells_csv(cells: Sequence[TableCell]) -> bytes:
-    """Makes Table 1's CSV: for each cell and estimate, the mean and deviation over simulations."""
-    columns = (
-        Column("sigma", lambda row: row.cell.sigma),
-        Column("dimension", lambda row: row.cell.dimension),
-        Column("canaries", lambda row: row.cell.canaries),
-        Column("exact", lambda row: row.cell.exact),
-        Column("method", lambda row: row.method),
-        Column("mean", lambda row: row.epsilons.mean()),
-        Column("deviation", lambda row: row.epsilons.std()),
-        Column("simulations", lambda row: len(row.epsilons)),
-    )
-    rows = []
+    shown = []
+    kept = []
     for cell in cells:
+        record: Record = {
+            "sigma": cell.sigma,
+            "dimension": cell.dimension,
+            "canaries": cell.canaries,
+            "exact": cell.exact,
+        }
         for method, epsilons in cell.epsilons.items():
-            rows.append(_EstimateRow(cell, method, epsilons))
-    return Table(columns, rows).csv()
+            spread = {"method": method, "mean": epsilons.mean(), "deviation": epsilons.std()}
+            kept.append(record | spread | {"simulations": len(epsilons)})
+        shown.append(record | _show_estimates(cell, simulations))
+    columns = (
+        field("sigma", "sigma", number("g"), 5),
+        field("dimension", "d", number(",.0e"), 9),
+        field("canaries", "k", width=6),
+        field("exact", "exact", number(".3f"), 7),
+        field("paper", "paper", width=15),
+        field("equal variance", "equal variance", width=15),
+        # Columns have no gap: the star at the left end of this one follows the estimate that it marks.
+        field("fitted", "fitted", width=15),
+    )
+    title = f"Table 1: estimates of epsilon at delta {show_level(DELTA)}, {simulations} simulations a cell"
+    table = Table(columns, shown, before=(title,), after=(_SIMULATED_NOTE, ""), gap="", rule=72)
+    return OwnTable(f"{table.text()}\n{_make_floors_table(floors).text()}", make_csv(kept))
 
 
-def make_page_table(cells: Sequence[TableCell], delta: float) -> Table[TableCell]:
-    """Makes Table 1 with every estimate, mean and deviation over simulations, for an HTML page."""
-    columns = [
-        Column(None, lambda cell: cell.sigma, "sigma", number("g")),
-        Column(None, lambda cell: cell.dimension, "dimension", number(",")),
-        Column(None, lambda cell: cell.canaries, "canaries", number(",")),
-        Column(None, lambda cell: cell.exact, "exact", number(".3f")),
-        Column(None, lambda cell: _format_printed(cell, delta), "paper"),
-    ]
+def _show_estimates(cell: TableCell, simulations: int) -> Record:
+    """Returns the texts of a cell's estimates, the paper's and ours."""
+    printed = find_printed_cell(cell)
+    mark = " "
+    paper = ""
+    if printed is not None:
+        paper = f"{printed.mean:.2f} ({printed.deviation:.2f})"
+        if not agrees(cell, printed, simulations):
+            mark = "*"
+    return {
+        "paper": paper,
+        "equal variance": _format_spread(cell.epsilons[ONE_SHOT_EQUAL_VARIANCE]),
+        "fitted": f"{mark}{_format_spread(cell.epsilons[ONE_SHOT_FITTED]):>14}",
+    }
+
+
+def _make_floors_table(floors: Sequence[Floors]) -> Table[Record]:
+    """Makes a table of noise floors: what each estimate shows if nothing leaks, by number of canaries."""
+    columns = [field("canaries", "canaries", number(","), 8)]
     for method in _METHODS:
-        columns.append(_method_column(method, lambda cell: cell.epsilons, _format_spread))
-    return Table(columns, cells)
-
-
-def make_floors_table(floors: Sequence[Floors], delta: float) -> Table[Floors]:
-    """Makes a table of noise floors: what each estimate shows where nothing leaks, by number of canaries."""
-    columns = [Column(None, lambda row: row.canaries, "canaries", number(","), 8)]
-    for method in _METHODS:
-        columns.append(_method_column(method, lambda row: row.by_method, show_floor, 18))
-    before = (f"Noise floors of epsilon at delta {show_level(delta)}",)
-    return Table(columns, floors, before=before, after=(_FLOORS_NOTE,), gap="")
+        head = method.removeprefix("one_shot_").replace("_", " ")
+        columns.append(field(method, head, show_floor, 18))
+    records = [{"canaries": row.canaries, **row.by_method} for row in floors]
+    before = (f"Noise floors of epsilon at delta {show_level(DELTA)}",)
+    return Table(columns, records, before=before, after=(_FLOORS_NOTE,), gap="")
 
 
 def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
@@ -270,29 +214,35 @@ def make_observations_table(name: str, planned: PlannedRuns, delta: float) -> Ow
       planned: The clients and their stored runs, at least one.
       delta: The delta of every epsilon.
     """
-    lines = []
+    records = []
     for run in planned.runs:
-        accuracy = _format_accuracy(run.accuracy)
-        plain_accuracy = _format_accuracy(run.plain_accuracy)
-        lines.append(_make_run_line(run, f"{run.analytical:.4g}", accuracy, plain_accuracy))
-    lines.append(_make_floor_line(planned.runs[0]))
-
+        record = _show_run(run, run.analytical)
+        record["with"] = _format_accuracy(run.accuracy)
+        record["without"] = _format_accuracy(run.plain_accuracy)
+        records.append(record)
+    records.append(_show_floor(planned.runs[0]))
     # Below our runs, the paper's rows for the data that these clients stand for.
     counterpart = planned.plan.counterpart
     for row in PRINTED[counterpart]:
-        cells = (
-            f"{row.noise:g}",
-            f"{row.analytical:g}",
-            f"{row.all:,g}",
-            f"{row.lower_all:g}",
-            f"{row.final:g}",
-            f"{row.lower_final:g}",
-        )
-        lines.append(_Line(cells, f"the paper, {counterpart}:"))
+        record = {
+            "section": f"the paper, {counterpart}:",
+            "noise": f"{row.noise:g}",
+            "upper": f"{row.analytical:g}",
+            "all": f"{row.all:,g}",
+            "all_in_sample": f"{row.lower_all:g}",
+            "final": f"{row.final:g}",
+            "final_in_sample": f"{row.lower_final:g}",
+        }
+        records.append(record)
+    columns = (
+        field("noise", "noise", width=6, left=True),
+        field("upper", "analytical", width=10),
+        *_ESTIMATES,
+        field("with", "with", width=7),
+        field("without", "without", width=8),
+    )
     # The accuracy of training with canaries and without.
-    last_heading = f"{'accuracy':>16}"
-    heads = ("noise", "analytical", *_HEADS, "with", "without")
-    return _make_runs_table(name, planned, delta, last_heading, heads, lines)
+    return _make_runs_table(name, planned, delta, f"{'accuracy':>16}", columns, records)
 
 
 def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> OwnTable:
@@ -306,13 +256,17 @@ def make_repetitions_table(name: str, planned: PlannedRuns, delta: float) -> Own
       planned: The clients and their stored runs, at least one.
       delta: The delta of every epsilon.
     """
-    lines = []
+    records = []
     for run in planned.runs:
-        lines.append(_make_run_line(run, f"{run.accounted:.4g}", f"{run.repetitions}"))
-    lines.append(_make_floor_line(planned.runs[0]))
-    heads = ("noise", "accounted", *_HEADS, "times")
-    last_heading = ""  # above "times", the number of repetitions
-    return _make_runs_table(name, planned, delta, last_heading, heads, lines)
+        records.append(_show_run(run, run.accounted) | {"times": run.repetitions})
+    records.append(_show_floor(planned.runs[0]))
+    columns = (
+        field("noise", "noise", width=6, left=True),
+        field("upper", "accounted", width=10),
+        *_ESTIMATES,
+        field("times", "times", width=7),
+    )
+    return _make_runs_table(name, planned, delta, "", columns, records)
 
 
 def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
@@ -322,36 +276,35 @@ def make_densities_table(name: str, every: Sequence[PlannedRuns]) -> OwnTable:
       name: The sweep's name.
       every: For each kind of clients, its plan and stored runs.
     """
-
-    def format_normality(row: _DensityRow) -> str:
-        """Says at which level the test rejects that the cosines are normal, or that it does not."""
-        level = row.run.final_model.normality.rejected_at
-        return "  not rejected" if level is None else f"  rejected at {level:g}"
-
-    columns = (
-        Column("clients", lambda row: row.clients, "", width=16, left=True),
-        Column("noise", lambda row: row.run.noise, "noise", number(".3g"), 9),
-        Column("repetitions", lambda row: row.run.repetitions, "times", width=7),
-        Column("mean", lambda row: row.cosines.mean(), "mean", number(".2f"), 9),
-        Column("deviation", lambda row: row.cosines.std(), "deviation", number(".3f"), 11),
-        Column(
-            "a_squared",
-            lambda row: row.run.final_model.normality.statistic,
-            "A^2",
-            number(".3f"),
-            8,
-        ),
-        Column(None, format_normality, "  normal", left=True),
-    )
-    rows = []
+    kept: list[Record] = []
+    shown = []
     for plan, runs in every:
         for run in runs:
             cosines = run.final_model.cosines.observed * plan.dimension**0.5
-            rows.append(_DensityRow(plan.label, run, cosines))
+            normality = run.final_model.normality
+            record: Record = {
+                "clients": plan.label,
+                "noise": run.noise,
+                "repetitions": run.repetitions,
+                "mean": cosines.mean(),
+                "deviation": cosines.std(),
+                "a_squared": normality.statistic,
+            }
+            kept.append(record)
+            shown.append(record | {"level": normality.rejected_at})
+    columns = (
+        field("clients", "", width=16, left=True),
+        field("noise", "noise", number(".3g"), 9),
+        field("repetitions", "times", width=7),
+        field("mean", "mean", number(".2f"), 9),
+        field("deviation", "deviation", number(".3f"), 11),
+        field("a_squared", "A^2", number(".3f"), 8),
+        field("level", "  normal", "  rejected at {:g}".format, left=True, none="  not rejected"),
+    )
     title = f"{name}: cosines with the final model, in units of 1/sqrt(d)"
     note = "normal: Anderson and Darling's test (A^2) of the canaries that are in"
-    table = Table(columns, rows, before=(title,), after=(_RULE, note), gap="", rule=80)
-    return OwnTable(table.text(), table.csv())
+    table = Table(columns, shown, before=(title,), after=(_RULE, note), gap="", rule=80)
+    return OwnTable(table.text(), make_csv(kept))
 
 
 def make_splits_table(
@@ -365,34 +318,29 @@ def make_splits_table(
       words: A description of the comparison, for the title.
       delta: The delta of every epsilon.
     """
-
-    def analytical(row: _SplitRow) -> float:
-        """Returns the epsilon that accounting allows for a canary that takes part once."""
-        return epsilon_upper_bound(row.split.noise, 1, delta)
-
-    columns = [
-        Column("noise", lambda row: row.split.noise, "noise", number(".3g"), 7, left=True),
-        Column("observed", lambda row: row.split.observe, "observed", width=9, left=True),
-        Column("canaries", lambda row: row.place, "canaries in", width=13, left=True),
-    ]
-    for place, quantile in enumerate(estimates.QUANTILES):
-        value = partial(_get_quantile, place)
-        columns.append(Column(f"{quantile}", value, f"{quantile:g}", number(".4g"), 8))
-    columns.append(Column(None, analytical, "analytical", number(".4g"), 11))
-
-    rows = []
+    kept: list[Record] = []
+    shown = []
     for split in splits:
-        rows.append(_SplitRow(split, "one run", split.one_run))
-        rows.append(_SplitRow(split, "several runs", split.several_runs))
+        # The epsilon that accounting allows for a canary that takes part once.
+        analytical = {"analytical": epsilon_upper_bound(split.noise, 1, delta)}
+        for place, values in (("one run", split.one_run), ("several runs", split.several_runs)):
+            record: Record = {"noise": split.noise, "observed": split.observe, "canaries": place}
+            for quantile, value in zip(estimates.QUANTILES, values, strict=True):
+                record[f"{quantile:g}"] = value
+            kept.append(record)
+            shown.append(record | analytical)
+    columns = [
+        field("noise", "noise", number(".3g"), 7, left=True),
+        field("observed", "observed", width=9, left=True),
+        field("canaries", "canaries in", width=13, left=True),
+    ]
+    for quantile in estimates.QUANTILES:
+        columns.append(field(f"{quantile:g}", f"{quantile:g}", number(".4g"), 8))
+    columns.append(field("analytical", "analytical", number(".4g"), 11))
     title = f"{name}: {words}, delta {delta:.3g}"
     note = "columns: quantiles over experiments of the estimate, which is no bound"
-    table = Table(columns, rows, before=(title,), after=(_RULE, note), gap="", rule=80)
-    return OwnTable(table.text(), table.csv())
-
-
-def _get_quantile(place: int, row: _SplitRow) -> float:
-    """Returns a row's quantile at index `place` of QUANTILES."""
-    return float(row.quantiles[place])
+    table = Table(columns, shown, before=(title,), after=(_RULE, note), gap="", rule=80)
+    return OwnTable(table.text(), make_csv(kept))
 
 
 def _make_runs_table(
@@ -400,8 +348,8 @@ def _make_runs_table(
     planned: PlannedRuns,
     delta: float,
     last_heading: str,
-    heads: Sequence[str],
-    lines: Sequence[_Line],
+    columns: Sequence[Column],
+    records: Sequence[Record],
 ) -> OwnTable:
     """Makes the table, and the CSV, of the training runs of a single kind of clients.
 
@@ -410,8 +358,8 @@ def _make_runs_table(
       planned: The clients and their stored runs, at least one.
       delta: The delta of every epsilon.
       last_heading: A heading above the names of the last columns, those after the estimates; may be empty.
-      heads: The columns' names.
-      lines: The table's rows.
+      columns: The table's columns.
+      records: The table's rows.
     """
     setting = planned.plan.setting
     # How many canaries are in and out hardly differs between runs: the first run's numbers stand for all.
@@ -421,14 +369,10 @@ def _make_runs_table(
     conditions = f"{canaries}, {rounds}, delta {delta:.3g}"
     # The observations' headings begin after the 16 characters of the columns noise and upper bound.
     headings = f"{'':<16}{'all iterates':>24}{'final model':>24}{last_heading}"
-    columns = []
-    for place, head in enumerate(heads):
-        value = partial(_get_cell, place)
-        columns.append(Column(None, value, head, width=_WIDTHS[place], left=place == 0))
     table = Table(
         columns,
-        lines,
-        section=lambda line: line.section,
+        records,
+        section=lambda record: record.get("section", ""),
         before=(f"{name}: {planned.plan.label}", conditions, headings),
         after=(_RULE, _ESTIMATES_NOTE),
         gap="",
@@ -437,77 +381,59 @@ def _make_runs_table(
     return OwnTable(table.text(), _make_runs_csv(planned))
 
 
-def _get_cell(place: int, line: _Line) -> str:
-    """Returns the cell at index `place` of a line; empty if the line has fewer cells."""
-    return line.cells[place] if place < len(line.cells) else ""
-
-
 def _make_runs_csv(planned: PlannedRuns) -> bytes:
     """Makes a CSV with two rows for each run: observed by all iterates, and by the final model."""
-    columns = (
-        Column("clients", lambda row: planned.plan.label),
-        Column("noise", lambda row: row.run.noise),
-        Column("repetitions", lambda row: row.run.repetitions),
-        Column("analytical", lambda row: row.run.analytical),
-        Column("accounted", lambda row: row.run.accounted),
-        Column("observed", lambda row: row.observed),
-        Column("fitted", lambda row: row.observation.fitted.epsilon),
-        Column("error", lambda row: row.observation.fitted.standard_error),
-        Column("floor", lambda row: row.observation.fitted.noise_floor.mean),
-        Column("floor_95", lambda row: row.observation.fitted.noise_floor.quantile_95),
-        Column("equal_variance", lambda row: row.observation.equal_variance.epsilon),
-        Column("in_sample", lambda row: row.observation.in_sample),
-        Column("a_squared", lambda row: row.observation.normality.statistic),
-        Column("accuracy", lambda row: row.run.accuracy),
-        Column("accuracy_without", lambda row: row.run.plain_accuracy),
-    )
-    rows = []
+    records = []
     for run in planned.runs:
-        rows.append(_ObservedRun(run, "all", run.all_iterates))
-        rows.append(_ObservedRun(run, "final", run.final_model))
-    return Table(columns, rows).csv()
+        for observed, observation in (("all", run.all_iterates), ("final", run.final_model)):
+            fitted = observation.fitted
+            record = {
+                "clients": planned.plan.label,
+                "noise": run.noise,
+                "repetitions": run.repetitions,
+                "analytical": run.analytical,
+                "accounted": run.accounted,
+                "observed": observed,
+                "fitted": fitted.epsilon,
+                "error": fitted.standard_error,
+                "floor": fitted.noise_floor.mean,
+                "floor_95": fitted.noise_floor.quantile_95,
+                "equal_variance": observation.equal_variance.epsilon,
+                "in_sample": observation.in_sample,
+                "a_squared": observation.normality.statistic,
+                "accuracy": run.accuracy,
+                "accuracy_without": run.plain_accuracy,
+            }
+            records.append(record)
+    return make_csv(records)
 
 
-def _make_run_line(run: FederatedRun, upper: str, *further_cells: str) -> _Line:
-    """Makes the line of a run: noise, upper bound, both observations' estimates, and the further cells.
+def _show_run(run: FederatedRun, upper: float) -> Record:
+    """Returns the texts of a run: noise, upper bound on epsilon, and the estimates of both observations.
 
-    Each observation, of all iterates and of the final model, has two cells: the fitted estimate with its
-    standard error, and the paper's lower value (`in_sample`). A star marks an estimate from all iterates
-    that exceeds the accounted epsilon by more than its error.
-
-    Args:
-      run: The training run.
-      upper: The text of the run's upper bound on epsilon.
-      *further_cells: The texts of the columns after the estimates.
+    A star marks an estimate from all iterates that exceeds the accounted epsilon by more than its error.
     """
     mark = "*" if run.exceeds else ""
-    cells = (
-        f"{run.noise:.3g}",
-        upper,
-        f"{mark}{_format_estimate(run.all_iterates.fitted)}",
-        f"{run.all_iterates.in_sample:.3f}",
-        _format_estimate(run.final_model.fitted),
-        f"{run.final_model.in_sample:.3f}",
-        *further_cells,
-    )
-    return _Line(cells)
+    return {
+        "noise": f"{run.noise:.3g}",
+        "upper": f"{upper:.4g}",
+        "all": f"{mark}{_format_estimate(run.all_iterates.fitted)}",
+        "all_in_sample": f"{run.all_iterates.in_sample:.3f}",
+        "final": _format_estimate(run.final_model.fitted),
+        "final_in_sample": f"{run.final_model.in_sample:.3f}",
+    }
 
 
-def _make_floor_line(run: FederatedRun) -> _Line:
-    """Makes the line of noise floors: what a run's two fitted estimates would show if nothing leaked.
-
-    Each floor is the mean of such estimates, with their 95% quantile in brackets.
-    """
+def _show_floor(run: FederatedRun) -> Record:
+    """Returns the texts of the noise floors: the mean (95% quantile) of estimates if nothing leaks."""
     all_iterates = run.all_iterates.fitted.noise_floor
     final_model = run.final_model.fitted.noise_floor
-    cells = (
-        "floor",
-        "mean (95%)",
-        f"{all_iterates.mean:.2f} ({all_iterates.quantile_95:.2f})",
-        "",  # the paper's lower value has no floor
-        f"{final_model.mean:.2f} ({final_model.quantile_95:.2f})",
-    )
-    return _Line(cells)
+    return {
+        "noise": "floor",
+        "upper": "mean (95%)",
+        "all": f"{all_iterates.mean:.2f} ({all_iterates.quantile_95:.2f})",
+        "final": f"{final_model.mean:.2f} ({final_model.quantile_95:.2f})",
+    }
 
 
 def _format_estimate(estimate: Estimate) -> str:
@@ -523,32 +449,6 @@ def _format_estimate(estimate: Estimate) -> str:
 def _format_accuracy(value: float | None) -> str:
     """Formats an accuracy; returns "-" for None."""
     return "-" if value is None else f"{value:.3f}"
-
-
-def _method_column(
-    method: str,
-    values: Callable[[Any], Mapping[str, object]],
-    show: Show,
-    width: int = 0,
-) -> Column:
-    """Returns the column of an estimate.
-
-    Args:
-      method: The estimate's name, "one_shot_..."; the part after that prefix becomes the column's head.
-      values: A function from a row to its values by method.
-      show: A function that formats a value.
-      width: The column's width in characters.
-    """
-    head = method.removeprefix("one_shot_").replace("_", " ")
-    return Column(None, lambda row: values(row)[method], head, show, width)
-
-
-def _format_printed(cell: TableCell, delta: float) -> str | None:
-    """Formats what the paper prints in a cell of Table 1; returns None where it has no such cell."""
-    printed = find_printed_cell(cell, delta)
-    if printed is None:
-        return None
-    return f"{printed.mean:.2f} ({printed.deviation:.2f})"
 
 
 def _format_spread(values: NDArray[np.float64]) -> str:

@@ -47,7 +47,7 @@ def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
 
 
 def chosen(scale: str, names: list[str]) -> list[Sweep]:
-    """Returns the sweeps that a user chooses.
+    """Returns the sweeps that a user chooses; "all" leaves out those without cells, which are simulated.
 
     Args:
       scale: The scale.
@@ -59,7 +59,7 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     require(scale in SCALES, f"`scale={scale}` is unknown: choose one of {', '.join(SCALES)}")
     all_sweeps = sweeps(scale)
     if names == ["all"]:
-        return list(all_sweeps.values())
+        return [sweep for sweep in all_sweeps.values() if sweep.cells]
     choices = ", ".join(all_sweeps)
     require(names, f"`name` is missing: give all, or some of {choices}")
     for name in names:

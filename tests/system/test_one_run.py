@@ -1,4 +1,4 @@
-"""One run's cosines through ./run.sh bound and ./run.sh one_shot, and the PyTorch example that makes some."""
+"""One run's cosines through ./run.sh bound, and the PyTorch example that makes some."""
 
 import json
 import runpy
