@@ -233,11 +233,10 @@ class Store:
     def save(self, chunk: Scores) -> None:
         """Writes the file of a finished chunk of runs: its scores and presence.
 
-        Raises InputError where scores and presence differ in shape.
+        Raises InputError unless scores and presence have the same shape (runs, canaries).
         """
-        require(
-            chunk.scores.shape == chunk.presence.shape, "`presence`: give a bit for every score"
-        )
+        fits = chunk.scores.ndim == 2 and chunk.scores.shape == chunk.presence.shape
+        require(fits, "`presence`: give a bit for every score, (runs, canaries)")
         arrays: dict[str, Any] = {"scores": chunk.scores, "presence": chunk.presence}
         # A file leaves these out where they are 0; `_parse_chunk` reads 0 where they are missing.
         if chunk.dimension:

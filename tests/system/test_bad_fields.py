@@ -78,7 +78,7 @@ def on_command_lines():
     """All bad values of the audit's flags; of another command's, the first and the last."""
     for argv, kind, names in COMMANDS:
         for name, field in fields(kind).items():
-            if names is not None and name not in names:
+            if not field.has_flag or (names is not None and name not in names):
                 continue
             line = (
                 (*argv, *filter(None, [owner(name)]))
@@ -103,7 +103,7 @@ def test_a_bad_value_of_a_flag_is_one_line_and_nothing_else_happens(forked, home
 
 
 def test_the_corpus_is_large():
-    assert len(CORPUS) >= 400 and len({one.id for one in CORPUS}) == len(CORPUS)
+    assert len(CORPUS) >= 300 and len({one.id for one in CORPUS}) == len(CORPUS)
 
 
 def built_in(**given):

@@ -50,7 +50,7 @@ for _kind in (FederatedSetting, Attacked, Compared):
 NEEDS = {
     ("bound", "dimension"): ("--scores=scores.npz",),
     ("bound", "claim"): ("--scores=scores.npz",),
-    ("check", "sampling_rate"): ("--batches=mine.py:loader",),
+    ("check", "sampling_rate"): ("--batches=mine.py:loader", "--examples=4"),
     ("check", "examples"): ("--batches=mine.py:loader", "--sampling_rate=0.1"),
     ("check", "epochs"): (
         *("--batches=mine.py:loader", "--sampling_rate=0.5", "--assumed=shuffled"),
@@ -120,7 +120,6 @@ audit --data_file=no.csv --sampler=poisson:2 | --sampler=poisson:2: give every, 
 audit --data_file=no.csv --sampler=poisson:0.5 --delta=1e-13 | --delta=1e-13: with --sampling_rate
 audit --data_file=no.csv --until=refuted | --until goes with --adversary=sphere
 audit --data_file=no.csv --adversary=sphere --until=0,9x | --until=0,9x: give an epsilon above 0
-audit --data_file=no.csv --adversary=sphere --minutes=0 | --minutes=0.0: give a number above 0
 audit --confidence=95 | confidence is 95.0: it must lie strictly between 0 and 1; did you
 audit stray | argument 'stray' is no flag
 audit --runs | Missing value for flag
@@ -167,7 +166,6 @@ plan --tightness=1 | --tightness=1.0: give more than 0
 landscape --sigmas=0 | --sigmas: 0: give 1e-06
 landscape --batch_sizes=1.5 | give whole numbers
 federated --model=fcnn --data_file=housing.csv | --model=fcnn cannot be trained so: only the images
-federated --model=linear --cohorts=x.csv | --cohorts and --participation=listed go together
 federated --model=linear --data_file=images.npz --clients=41 | --clients=41: give 1 to 40
 compare --data_file=no.npz --measured_rounds=251 | --measured_rounds=251: give 1 to 250, the steps
 canife --data_file=nowhere.npz | nowhere.npz

@@ -45,7 +45,6 @@ def scored_again(fields, runs):
 
     given = dict(fields)
     model = given.pop("model")
-    del given["clipping"]  # the model decides it
     usual = Usual(*(given[name] for name in Usual._fields))  # which the fields replace
     played = build.build(make_setting(model, usual, given), make_up_recorded(model))
     (chunk,) = game.play(played, [(0, runs)], chunk=runs)

@@ -148,8 +148,8 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     cells = [Audited("panel", "gc_r", 1, one, 40) for one in settings]
     rng = np.random.default_rng(0)
     for cell in cells:
-        shape = (40, 4) if record is MANY else (40,)
-        present = np.arange(40) % 2 == 1 if len(shape) == 1 else rng.random(shape) < 0.5
+        shape = (40, 4 if record is MANY else 1)
+        present = rng.random(shape) < 0.5 if record is MANY else np.arange(40)[:, None] % 2 == 1
         store = Store(tmp_path, {**identity(cell.setting), "data_sha256": "0" * 64})
         store.save(Scores(0, rng.normal(size=shape) + 2 * present, present))
     sweep = Sweep("made_up", "Made up", tuple(map(audit_cell, cells)))

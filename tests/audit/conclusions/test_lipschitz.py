@@ -46,7 +46,7 @@ def last(setting, **more):
         ({"insert": 3}, 1.770122, 8.6098),
         ({"weight_decay": 0.02}, 0.735049, 3.0756),
         ({"weight_decay": 0.1, "model": "ridge"}, 0.735049, 3.0756),
-        ({"sampling_rate": 0.5}, 1.781853, 8.6792),
+        ({"sampler": "poisson:0.5"}, 1.781853, 8.6792),
         ({"unknown_initialisation": True, "canaries": 9}, 1.781853, 8.6792),
         ({"adversary": "loss"}, 1.781853, 8.6792),
         ({"noise_multiplier": 0.0}, np.inf, np.inf),
@@ -106,7 +106,7 @@ def test_steps_that_are_no_whole_period_are_counted_as_they_are():
             {"adversary": "one_shot", "canaries": 9, "observe": "all"},
             "this adversary sees every model",
         ),
-        ({"k": 1, "canaries": 9, "repetitions": 3}, "each canary comes at random steps"),
+        ({"k": 1, "canaries": 9, "sampler": "known:3"}, "each canary comes at random steps"),
         (
             {"adversary": "loss", "canaries": 9},
             "the gradients of the other canaries depend on the model",

@@ -46,8 +46,9 @@ def seeded(seed, model="fcnn"):
 
 def stored(root, setting=SETTING, runs=200, audited=True):
     store = Store(root, {**identity(setting), "data_sha256": "0" * 64})
-    presence = np.arange(runs) % 2 == 1
-    scores = Scores(0, np.random.default_rng(setting.seed).normal(size=runs) + presence, presence)
+    presence = np.arange(runs)[:, None] % 2 == 1
+    scores = np.random.default_rng(setting.seed).normal(size=(runs, 1)) + presence
+    scores = Scores(0, scores, presence)
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)

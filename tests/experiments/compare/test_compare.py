@@ -57,7 +57,8 @@ def made_up(root, compared, one, draw):
     data = task(one.setting.model).data
     store = Store(root, {**identity(one.setting), "data_sha256": data.checksum})
     present = np.arange(one.runs) % 2 == 1
-    store.save(Scores(0, draw(np.random.default_rng(0), present), present))
+    scores = draw(np.random.default_rng(0), present)
+    store.save(Scores(0, scores[:, None], present[:, None]))
     return rows._many_run_rows(compared, one, Workplace(root, Kept()))
 
 
