@@ -117,7 +117,7 @@ def step_seconds(setting: Setting) -> float:
 
 def compiling_seconds(cells: Sequence[Cell]) -> float:
     """Estimates the seconds of compiling for all cells; cells with equal programs share them."""
-    programs = {_program_shape(cell) for cell in cells}
+    programs = {_program_shape(cell) for cell in cells if cell.compiles}
     return _COMPILING_SECONDS * len(programs)
 
 
@@ -125,12 +125,10 @@ def _program_shape(cell: Cell) -> Hashable:
     """Returns a key that two cells have in common if they share a compiled program.
 
     Two audits share a program if all that decides the shapes of arrays and the compiled functions is equal. A
-    cell of another kind shares it with those whose requests have the same type, unless that is a setting.
+    cell of another kind shares it with none.
     """
     if cell.audited is None:
-        if isinstance(cell.request, Setting):
-            return cell.identity
-        return type(cell.request).__name__
+        return cell.identity
     setting = cell.audited.setting
     row = adversary_row(setting.adversary.name)
     return (

@@ -141,6 +141,7 @@ class Cell(NamedTuple):
       request: What it computes, in the terms of its kind; read by its paper's figures.
       audited: The audit, where the cell is one, else None. Processes without a store can train an audit's
         runs.
+      compiles: Whether it compiles programs.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Cell(NamedTuple):
     do: Callable[[Store, DataSets, Progress], object]
     request: object = None
     audited: Audited | None = None
+    compiles: bool = True
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:

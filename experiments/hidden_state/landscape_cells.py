@@ -72,4 +72,5 @@ def _make_cell(request: LandscapeAudit | ThresholdSearch) -> Cell:
         open=open_store,
         do=do,
         request=request,
+        compiles=False,
     )

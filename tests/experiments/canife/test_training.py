@@ -40,7 +40,7 @@ def data(tmp_path_factory):
 def measure(setting, data, folder):
     """Measures what is missing of a setting; returns its store and the rounds that were missing."""
     setting, split, store = training.prepare(setting, folder, data)
-    with store.claim():
+    with store.lock():
         return store, list(training.measure_missing(setting, split, store, setting.measured()))
 
 
@@ -107,7 +107,7 @@ def test_damaged_and_foreign_rounds_are_measured_again_with_the_same_bits(
     foreign_round = (foreign.path / "round_0000001.npz").read_bytes()
     again.write_bytes("round_0000001.npz", foreign_round)
     assert [measured.number for measured in stored_rounds.read_rounds(again, [1, 3, 5])] == [5]
-    assert "counts as missing" in capsys.readouterr().err
+    assert "is of another setting: set aside" in capsys.readouterr().err
     _, missing = measure(SMALL, data, tmp_path)
     assert [measured.number for measured in missing] == [1, 3]
     errors = capsys.readouterr().err
