@@ -103,11 +103,7 @@ def test_a_training_that_is_killed_goes_on_to_the_same_bits(image_file, tmp_path
 
 
 def _checkpoints(out):
-    return {
-        path.name
-        for path in out.glob("*/checkpoints/*.npz")
-        if path.name[0] != "."
-    }
+    return {path.name for path in out.glob("*/checkpoints/*.npz") if path.name[0] != "."}
 
 
 CANARIES, FEATURES, CLASSES, ROUNDS = 100, 30, 4, 8
