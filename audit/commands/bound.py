@@ -10,7 +10,6 @@
     ./run.sh bound --scores=scores.csv --claim=3   an accountant's epsilon
     ./run.sh bound --scores=scores.csv --noise_multiplier=4 --insertions=250 --k=5 --lipschitz=1
                                                          steps that contract: hidden state
-    ./run.sh bound --scores=scores.csv --looks=500,1000  one of the declared looks
     ./run.sh bound --scores=scores.csv --report=p.html   also a page with figures
     ./run.sh bound --scores=run.npz --dimension=68       one run's cosines: observed
     ./run.sh bound --scores=in.npy --dimension=62006     those of several: (runs, canaries)
@@ -63,9 +62,6 @@ flags.DEFINE_bool(
     "one_run", False, "Scores and presence in one column each are those of a single run's canaries."
 )
 cli.define_levels()
-flags.DEFINE_list(
-    "looks", None, "Numbers of scores at which to look, declared before the first look."
-)
 flags.DEFINE_float("noise_multiplier", None, "Noise multiplier, where the upper bound is wanted.")
 flags.DEFINE_integer("insertions", None, "Steps with the canary, where the upper bound is wanted.")
 flags.DEFINE_float(
@@ -111,10 +107,9 @@ def main() -> None:
     paths = score_files.paths(FLAGS.scores)
     read = _read_evidence(paths)
     claim = _make_claim()
-    looks = None if FLAGS.looks is None else cli.whole_numbers("looks")
     _require_figure_format()
     level = Level(FLAGS.delta, FLAGS.confidence)
-    _show(paths, conclude(read.evidence, claim, level, looks), read.negation)
+    _show(paths, conclude(read.evidence, claim, level), read.negation)
 
 
 def _require_flags() -> None:
@@ -209,7 +204,6 @@ def _read_evidence(paths: Sequence[Path]) -> ReadScores:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
     if FLAGS.dimension is None:
         return _read_scores(paths)
-    require(FLAGS.looks is None, "--looks does not go with --dimension: drop one")
     require(FLAGS.columns is None, "--columns does not go with --dimension: drop one")
     require(len(paths) == 1, f"--scores={FLAGS.scores}: with --dimension give one file")
     given_directions.require_dimension(FLAGS.dimension)
@@ -294,7 +288,6 @@ def _make_files(paths: Sequence[Path], conclusion: Conclusion) -> dict[str, tupl
     Args:
       paths: the files of scores, for the report.
       conclusion: what follows from the scores.
-      negation: the value of --columns that negates the scores.
     """
     contents = {}
     if FLAGS.figure is not None:

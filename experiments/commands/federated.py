@@ -6,7 +6,7 @@
     ./run.sh federated --observe=fresh --runs=10  canaries of each run's own: runs prove together
     ./run.sh federated --quantile=0.5             clipping adapts to the updates' norms
     ./run.sh federated --model=character_lstm     Shakespeare's roles
-    ./run.sh federated --report=page.html         a page; later ./run.sh list --report makes one too
+    ./run.sh list --report=page.html              a page on the last run
 
 Models: linear, two_layer, mlp and lenet (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
 emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained
@@ -16,7 +16,6 @@ again; an interrupted one goes on where it was.
 import dataclasses
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
@@ -40,7 +39,6 @@ flags.DEFINE_integer("runs", 1, "Trainings, each with coins and noise of its own
 cli.define_levels()
 cli.define_sources()
 cli.define_out("Folder for scores and results.")
-flags.DEFINE_string("report", None, "Also write a report into this HTML file.")
 cli.define_json()
 
 MOST_RUNS = 1_000_000
@@ -92,7 +90,6 @@ def main() -> None:
 def _checked_setting() -> FederatedSetting:
     """Returns the setting that the flags describe; raises InputError for flags out of range."""
     cli.require_levels()
-    cli.require_output("report", "an HTML file")
     require(1 <= FLAGS.runs <= MOST_RUNS, f"`runs={FLAGS.runs}`: give 1 to {MOST_RUNS:,}")
     setting = FederatedSetting(**cli.values(FederatedSetting))
     federated.validate_federated(setting)
@@ -101,8 +98,6 @@ def _checked_setting() -> FederatedSetting:
 
 def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     """Trains the runs that the store lacks, and prints and stores the conclusion from all runs.
-
-    With --report it also writes the conclusion as an HTML page.
 
     Args:
       audited: What is audited.
@@ -133,8 +128,6 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
         print(text)
     else:
         print(f"{federated_table.federated_table(conclusion)}\n\nresult: {result}")
-    if FLAGS.report is not None:
-        _write_report(audited, conclusion, store)
 
 
 def _conclude(
@@ -167,108 +160,47 @@ def _conclude(
     return FederatedAudit(runs, leaks.canary, leaks.client, measured, together)
 
 
-def _write_report(
-    audited: _AuditedFederation, conclusion: "FederatedAudit", store: "Store"
-) -> None:
-    """Writes the HTML page that --report names, and says so on stderr.
-
-    Args:
-      audited: What was audited.
-      conclusion: The conclusion that the page shows.
-      store: The store of the setting; the page has its folder's name and its config.
-    """
-    from audit.report import audit_page, subjects
-    from audit.storage import files
-
-    data = audited.federation.clients.source
-    subject = subjects.describe_federated(
-        audited.setting, conclusion, data, store.path.name, store.text
-    )
-    content = audit_page.make_audits_page([subject])
-    written = files.write_whole(Path(FLAGS.report), content, "name another file with --report")
-    print(f"report: {written}", file=sys.stderr)
-
-
 class _Watch:
     """Follows a training: a function that is called between segments, and stores the final accuracies.
 
-    Every few seconds it prints on stderr how far training has come, the mean accuracy and an estimate of
-    epsilon.
+    Every few seconds it prints on stderr how far training has come, and the mean accuracy.
     """
 
     def __init__(self, audited: _AuditedFederation, store: "Store") -> None:
-        """Prepares to measure accuracies.
-
-        Args:
-          audited: What is audited.
-          store: The store that receives the final models' accuracies.
-        """
+        """Prepares to measure the models' accuracies, and to store those of final models in `store`."""
         from audit.training import build_federated
 
         federation = audited.federation
-        self._audited = audited
+        self._rounds = len(audited.rounds.clients)
         self._store = store
         self._measure = build_federated.accuracy(
             audited.setting, federation.clients, federation.test
         )
-        # When to print the next line, by the monotonic clock; 0 is past, so that the first call prints.
-        self._next_line = 0.0
         self._begin = time.monotonic()
+        self._next_line = self._begin
 
     def __call__(self, midway: "Midway") -> None:
-        """Looks at a chunk of runs after a segment of rounds.
+        """Prints a line about a chunk of runs, if one is due, and stores the accuracies of final models.
 
-        It prints a line on stderr, unless the last line is less than _LOOK_SECONDS ago. After the last round
-        it prints a line in any case, and stores the accuracies.
-
-        Args:
-          midway: The chunk's models and the number of rounds that they have trained.
-
-        Raises:
-          InputError: A model is no longer finite.
+        Raises InputError if a model is no longer finite.
         """
         import numpy as np
 
         from experiments.cells.federated import keep_accuracies
 
-        rounds = len(self._audited.rounds.clients)
         if not np.isfinite(np.asarray(midway.thetas)).all():
             hint = "lower `client_learning_rate` or `learning_rate`"
             raise InputError(f"the model diverged by round {midway.steps}: {hint}")
-        if time.monotonic() < self._next_line and midway.steps < rounds:
+        now = time.monotonic()
+        is_final = midway.steps == self._rounds
+        if now < self._next_line and not is_final:
             return
-
         accuracies = np.asarray(self._measure(midway.thetas), np.float64)
-        if midway.steps == rounds:
+        if is_final:
             keep_accuracies(self._store, midway.first, accuracies)
-        elapsed = time.monotonic() - self._begin
-        line = (
-            f"round {midway.steps} of {rounds}, {elapsed:.0f} s: accuracy {accuracies.mean():.3f}"
-        )
-        epsilon = self._estimate_epsilon(midway)
-        print(f"{line}, estimate {epsilon:.2f} (no bound)", file=sys.stderr)
-        self._next_line = time.monotonic() + _LOOK_SECONDS
-
-    def _estimate_epsilon(self, midway: "Midway") -> float:
-        """Returns an estimate of epsilon, which is no bound, from the chunk's first run as it is now.
-
-        The estimate is that of the one-shot paper (Andrew et al., 2024). Normal laws are fitted to the scores
-        of canaries that are out, and to those of canaries that are in. Both laws are taken to have the same
-        variance.
-        """
-        import numpy as np
-
-        from audit.methods import one_shot
-        from audit.training import game
-
-        setting = self._audited.setting
-        dimension = self._audited.dimension
-        # Of the first run alone, which has row 0: the canaries' scores, and which canaries are in.
-        scores = np.asarray(midway.scores(), np.float64)[0]
-        present = game.presence(np.array([midway.first]), setting.canaries, setting.seed)[0]
-        fit_out = one_shot.fit(scores[~present], dimension)
-        fit_in = one_shot.fit(scores[present], dimension)
-        return float(one_shot.equal_variance(fit_out, fit_in, FLAGS.delta))
+        place = f"round {midway.steps} of {self._rounds}, {now - self._begin:.0f} s"
+        print(f"{place}: accuracy {accuracies.mean():.3f}", file=sys.stderr)
+        self._next_line = now + _LOOK_SECONDS
 
 
 if __name__ == "__main__":

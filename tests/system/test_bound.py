@@ -44,7 +44,7 @@ def test_two_npy_files_give_the_bounds_of_one_npz(bound, tmp_path):
 def test_the_command_on_the_page_draws_the_same_conclusion(forked, tmp_path):
     rows = [f"{i},{score:.6f},{i % 2}" for i, score in enumerate(np.ravel(MATRIX))]
     (tmp_path / "a b.csv").write_text("\n".join(["id,loss drop,member", *rows]) + "\n")
-    claimed = ("--columns=score:loss drop,presence:member", "--claim=3", "--looks=100,480")
+    claimed = ("--columns=score:loss drop,presence:member", "--claim=3")
     cosines = ("--dimension=500", "--leave_one_out", "--in_order", "--confidence=0.9")
     np.save(tmp_path / "cosines.npy", np.random.default_rng(4).normal(0, 500**-0.5, (80, 4)))
     for scores, flags in (("a b.csv", claimed), ("cosines.npy", cosines)):
