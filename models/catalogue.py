@@ -428,14 +428,6 @@ def _deal_to_clients(recipe: Recipe, data: Data) -> dict[str, FederatedTask]:
 FEDERATED_TASKS: dict[str, FederatedTask] = {
     **_deal_to_clients(CIFAR10, _CIFAR10),
     **_deal_to_clients(FASHION_MNIST, _FASHION_MNIST),
-    "lenet": FederatedTask(
-        description="LeNet on Fashion-MNIST",
-        load=partial(_deal_images, FASHION_MNIST),
-        make=partial(_make_lazily("convolutional:lenet"), (28, 28)),
-        file=FASHION_MNIST.name,
-        examples=_FASHION_MNIST.examples,
-        by_batch=True,
-    ),
     "character_lstm": FederatedTask(
         description="two LSTMs on Shakespeare's roles",
         load=_load_roles,

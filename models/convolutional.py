@@ -11,10 +11,9 @@ from jax import Array
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from audit.tasks.model import Model, flat_model
-from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 from models.layers import (
     Convolution,
-    PooledConvolution,
     average_pool,
     channels_first,
     max_pool,
@@ -67,42 +66,6 @@ def gelu_convnet() -> Model:
     """Makes the smooth twin of the ConvNet for CIFAR-10, with average pooling and GELU."""
     image = jnp.zeros((32, 32, 3), jnp.uint8)
     return flat_model(ConvNet(pool=average_pool, activate=nn.gelu), image, cross_entropy)
-
-
-class LeNet(nn.Module):
-    """LeNet-5 with ReLU and max-pooling: images (..., 28, 28) of uint8 -> logits (..., classes).
-
-    It is fast where all images of a mini-batch are given at once (`audit.tasks.model.losses_of_batch`).
-    """
-
-    classes: int = 10
-
-    @nn.compact
-    def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 28, 28) of uint8."""
-        pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-        # All images go through the convolutions together, as a batch on the last axis: that is how
-        # `PooledConvolution`, which includes pooling and ReLU, takes them.
-        batch = pixels.reshape(1, -1, *image.shape[-2:])  # (1 channel, batch, height, width)
-        x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
-        for i, features in enumerate((6, 16)):
-            # Flax draws initial weights by the layer's name: another name would draw others.
-            x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
-        x = x.reshape(-1, x.shape[-1]).T  # (batch, channels x height x width)
-        for width in (120, 84):
-            x = nn.Dense(width)(x)
-            x = nn.relu(x)
-        logits = nn.Dense(self.classes)(x)
-        return logits.reshape(*image.shape[:-2], self.classes)  # the images' own leading axes again
-
-
-def lenet(classes: int = 10) -> Model:
-    """Makes the network for Fashion-MNIST's clients, of 44,426 parameters.
-
-    It is LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling: two 5x5 convolutions and three dense layers.
-    """
-    image = jnp.zeros((28, 28), jnp.uint8)
-    return flat_model(LeNet(classes), image, cross_entropy)
 
 
 class EmnistCNN(nn.Module):

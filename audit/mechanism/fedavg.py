@@ -62,8 +62,7 @@ class FedAvg(NamedTuple):
       batch_size: the batch size of the clients' SGD.
       epochs: the number of epochs of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other;
-        with blocks of a single client, so are runs.
+      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other.
       optimizer: the server's, learning rate -> Optax optimizer.
       spreads: whether a round's clients are divided over devices.
     """
@@ -300,10 +299,6 @@ def _block_updates(
     counts = jnp.where(members >= 0, all_counts[members], 0)
     steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
     train = partial(_local_update, choices)
-    if choices.block == 1:
-        # `sequential_vmap` trains clients in a loop, and runs too. A plain vmap, even over a single client,
-        # would turn each matrix product of the client's training into a batched product.
-        train = jax.custom_batching.sequential_vmap(train)
     mapped = jax.vmap(train, (None, None, 0, None, None, None))
     return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
 

@@ -15,7 +15,7 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
-from models.convolutional import lenet
+from models.dense import mlp
 from models.data.clients import by_name, one_each
 from models.recurrent import LanguageModel, next_token_loss
 
@@ -125,7 +125,7 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     monkeypatch,
 ):
     monkeypatch.setitem(
-        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
+        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: mlp())
     )
     monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
