@@ -189,14 +189,18 @@ def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
 def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
     """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
     pull_back = _linearise(step, theta, batch)
-    rows: Array = jax.lax.map(lambda unit: pull_back(unit)[0], jnp.eye(theta.size, dtype=theta.dtype))
+    rows: Array = jax.lax.map(
+        lambda unit: pull_back(unit)[0], jnp.eye(theta.size, dtype=theta.dtype)
+    )
     return rows
 
 
 def _search(
     rounds: int, step: StepMap, theta: Array, batch: Batch, starts: Array, length: Array
 ) -> tuple[Array, Array]:
-    """Climbs from each of the starts (n, p) along the gradient of |phi(theta + u) - phi(theta)|^2, |u| = length.
+    """Climbs from each of the starts (n, p) along the gradient of |phi(theta + u) - phi(theta)|^2.
+
+    The displacements u keep their length.
 
     Returns:
       (the largest stretch less 1 from each start (n,), the displacements u (n, p), of any length)
@@ -533,7 +537,9 @@ def worst_on_lines(
     """
     along = jnp.asarray(directions, jnp.float32)
     positions = line.length * jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    secants = 1 + np.asarray(_walk(step, theta, batch, along, positions), np.float64)  # (n, 2 reach)
+    secants = 1 + np.asarray(
+        _walk(step, theta, batch, along, positions), np.float64
+    )  # (n, 2 reach)
 
     # At first, what derivatives at models explain. If that is too little for a secant, the larger of this and
     # of the derivatives along each secant. Of their excess over 1, at most MAX_MARGIN times that of

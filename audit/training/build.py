@@ -63,10 +63,7 @@ def _clip_by_book_keeping(model: Model) -> ClippedSum:
 
 def _clip_unfolded(model: Model) -> ClippedSum:
     """Returns the function for networks of more kinds of layers, such as convolutions."""
-    block_bytes = layerwise.block_bytes()
-    return layerwise.unfolded_book_keeping(
-        model.module, model.unravel, model.criterion, block_bytes
-    )
+    return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_per_example(model: Model) -> ClippedSum:
