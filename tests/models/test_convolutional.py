@@ -116,4 +116,3 @@ def test_the_model_normalises_pixels_and_keeps_examples_apart():
     np.testing.assert_allclose(
         together[1], module.apply(variables, images[1]), rtol=1e-4, atol=1e-5
     )
-

@@ -16,7 +16,7 @@ from experiments.canife.samples import TextForm
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
 from models.dense import mlp
-from models.data.clients import by_name, one_each
+from models.data.clients import dealt, one_each
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -63,13 +63,10 @@ def test_a_text_begins_as_an_example():
 def plays(monkeypatch):
     """Made-up roles as data sets, and a small model of them as the row of character_lstm."""
     rng = np.random.default_rng(0)
-    parts = {}
-    for number in range(20):
-        texts = rng.integers(1, 6, (3, LENGTH + 1))
-        features = texts[:, :-1].astype(np.uint8)
-        labels = texts[:, 1:].astype(np.int32)
-        parts[f"role {number}"] = (features, labels)
-    everyone = by_name(parts, "", "x")
+    texts = rng.integers(1, 6, (60, LENGTH + 1))
+    features = texts[:, :-1].astype(np.uint8)
+    roles = Dataset(features, texts[:, 1:].astype(np.int32), "", "x")
+    everyone = dealt(roles, np.repeat(np.arange(20), 3))
 
     row = populations.ROWS["character_lstm"]._replace(make=language_model, form=OWN)
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
