@@ -55,7 +55,7 @@ def federated_task(model: str) -> FederatedTask:
 
 
 def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
-    """Returns a model's row; raises InputError, with `why_not` for a model that has a row of the other kind."""
+    """Returns a model's row; raises InputError, with `why_not` for a model that has another kind of row."""
     reason = "is unknown"
     if model in {**TASKS, **FEDERATED_TASKS}:
         reason = f"cannot be trained so: {why_not}"

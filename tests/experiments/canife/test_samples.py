@@ -15,8 +15,8 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
-from models.dense import mlp
 from models.data.clients import dealt, one_each
+from models.dense import mlp
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
