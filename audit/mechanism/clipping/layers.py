@@ -21,10 +21,9 @@ are im2col's.
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
@@ -65,30 +64,7 @@ class Measure(NamedTuple):
     contract: Callable[[Array], Array | Factors]
 
 
-@runtime_checkable
-class Unfolds(Protocol):
-    """A Flax module whose output is a product of its kernel with pieces of its input, as a convolution's.
-
-    Its parameters are a kernel (..., O), here reshaped to (K, O), and a bias (O,). Each of the L columns of
-    unfold(x) (K, L) is the piece of x that one place of the output sees. The output is
-
-        kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
-
-    fold(kernel, gradient, x) is the gradient at x (..., C, H, W), from that at the product, (..., O, L).
-    """
-
-    def unfold(self, x: Array) -> Array: ...
-
-    def fold(self, kernel: Array, gradient: Array, x: Array) -> Array: ...
-
-    def output_shape(self, x: Array) -> tuple[int, ...]: ...
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["output", "saved"],
-    meta_fields=["channels_last"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Call:
     """One example's pass through a layer.
@@ -102,7 +78,7 @@ class Call:
 
     output: Array
     saved: Array
-    channels_last: bool
+    channels_last: bool = field(metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -169,26 +145,30 @@ def call(layer: Any, x: Array) -> Call | None:
     if not params:
         return None
 
+    bias = params.get("bias", 0.0)
     # A linear layer's output is computed as a product with its unfolded input, which is what is saved.
     if is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
-        output = _add_bias(product.reshape(*x.shape[:-1], -1), params)
+        output = product.reshape(*x.shape[:-1], -1) + bias
         return Call(output, rows, channels_last=True)
 
     if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
         patches = _patch_rows(layer, x)
-        output = _add_bias(patches @ params["kernel"].reshape(-1, layer.features), params)
+        output = patches @ params["kernel"].reshape(-1, layer.features) + bias
         return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
 
-    # A module that unfolds its input by itself: its places are columns, since its channels are first.
-    if isinstance(layer, Unfolds):
+    # A module whose output is a product of its kernel (..., O), reshaped to (K, O), with pieces of its input,
+    # as a convolution's: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
+    # Each of the L columns of unfold(x) (K, L) is the piece of x that one place of the output sees.
+    # fold(kernel, gradient, x) is the gradient at x, from that at the product, (..., O, L).
+    if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
         # Without the barrier a GPU would write the biases, repeated at every place, to memory.
         product = jax.lax.optimization_barrier(product)
-        output = product + params["bias"][:, None]
+        output = product + bias[:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
     is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
@@ -198,7 +178,7 @@ def call(layer: Any, x: Array) -> Call | None:
         # network by parent=None, normalises.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
-        output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
+        output = normalised * params.get("scale", 1.0) + bias
         return Call(output, normalised.reshape(-1, x.shape[-1]), channels_last=True)
 
     return None
@@ -225,7 +205,7 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
     return measures
 
 
-def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
+def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x, both by hand.
 
     Derivative (`backward`): the columns are unfolded from x, so that the derivative goes to x, by the layer's
@@ -331,14 +311,6 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
 
     gram = dot_places(saved, inputs) * dot_places(gradients, outputs)
     return Measure(jnp.sum(gram, axis=(1, 2)), contract)
-
-
-def _add_bias(output: Array, params: Any) -> Array:
-    """Returns a layer's output plus its bias, if its parameters have a bias."""
-    if "bias" not in params:
-        return output
-    biased: Array = output + params["bias"]
-    return biased
 
 
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
