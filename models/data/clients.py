@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from audit.errors import InputError, require
 from audit.tasks.task import Clients, Dataset, Federation
-from models.data.sources import Arrays, Recipe, load_arrays, require_arrays
+from models.data.sources import Arrays, Recipe, load_arrays
 
 
 class Form(NamedTuple):
@@ -57,7 +57,6 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a file's arrays in fixed types; raises InputError where they do not fit."""
-    require_arrays(raw, ("features", "labels", "counts"))
     counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts are not the numbers of examples of each client, above 0")

@@ -14,7 +14,7 @@ import numpy as np
 
 from audit.errors import require
 from audit.tasks.task import Dataset
-from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays, require_arrays
+from models.data.sources import Arrays, Package, ReadSplit, Recipe, load_arrays
 
 SHIRTS = 0, 6  # labels of T-shirts and of shirts
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)  # of a training pixel's R, G and B, on [0, 1]
@@ -105,7 +105,6 @@ def _make_canonical(raw: Arrays, shape: tuple[int, ...]) -> Arrays:
     for split in ("train", "test"):
         images_name = f"{split}_images"
         labels_name = f"{split}_labels"
-        require_arrays(raw, (images_name, labels_name))
         images = raw[images_name]
         labels = raw[labels_name]
         fits = images.dtype == np.uint8 and images.shape[1:] == shape and len(images) > 0

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -226,14 +226,8 @@ def _errors_in_one_line() -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # whatever a reader raises for a file in another form
-        lines = str(error).strip().splitlines() or [""]
-        raise InputError(f"{type(error).__name__}: {lines[0][:200]}") from None
-
-
-def require_arrays(raw: Arrays, names: Collection[str]) -> None:
-    """Raises InputError unless arrays of all names are there."""
-    missing = [name for name in names if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+        line, *_ = [*str(error).strip().splitlines(), ""]
+        raise InputError(f"{type(error).__name__}: {line[:200]}") from None
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
