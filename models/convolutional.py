@@ -24,21 +24,19 @@ EMNIST_CLASSES = 62
 
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes).
+    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
     Attributes:
-      classes: the number of classes.
       pool: the pooling after each convolution, which halves the image.
       activate: the activation after each pooling, and after each dense layer but the last.
     """
 
-    classes: int = 10
     pool: Callable[[Array], Array] = max_pool
     activate: Callable[[Array], Array] = nn.relu
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
+        """Returns the logits (..., 10) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
@@ -49,7 +47,7 @@ class ConvNet(nn.Module):
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = self.activate(x)
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(10)(x)
 
 
 def convnet() -> Model:
@@ -69,13 +67,11 @@ def gelu_convnet() -> Model:
 
 
 class EmnistCNN(nn.Module):
-    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., classes)."""
-
-    classes: int = EMNIST_CLASSES
+    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., 62)."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 28, 28) of float32."""
+        """Returns the logits (..., 62) of images (..., 28, 28) of float32."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = Convolution(features, window=3)(x)
@@ -84,20 +80,20 @@ class EmnistCNN(nn.Module):
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         x = nn.Dense(128)(x)
         x = nn.relu(x)
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(EMNIST_CLASSES)(x)
 
 
-def emnist_cnn(classes: int = EMNIST_CLASSES) -> Model:
+def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020).
 
     It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62: 1,206,590
-    parameters, or 1,199,882 for digits.
+    parameters.
 
     The paper's dropout, before the dense layers and between them, is left out: an audited client's update is
     a function of its data and of the weights that it starts from.
     """
     image = jnp.zeros((28, 28), jnp.float32)
-    return flat_model(EmnistCNN(classes), image, cross_entropy)
+    return flat_model(EmnistCNN(), image, cross_entropy)
 
 
 class Block(nn.Module):
@@ -129,20 +125,18 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network: images (32, 32, 3) of uint8 -> logits (classes,).
+    """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
 
     Attributes:
       widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
         first block halves the image.
-      classes: the number of classes.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
-    classes: int = 10
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (classes,) of an image (height, width, 3) of uint8."""
+        """Returns the logits (10,) of an image (height, width, 3) of uint8."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = _make_convolution(self.widths[0], 3, (1, 1))(x)
         x = _make_norm(self.widths[0])(x)
@@ -152,7 +146,7 @@ class ResNet(nn.Module):
             x = Block(features, stride)(x)
             x = Block(features, stride=1)(x)
         x = jnp.mean(x, axis=(-3, -2))  # over height and width
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(10)(x)
 
 
 def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:

@@ -182,40 +182,35 @@ def least_squares(n_features: int) -> Model:
     return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
 
-def head(n_features: int, classes: int = 10) -> Model:
+def head(n_features: int) -> Model:
     """Makes a new last layer for a pretrained network, to be trained alone on the network's features.
 
-    It is a dense layer of n_features x classes + classes parameters, with softmax cross entropy.
+    It is a dense layer of 10 (n_features + 1) parameters, with softmax cross entropy.
     """
-    return _make(nn.Dense(classes), n_features, cross_entropy)
+    return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,) -> logits (classes,).
+    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
     Features longer than `SOFTMAX_NORM` are shortened to it.
-
-    Attributes:
-      classes: the number of classes.
     """
-
-    classes: int = 10
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (classes,) of features (n,)."""
+        """Returns the logits (10,) of features (n,)."""
         x = limit_norm(x, SOFTMAX_NORM)
-        return nn.Dense(self.classes, use_bias=False)(x)
+        return nn.Dense(10, use_bias=False)(x)
 
 
-def softmax_head(n_features: int, classes: int = 10) -> Model:
+def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
 
     Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. So no example's gradient is longer
     than 1: it is the outer product of the features and (probabilities - one-hot label), and the norm of the
-    latter is at most sqrt(2). The layer has n_features x classes parameters.
+    latter is at most sqrt(2). The layer has 10 n_features parameters.
     """
-    return _make(SoftmaxHead(classes), n_features, cross_entropy)
+    return _make(SoftmaxHead(), n_features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
@@ -268,6 +263,6 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
 
 
-def linear(n_features: int = 784, classes: int = 10) -> Model:
-    """Makes the linear classifier, `mlp` without hidden layers: (n_features + 1) x classes parameters."""
-    return mlp(n_features, (), classes)
+def linear(n_features: int = 784) -> Model:
+    """Makes the linear classifier, `mlp` without hidden layers: 10 (n_features + 1) parameters."""
+    return mlp(n_features, ())
