@@ -208,7 +208,7 @@ def load_features(file: str | None = None, tfds_dir: str | None = None) -> Datas
         features = raw["features"]
         shape = (len(images.train_images), NUM_FEATURES)
         fits = features.dtype == np.float32 and features.shape == shape
-        fits = fits and np.isfinite(features).all()
+        fits = fits and bool(np.isfinite(features).all())
         require(fits, f"its features are not finite float32 numbers of the shape {shape}")
         arrays = {"features": features}
         return LoadedArrays(arrays, source, checksum_of(arrays))

