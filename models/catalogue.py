@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from audit.errors import InputError
+from audit.errors import require
 from audit.tasks.task import (
     Convex,
     Curved,
@@ -27,7 +27,7 @@ from audit.tasks.task import (
 )
 from models.data import tables
 from models.data.clients import Form, dirichlet, one_each, read_clients, select
-from models.data.images import CIFAR10, FASHION_MNIST, load_images, load_shirts
+from models.data.images import CIFAR10, FASHION_MNIST, ImageDataset, load_images, load_shirts
 from models.data.shakespeare import load_shakespeare
 from models.data.sources import Recipe
 
@@ -50,28 +50,17 @@ def task(model: str) -> Task:
 
 def federated_task(model: str) -> FederatedTask:
     """Returns the task of a model that trains on clients; raises InputError, with a reason, for any other."""
-    return _find_row(
-        model, FEDERATED_TASKS, "only the images of a whole data set are dealt to clients"
-    )
+    why_not = "only the images of a whole data set are dealt to clients"
+    return _find_row(model, FEDERATED_TASKS, why_not)
 
 
 def _find_row(model: str, rows: dict[str, Row], why_not: str) -> Row:
-    """Returns a model's task, of one kind: of training on examples, or of training on clients.
-
-    Args:
-      model: the model's name.
-      rows: all tasks of that kind, by the name of their model.
-      why_not: why a model of the other kind has none of this kind.
-
-    Raises:
-      InputError: there is no such task.
-    """
-    if model in rows:
-        return rows[model]
+    """Returns a model's row; raises InputError, with `why_not` for a model that has another kind of row."""
     reason = "is unknown"
-    if model in TASKS or model in FEDERATED_TASKS:
+    if model in {**TASKS, **FEDERATED_TASKS}:
         reason = f"cannot be trained so: {why_not}"
-    raise InputError(f"`model={model}` {reason}: choose one of {', '.join(rows)}")
+    require(model in rows, f"`model={model}` {reason}: choose one of {', '.join(rows)}")
+    return rows[model]
 
 
 def _make_lazily(name: str, *, sized: bool = False, **fixed: Any) -> MakeModel:
@@ -120,10 +109,18 @@ def _make_data(recipe: Recipe, label: str, load: LoadData, examples: DataShape) 
     )
 
 
-def _load_training_images(recipe: Recipe, file: str | None, tfds_dir: str | None) -> Dataset:
-    """Loads the training images of a data set as examples."""
-    images = load_images(recipe, file, tfds_dir)
+def _get_training_examples(images: ImageDataset) -> Dataset:
+    """Returns the training images as examples."""
     return Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+
+
+def _make_image_data(recipe: Recipe, label: str, examples: DataShape) -> Data:
+    """Returns the description of the training images of a data set."""
+
+    def load(file: str | None, tfds_dir: str | None) -> Dataset:
+        return _get_training_examples(load_images(recipe, file, tfds_dir))
+
+    return _make_data(recipe, label, load, examples)
 
 
 def _load_features(file: str | None, tfds_dir: str | None) -> Dataset:
@@ -140,11 +137,10 @@ def _deal_images(recipe: Recipe, setting: Dealing, sources: Sources) -> Federati
     fewer clients get most of a class. For 0 clients every example is a client of its own.
     """
     images = load_images(recipe, sources.data_file, sources.tfds_dir)
-    dataset = Dataset(images.train_images, images.train_labels, images.source, images.checksum)
+    dataset = _get_training_examples(images)
+    clients = one_each(dataset)
     if setting.clients:
         clients = dirichlet(dataset, setting.clients, setting.alpha, setting.seed)
-    else:
-        clients = one_each(dataset)
     return Federation(clients, (images.test_images, images.test_labels))
 
 
@@ -193,18 +189,8 @@ _PRICES = _make_data(
 _PURCHASE = _make_data(
     tables.PURCHASE, "Purchase-100", tables.load_purchase, DataShape(20_000, (600,), "f4")
 )
-_CIFAR10 = _make_data(
-    CIFAR10,
-    "CIFAR-10",
-    partial(_load_training_images, CIFAR10),
-    DataShape(50_000, (32, 32, 3), "u1"),
-)
-_FASHION_MNIST = _make_data(
-    FASHION_MNIST,
-    "Fashion-MNIST",
-    partial(_load_training_images, FASHION_MNIST),
-    DataShape(60_000, (28, 28), "u1"),
-)
+_CIFAR10 = _make_image_data(CIFAR10, "CIFAR-10", DataShape(50_000, (32, 32, 3), "u1"))
+_FASHION_MNIST = _make_image_data(FASHION_MNIST, "Fashion-MNIST", DataShape(60_000, (28, 28), "u1"))
 _SHIRTS = _make_data(
     FASHION_MNIST,
     "Fashion-MNIST's T-shirts and shirts",
@@ -225,6 +211,10 @@ _on_housing = partial(
     clipping="book_keeping",
     over_parameterised=False,
 )
+_fcnn = partial(_on_housing, canaries=8, directions=8)
+_smooth_fcnn = partial(
+    _fcnn, step_seconds=StepSeconds(8e-7, 1.5e-8), not_convex=_SMOOTH, smooth=True
+)
 _on_images = partial(
     Task,
     classes=10,
@@ -235,36 +225,24 @@ _on_images = partial(
 )
 
 _ROWS = (
-    _on_housing(
+    _fcnn(
         name="fcnn",
         label="FCNN",
         description="FCNN, 8-6-2 with ReLU, 68 parameters, on California Housing",
         make=_make_lazily("dense:fcnn", sized=True),
         step_seconds=StepSeconds(8e-7, 7.5e-9),
-        canaries=8,
-        directions=8,
     ),
-    _on_housing(
+    _smooth_fcnn(
         name="tanh_fcnn",
         label="tanh FCNN",
         description="FCNN, 8-6-2 with tanh, 68 parameters, on California Housing",
         make=_make_lazily("dense:tanh_fcnn", sized=True),
-        step_seconds=StepSeconds(8e-7, 1.5e-8),
-        canaries=8,
-        directions=8,
-        not_convex=_SMOOTH,
-        smooth=True,
     ),
-    _on_housing(
+    _smooth_fcnn(
         name="gelu_fcnn",
         label="GELU FCNN",
         description="FCNN, 8-6-2 with GELU, 68 parameters, on California Housing",
         make=_make_lazily("dense:gelu_fcnn", sized=True),
-        step_seconds=StepSeconds(8e-7, 1.5e-8),
-        canaries=8,
-        directions=8,
-        not_convex=_SMOOTH,
-        smooth=True,
     ),
     _on_housing(
         name="wide_fcnn",
@@ -409,33 +387,21 @@ _ROWS = (
 TASKS: dict[str, Task] = {row.name: row for row in _ROWS}
 
 
-def _deal_to_clients(recipe: Recipe, data: Data) -> dict[str, FederatedTask]:
-    """Returns the tasks of training on clients for all models of a data set of images."""
-    tasks = {}
-    for row in _ROWS:
-        if row.data is data:
-            tasks[row.name] = FederatedTask(
-                description=f"{row.label} on {data.label}",
-                load=partial(_deal_images, recipe),
-                make=partial(row.make, data.examples.shape),
-                file=data.file,
-                examples=data.examples,
-            )
-    return tasks
-
-
-# The numbers of examples are those of 600 clients, for which programs are compiled ahead.
+# An image model trains on clients too. The numbers of examples of other data sets are those of 600 clients,
+# for which programs are compiled ahead.
+_RECIPES = {CIFAR10.name: CIFAR10, FASHION_MNIST.name: FASHION_MNIST}
 FEDERATED_TASKS: dict[str, FederatedTask] = {
-    **_deal_to_clients(CIFAR10, _CIFAR10),
-    **_deal_to_clients(FASHION_MNIST, _FASHION_MNIST),
-    "lenet": FederatedTask(
-        description="LeNet on Fashion-MNIST",
-        load=partial(_deal_images, FASHION_MNIST),
-        make=partial(_make_lazily("convolutional:lenet"), (28, 28)),
-        file=FASHION_MNIST.name,
-        examples=_FASHION_MNIST.examples,
-        by_batch=True,
-    ),
+    **{
+        row.name: FederatedTask(
+            description=f"{row.label} on {row.data.label}",
+            load=partial(_deal_images, _RECIPES[row.data.name]),
+            make=partial(row.make, row.data.examples.shape),
+            file=row.data.file,
+            examples=row.data.examples,
+        )
+        for row in _ROWS
+        if row.data.name in _RECIPES
+    },
     "character_lstm": FederatedTask(
         description="two LSTMs on Shakespeare's roles",
         load=_load_roles,

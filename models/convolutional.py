@@ -11,10 +11,9 @@ from jax import Array
 from optax import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from audit.tasks.model import Model, flat_model
-from models.data.images import CIFAR10_MEAN, CIFAR10_STD, FASHION_MNIST_MEAN, FASHION_MNIST_STD
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 from models.layers import (
     Convolution,
-    PooledConvolution,
     average_pool,
     channels_first,
     max_pool,
@@ -25,21 +24,19 @@ EMNIST_CLASSES = 62
 
 
 class ConvNet(nn.Module):
-    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., classes).
+    """A LeNet-style network for CIFAR-10: images (..., 32, 32, 3) of uint8 -> logits (..., 10).
 
     Attributes:
-      classes: the number of classes.
       pool: the pooling after each convolution, which halves the image.
       activate: the activation after each pooling, and after each dense layer but the last.
     """
 
-    classes: int = 10
     pool: Callable[[Array], Array] = max_pool
     activate: Callable[[Array], Array] = nn.relu
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 32, 32, 3) of uint8."""
+        """Returns the logits (..., 10) of images (..., 32, 32, 3) of uint8."""
         pixels = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = channels_first(pixels)  # (..., 3, 32, 32), as `Convolution` takes images
         for features in (6, 16):
@@ -50,7 +47,7 @@ class ConvNet(nn.Module):
         for width in (120, 84):
             x = nn.Dense(width)(x)
             x = self.activate(x)
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(10)(x)
 
 
 def convnet() -> Model:
@@ -69,50 +66,12 @@ def gelu_convnet() -> Model:
     return flat_model(ConvNet(pool=average_pool, activate=nn.gelu), image, cross_entropy)
 
 
-class LeNet(nn.Module):
-    """LeNet-5 with ReLU and max-pooling: images (..., 28, 28) of uint8 -> logits (..., classes).
-
-    It is fast where all images of a mini-batch are given at once (`audit.tasks.model.losses_of_batch`).
-    """
-
-    classes: int = 10
-
-    @nn.compact
-    def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 28, 28) of uint8."""
-        pixels = normalised(image, FASHION_MNIST_MEAN, FASHION_MNIST_STD)
-        # All images go through the convolutions together, as a batch on the last axis: that is how
-        # `PooledConvolution`, which includes pooling and ReLU, takes them.
-        batch = pixels.reshape(1, -1, *image.shape[-2:])  # (1 channel, batch, height, width)
-        x = jnp.moveaxis(batch, 1, -1)  # (channels, height, width, batch)
-        for i, features in enumerate((6, 16)):
-            # Flax draws initial weights by the layer's name: another name would draw others.
-            x = PooledConvolution(features, window=5, name=f"BatchLastConvolution_{i}")(x)
-        x = x.reshape(-1, x.shape[-1]).T  # (batch, channels x height x width)
-        for width in (120, 84):
-            x = nn.Dense(width)(x)
-            x = nn.relu(x)
-        logits = nn.Dense(self.classes)(x)
-        return logits.reshape(*image.shape[:-2], self.classes)  # the images' own leading axes again
-
-
-def lenet(classes: int = 10) -> Model:
-    """Makes the network for Fashion-MNIST's clients, of 44,426 parameters.
-
-    It is LeNet-5 (LeCun et al., 1998) with ReLU and max-pooling: two 5x5 convolutions and three dense layers.
-    """
-    image = jnp.zeros((28, 28), jnp.uint8)
-    return flat_model(LeNet(classes), image, cross_entropy)
-
-
 class EmnistCNN(nn.Module):
-    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., classes)."""
-
-    classes: int = EMNIST_CLASSES
+    """A network for EMNIST's characters: images (..., 28, 28) of float32 -> logits (..., 62)."""
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (..., classes) of images (..., 28, 28) of float32."""
+        """Returns the logits (..., 62) of images (..., 28, 28) of float32."""
         x = image[..., None, :, :]  # (..., 1 channel, height, width), as `Convolution` takes images
         for features in (32, 64):
             x = Convolution(features, window=3)(x)
@@ -121,20 +80,20 @@ class EmnistCNN(nn.Module):
         x = x.reshape(*x.shape[:-3], -1)  # (..., channels x height x width)
         x = nn.Dense(128)(x)
         x = nn.relu(x)
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(EMNIST_CLASSES)(x)
 
 
-def emnist_cnn(classes: int = EMNIST_CLASSES) -> Model:
+def emnist_cnn() -> Model:
     """Makes the network for EMNIST's characters (Reddi et al., 2020).
 
     It has 3x3 convolutions to 32 and 64 channels, max-pooling, and dense layers of 128 and 62: 1,206,590
-    parameters, or 1,199,882 for digits.
+    parameters.
 
     The paper's dropout, before the dense layers and between them, is left out: an audited client's update is
     a function of its data and of the weights that it starts from.
     """
     image = jnp.zeros((28, 28), jnp.float32)
-    return flat_model(EmnistCNN(classes), image, cross_entropy)
+    return flat_model(EmnistCNN(), image, cross_entropy)
 
 
 class Block(nn.Module):
@@ -166,20 +125,18 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network: images (32, 32, 3) of uint8 -> logits (classes,).
+    """A residual network: images (32, 32, 3) of uint8 -> logits (10,).
 
     Attributes:
       widths: the number of channels of each stage. A stage has two blocks; from the second stage on, its
         first block halves the image.
-      classes: the number of classes.
     """
 
     widths: tuple[int, ...] = (64, 128, 256, 512)
-    classes: int = 10
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """Returns the logits (classes,) of an image (height, width, 3) of uint8."""
+        """Returns the logits (10,) of an image (height, width, 3) of uint8."""
         x = normalised(image, CIFAR10_MEAN, CIFAR10_STD)
         x = _make_convolution(self.widths[0], 3, (1, 1))(x)
         x = _make_norm(self.widths[0])(x)
@@ -189,7 +146,7 @@ class ResNet(nn.Module):
             x = Block(features, stride)(x)
             x = Block(features, stride=1)(x)
         x = jnp.mean(x, axis=(-3, -2))  # over height and width
-        return nn.Dense(self.classes)(x)
+        return nn.Dense(10)(x)
 
 
 def _make_convolution(features: int, window: int, strides: tuple[int, int]) -> nn.Conv:

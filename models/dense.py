@@ -23,6 +23,12 @@ SOFTMAX_NORM = (
     0.5**0.5
 )  # the largest norm of features for which no softmax gradient is longer than 1
 Activation = Callable[[Array], Array]
+Criterion = Callable[[Array, Array], Array]
+
+
+def _make(module: nn.Module, n_features: int, criterion: Criterion) -> Model:
+    """Makes a model of feature vectors (n_features,) of float32."""
+    return flat_model(module, jnp.zeros(n_features), criterion)
 
 
 class FCNN(nn.Module):
@@ -86,20 +92,17 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 
 def fcnn(n_features: int = 8) -> Model:
     """Makes California Housing's network, 8 -> 6 -> 2 with ReLU: 68 parameters, LeCun normal kernels."""
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(FCNN(), example, two_logit_cross_entropy)
+    return _make(FCNN(), n_features, two_logit_cross_entropy)
 
 
 def tanh_fcnn(n_features: int = 8) -> Model:
     """Makes the smooth twin of `fcnn`, with tanh in place of ReLU."""
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(FCNN(activation=nn.tanh), example, two_logit_cross_entropy)
+    return _make(FCNN(activation=nn.tanh), n_features, two_logit_cross_entropy)
 
 
 def gelu_fcnn(n_features: int = 8) -> Model:
     """Makes another smooth twin of `fcnn`, with GELU in place of ReLU."""
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(FCNN(activation=nn.gelu), example, two_logit_cross_entropy)
+    return _make(FCNN(activation=nn.gelu), n_features, two_logit_cross_entropy)
 
 
 def limit_norm(x: Array, norm: float) -> Array:
@@ -139,8 +142,7 @@ def two_layer_tanh(n_features: int) -> Model:
 
     It has 64 n_features parameters, those of the first layer. Features longer than 1 are shortened to 1.
     """
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(TwoLayer(), example, _one_logit_cross_entropy)
+    return _make(TwoLayer(), n_features, _one_logit_cross_entropy)
 
 
 def _one_logit_cross_entropy(logits: Array, label: Array) -> Array:
@@ -154,8 +156,7 @@ def wide_fcnn(n_features: int = 8) -> Model:
     It has hidden layers of 64 and 32 units with ReLU, and a single logit. With the data set's 8 features it
     has 2,689 parameters.
     """
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(MLP((64, 32), classes=1), example, _one_logit_cross_entropy)
+    return _make(MLP((64, 32), classes=1), n_features, _one_logit_cross_entropy)
 
 
 def _half_square(output: Array, target: Array) -> Array:
@@ -169,9 +170,7 @@ def logistic(n_features: int) -> Model:
     With weights w, the loss of features x and label y in {0, 1} is log(1 + exp(-(2y - 1) w'x)). Its second
     derivative in w'x is at most 1/4.
     """
-    module = nn.Dense(1, use_bias=False)
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(module, example, _one_logit_cross_entropy)
+    return _make(nn.Dense(1, use_bias=False), n_features, _one_logit_cross_entropy)
 
 
 def least_squares(n_features: int) -> Model:
@@ -180,47 +179,38 @@ def least_squares(n_features: int) -> Model:
     With weights w, the loss of features x and target y is (w'x - y)^2 / 2. Its second derivative in w'x is
     1. With weight decay it is a ridge regression.
     """
-    module = nn.Dense(1, use_bias=False)
-    example = jnp.zeros(n_features)  # only its shape and type matter
-    return flat_model(module, example, _half_square)
+    return _make(nn.Dense(1, use_bias=False), n_features, _half_square)
 
 
-def head(n_features: int, classes: int = 10) -> Model:
+def head(n_features: int) -> Model:
     """Makes a new last layer for a pretrained network, to be trained alone on the network's features.
 
-    It is a dense layer of n_features x classes + classes parameters, with softmax cross entropy.
+    It is a dense layer of 10 (n_features + 1) parameters, with softmax cross entropy.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    return flat_model(nn.Dense(classes), example, cross_entropy)
+    return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias: features (n,) -> logits (classes,).
+    """The last layer of a classifier, without a bias: features (n,) -> logits (10,).
 
     Features longer than `SOFTMAX_NORM` are shortened to it.
-
-    Attributes:
-      classes: the number of classes.
     """
-
-    classes: int = 10
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (classes,) of features (n,)."""
+        """Returns the logits (10,) of features (n,)."""
         x = limit_norm(x, SOFTMAX_NORM)
-        return nn.Dense(self.classes, use_bias=False)(x)
+        return nn.Dense(10, use_bias=False)(x)
 
 
-def softmax_head(n_features: int, classes: int = 10) -> Model:
+def softmax_head(n_features: int) -> Model:
     """Makes a last layer for a pretrained network's features, without a bias, with softmax cross entropy.
 
     Features longer than `SOFTMAX_NORM`, 1 / sqrt(2), are shortened to it. So no example's gradient is longer
     than 1: it is the outer product of the features and (probabilities - one-hot label), and the norm of the
-    latter is at most sqrt(2). The layer has n_features x classes parameters.
+    latter is at most sqrt(2). The layer has 10 n_features parameters.
     """
-    example = jnp.zeros(n_features, jnp.float32)  # only its shape and type matter
-    return flat_model(SoftmaxHead(classes), example, cross_entropy)
+    return _make(SoftmaxHead(), n_features, cross_entropy)
 
 
 def _flatten_pixels(x: Array) -> Array:
@@ -273,6 +263,6 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     return flat_model(MLP(widths, classes), example, cross_entropy, _flatten_pixels)
 
 
-def linear(n_features: int = 784, classes: int = 10) -> Model:
-    """Makes the linear classifier, `mlp` without hidden layers: (n_features + 1) x classes parameters."""
-    return mlp(n_features, (), classes)
+def linear(n_features: int = 784) -> Model:
+    """Makes the linear classifier, `mlp` without hidden layers: 10 (n_features + 1) parameters."""
+    return mlp(n_features, ())

@@ -32,8 +32,9 @@ class Convolution(nn.Module):
         The kernel has w = `window` pixels a side, and there is no padding. The convolution is computed as the
         product of the kernel, as a matrix, with all patches.
         """
-        channels = x.shape[-3]
-        kernel, bias = _declare_parameters(self, channels)
+        shape = (self.window, self.window, x.shape[-3], self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
         matrix = kernel.reshape(-1, self.features)  # (w w C, features)
         product = matrix.T @ self.unfold(x) + bias[:, None]  # (..., features, pixels)
         return product.reshape(*x.shape[:-3], *self.output_shape(x))
@@ -78,7 +79,7 @@ class Convolution(nn.Module):
         output_width = width - window + 1
 
         # A pixel of the output depends, by row i of the window, on the image's row that is i rows further
-        # down. So there is a copy of the output's gradient for each i, moved down by i rows and filled up
+        # down. There is a copy of the output's gradient for each i, moved down by i rows and filled up
         # with zeros to the image's H rows. Pixels are flat: a row is `output_width` of them.
         margin = (window - 1) * output_width
         zeros = jnp.zeros((*gradient.shape[:-1], margin), gradient.dtype)
@@ -91,96 +92,20 @@ class Convolution(nn.Module):
         # for each image: a product in batches, which transposes nothing.
         kernel_rows = list(kernel.reshape(window, window * channels, -1))
         kernels = jnp.concatenate(kernel_rows, axis=-1)  # (w C, w O)
-        kernels = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape))
-        parts = kernels @ gradients
+        parts = jnp.broadcast_to(kernels, (*leading_axes, *kernels.shape)) @ gradients
         parts = parts.reshape(*leading_axes, window, channels, height, output_width)
 
         # The part of the window's column j is moved right by j pixels and filled up to the image's width W.
         no_padding = ((0, 0),) * (len(leading_axes) + 2)  # of all axes but the last
         total = jnp.zeros(())
         for j in range(window):
-            padding = (*no_padding, (j, window - 1 - j))
-            total = total + jnp.pad(parts[..., j, :, :, :], padding)
+            total = total + jnp.pad(parts[..., j, :, :, :], (*no_padding, (j, window - 1 - j)))
         return total
 
     def output_shape(self, x: Array) -> tuple[int, int, int]:
         """Returns the shape of the output of an image: (features, H - w + 1, W - w + 1)."""
         height, width = x.shape[-2:]
         return self.features, height - self.window + 1, width - self.window + 1
-
-
-class PooledConvolution(nn.Module):
-    """A convolution, 2 x 2 max-pooling and ReLU in a single layer, for a batch of images on the last axis.
-
-    It maps (C, H, W, B) to (features, (H - w + 1) / 2, (W - w + 1) / 2, B), with the parameters of
-    flax.linen.Conv with a square window, stride 1 and no padding: a kernel (w, w, C, features) and a bias.
-    Where several of the 2 x 2 pixels are largest, they share the gradient equally.
-
-    The four pixels that max-pooling compares depend on one window of w + 1 pixels a side. So the layer
-    multiplies each such window by four shifted copies of the kernel. For w = 5 this takes a third of the
-    memory of patches and 1.4 times the arithmetic, but in wider matrix products, and the sums of their
-    gradients are a quarter as long.
-
-    No array belongs to a single example: the layer is for the mean gradient of a batch, such as a client's.
-
-    Attributes:
-      features: the number of output channels.
-      window: w, the side of the window in pixels.
-    """
-
-    features: int
-    window: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Returns the convolution of a batch of images (C, H, W, B), after 2 x 2 max-pooling and ReLU."""
-        kernel, bias = _declare_parameters(self, channels=len(x))
-        windows = _cut_windows(self.window + 1, x)  # (K, rows, columns, B)
-        product = _shift_kernel(kernel).T @ windows.reshape(len(windows), -1)
-        products = product.reshape(4, self.features, -1)  # of the four pixels
-        maxima = nn.relu(jnp.max(products, axis=0) + bias[:, None])
-        return maxima.reshape(self.features, *windows.shape[1:])
-
-
-def _declare_parameters(
-    layer: Convolution | PooledConvolution,
-    channels: int,
-) -> tuple[Array, Array]:
-    """Declares a layer's kernel (w, w, channels, features) and bias (features,), as flax.linen.Conv does."""
-    shape = (layer.window, layer.window, channels, layer.features)
-    kernel = layer.param("kernel", nn.initializers.lecun_normal(), shape)
-    bias = layer.param("bias", nn.initializers.zeros_init(), (layer.features,))
-    return kernel, bias
-
-
-def _shift_kernel(kernel: Array) -> Array:
-    """Returns four shifted copies of a kernel (w, w, C, O), as a matrix (K, 4 O).
-
-    Each copy fills a window of w + 1 pixels a side, with zeros in the row and the column that the kernel
-    leaves free. K is (w + 1)^2 C. The matrix's columns are ordered by the kernel's place (upper left, upper
-    right, lower left, lower right), then by output channel.
-    """
-    shifted = []
-    for i in (0, 1):
-        for j in (0, 1):
-            padded = jnp.pad(kernel, ((i, 1 - i), (j, 1 - j), (0, 0), (0, 0)))
-            shifted.append(padded.reshape(-1, kernel.shape[-1]))
-    return jnp.concatenate(shifted, axis=1)
-
-
-def _cut_windows(side: int, x: Array) -> Array:
-    """Cuts a square window at every second pixel: (C, H, W, B) -> (side * side * C, rows, columns, B).
-
-    The windows' places are on the axes (rows, columns). The first axis lists the pixels of a window, ordered
-    by row, column and channel.
-    """
-    # A window can begin at any of so many rows and columns; every second of them is taken.
-    first_rows = x.shape[1] - side + 1
-    first_columns = x.shape[2] - side + 1
-    columns = [x[:, :, j : j + first_columns : 2] for j in range(side)]
-    joined = jnp.concatenate(columns)  # (side * C, H, columns, B)
-    rows = [joined[:, i : i + first_rows : 2] for i in range(side)]
-    return jnp.concatenate(rows)
 
 
 @jax.custom_vjp

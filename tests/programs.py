@@ -12,8 +12,8 @@ def forget():
     """Empties the caches by which games share functions and compiled programs."""
     for module in (ensemble, expansion, joining, build, game, own):
         for function in vars(module).values():
-            if hasattr(function, "cache_clear"):
-                function.cache_clear()
+            for clear in ("cache_clear", "clear_cache"):
+                getattr(function, clear, lambda: None)()
 
 
 def fixed_dimension(dimension):

@@ -7,7 +7,7 @@ Gaussian).
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy
@@ -17,6 +17,9 @@ from scipy import special
 from audit.laws import conversions
 
 Array = NDArray[np.float64]
+Generator = np.random.Generator
+# (generator, a law's parameter, whether the canary is in, n) -> n scores
+Sampler = Callable[[Generator, float, bool, int], Array]
 _GRID = 400_001  # points of the quadrature
 _COARSE = 4_001  # points between which quantiles are interpolated
 _REACH = 60.0  # the grid spans -60 to 60, in units of the scores
@@ -25,19 +28,23 @@ _SUBSAMPLED_RATE = 0.1
 _BIT = 5.0  # a noisy bit's two values are -5 and 5, with normal noise
 
 
-class Sampler(Protocol):
-    """Draws n scores of the world with the canary (inserted) or without it, under a law's parameter."""
-
-    def __call__(
-        self, rng: np.random.Generator, parameter: float, inserted: bool, n: int, /
-    ) -> Array: ...
-
-
 class Kernel(NamedTuple):
-    """A standard distribution: its density and its distribution function, both maps of x (n,)."""
+    """A standard distribution.
 
-    density: Callable[[Array], Array]
+    Attributes:
+      name: Its name in `scipy.stats`, which we load only when it is needed, since it loads slowly.
+      distribution: Its distribution function, of x (n,).
+      shape: Its shape parameters.
+    """
+
+    name: str
     distribution: Callable[[Array], Array]
+    shape: tuple[float, ...] = ()
+
+    @property
+    def law(self) -> Any:
+        """The distribution as SciPy has it."""
+        return getattr(scipy.stats, self.name)(*self.shape)
 
 
 class MixturePart(NamedTuple):
@@ -57,10 +64,11 @@ class MixturePart(NamedTuple):
 class ScoreFamily(NamedTuple):
     """A family of pairs of distributions of scores, with and without the canary.
 
+    The scores' law is a mixture: each part is the kernel times a spread, plus a centre.
+
     Attributes:
       name: The family's name.
       parameters: The parameters at which methods are calibrated.
-      sample: Draws the scores of a world.
       kernel: The distribution of which all parts of a world's mixture are shifted and scaled copies.
       parts: Maps (parameter, inserted) to the mixture of a world.
       known_epsilon: Maps (parameter, delta) to epsilon; None where only quadrature gives it.
@@ -68,34 +76,36 @@ class ScoreFamily(NamedTuple):
 
     name: str
     parameters: tuple[float, ...]
-    sample: Sampler
     kernel: Kernel
     parts: Callable[[float, bool], list[MixturePart]]
     known_epsilon: Callable[[float, float], float] | None = None
 
-    def density(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it.
+    def sample(self, rng: Generator, parameter: float, inserted: bool, n: int) -> Array:
+        """Draws n scores with the canary if `inserted`, else without it."""
+        weights, centres, spreads = np.transpose(self.parts(parameter, inserted))
+        chosen = np.zeros(n, int)
+        if len(weights) > 1:
+            # An entry of `chosen` is the number of bounds between parts that are at or below a uniform draw.
+            bounds = np.cumsum(weights)[:-1]
+            chosen = np.searchsorted(bounds, rng.random(n), side="right")
+        drawn = self.kernel.law.rvs(size=n, random_state=rng)
+        return np.asarray(centres[chosen] + spreads[chosen] * drawn)
 
-        The scores' law is a mixture: each part is the kernel, a standard distribution, times a spread, plus a
-        centre.
-        """
-        densities = []
-        for part in self.parts(parameter, inserted):
-            density = self.kernel.density((x - part.centre) / part.spread)
-            densities.append(part.weight * density / part.spread)
-        return np.asarray(sum(densities))
+    def density(self, x: Array, parameter: float, inserted: bool) -> Array:
+        """Returns the density (n,), at x (n,), of scores with the canary if `inserted`, else without it."""
+        density = self.kernel.law.pdf
+        parts = self.parts(parameter, inserted)
+        total = sum(
+            weight * density((x - centre) / spread) / spread for weight, centre, spread in parts
+        )
+        return np.asarray(total)
 
     def distribution(self, x: Array, parameter: float, inserted: bool) -> Array:
-        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it.
-
-        The scores' law is a mixture: each part is the kernel, a standard distribution, times a spread, plus a
-        centre.
-        """
-        probabilities = []
-        for part in self.parts(parameter, inserted):
-            below = self.kernel.distribution((x - part.centre) / part.spread)
-            probabilities.append(part.weight * below)
-        return np.asarray(sum(probabilities))
+        """Returns the probability below x (n,) of scores with the canary if `inserted`, else without it."""
+        below = self.kernel.distribution
+        parts = self.parts(parameter, inserted)
+        total = sum(weight * below((x - centre) / spread) for weight, centre, spread in parts)
+        return np.asarray(total)
 
 
 class KnownLaw(NamedTuple):
@@ -110,8 +120,7 @@ class KnownLaw(NamedTuple):
     def scores(self, rng: np.random.Generator, n: int) -> tuple[Array, Array]:
         """Draws scores (in, out), n each."""
         scores_in = self.law.sample(rng, self.parameter, True, n)
-        scores_out = self.law.sample(rng, self.parameter, False, n)
-        return scores_in, scores_out
+        return scores_in, self.law.sample(rng, self.parameter, False, n)
 
     def epsilon(self, delta: float) -> float:
         """Returns the least epsilon >= 0 at which both worlds are (epsilon, delta)-indistinguishable.
@@ -162,13 +171,9 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     def excess(epsilon: float) -> float:
         """Returns the privacy profile at an epsilon, the larger of both directions, less the given delta."""
         odds = np.exp(epsilon)
-        delta_add = float(
-            scipy.integrate.trapezoid(np.maximum(density_in - odds * density_out, 0.0), x)
-        )
-        delta_remove = float(
-            scipy.integrate.trapezoid(np.maximum(density_out - odds * density_in, 0.0), x)
-        )
-        return max(delta_add, delta_remove) - delta
+        excesses = [density_in - odds * density_out, density_out - odds * density_in]
+        deltas = scipy.integrate.trapezoid(np.maximum(excesses, 0.0), x)
+        return float(deltas.max()) - delta
 
     if excess(0.0) <= 0:
         return 0.0
@@ -182,35 +187,10 @@ def quadrature(known_law: KnownLaw, delta: float) -> float:
     return float(scipy.optimize.brentq(excess, 0.0, high, xtol=1e-9))
 
 
-def _normal_density(z: Array) -> Array:
-    """Returns the density of N(0, 1) at z."""
-    return np.asarray(np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi))
-
-
-def _laplace_density(z: Array) -> Array:
-    """Returns the density at z of the Laplace law of scale 1."""
-    return np.asarray(np.exp(-np.abs(z)) / 2)
-
-
 def _laplace_distribution(z: Array) -> Array:
     """Returns the probability below z under the Laplace law of scale 1."""
     far = np.exp(-np.abs(z)) / 2
     return np.where(z < 0, far, 1 - far)
-
-
-def _t3_density(z: Array) -> Array:
-    """Returns the density at z of Student's t law with 3 degrees of freedom."""
-    return np.asarray(2 / (np.pi * np.sqrt(3) * (1 + z**2 / 3) ** 2))
-
-
-def _t3_distribution(z: Array) -> Array:
-    """Returns the probability below z under Student's t law with 3 degrees of freedom."""
-    return np.asarray(special.stdtr(3, z))
-
-
-def _logistic_density(z: Array) -> Array:
-    """Returns the density at z of the logistic law of scale 1."""
-    return np.asarray(special.expit(z) * special.expit(-z))
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
@@ -218,57 +198,13 @@ def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
     return [MixturePart(1.0, shift * inserted)]
 
 
-def _gaussian(rng: np.random.Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of N(0, 1), shifted by mu in the world with the canary."""
-    return rng.normal(mu * inserted, 1, n)
-
-
-def _laplace(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of the Laplace law of scale 1, shifted by epsilon in the world with the canary."""
-    return rng.laplace(epsilon * inserted, 1, n)
-
-
-def _t3(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of Student's t law with 3 degrees of freedom, shifted in the world with the canary."""
-    return rng.standard_t(3, n) + shift * inserted
-
-
-def _logistic(rng: np.random.Generator, shift: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of the logistic law of scale 1, shifted in the world with the canary."""
-    return rng.logistic(shift * inserted, 1, n)
-
-
-def _response_rate(epsilon: float, inserted: bool) -> float:
-    """Returns the probability that randomised response answers with the higher of its two values.
-
-    The log odds of that answer are epsilon in the world with the canary (`inserted`), and -epsilon in the
-    other world.
-    """
-    log_odds = epsilon if inserted else -epsilon
-    return float(special.expit(log_odds))
-
-
-def _response(rng: np.random.Generator, epsilon: float, inserted: bool, n: int) -> Array:
-    """Draws n bits of randomised response, -_BIT or _BIT, each with unit normal noise."""
-    rate = _response_rate(epsilon, inserted)
-    bits = np.where(rng.random(n) < rate, _BIT, -_BIT)
-    return bits + rng.normal(0, 1, n)
-
-
 def _response_parts(epsilon: float, inserted: bool) -> list[MixturePart]:
-    """Returns the mixture of randomised response's noisy bit: a normal law about each of its two values."""
-    rate = _response_rate(epsilon, inserted)
-    return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
+    """Returns the mixture of randomised response's noisy bit: a normal law about each of its two values.
 
-
-def _subsampled(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of a subsampled Gaussian: 1 if the canary is sampled, else 0, plus normal noise.
-
-    In the world with the canary, it is sampled with probability _SUBSAMPLED_RATE, anew for each score; in the
-    other world it never is. The noise has the standard deviation `spread`.
+    The log odds of the higher value are epsilon in the world with the canary, and -epsilon in the other.
     """
-    present = (rng.random(n) < _SUBSAMPLED_RATE) & inserted
-    return rng.normal(present.astype(float), spread)
+    rate = float(special.expit(epsilon if inserted else -epsilon))
+    return [MixturePart(rate, _BIT), MixturePart(1 - rate, -_BIT)]
 
 
 def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
@@ -277,42 +213,31 @@ def _subsampled_parts(spread: float, inserted: bool) -> list[MixturePart]:
     return [MixturePart(rate, 1.0, spread), MixturePart(1 - rate, 0.0, spread)]
 
 
-def _unequal(rng: np.random.Generator, spread: float, inserted: bool, n: int) -> Array:
-    """Draws n scores of N(1, spread^2) in the world with the canary, or of N(0, 1) in the other."""
-    (part,) = _unequal_parts(spread, inserted)
-    return rng.normal(part.centre, part.spread, n)
-
-
 def _unequal_parts(spread: float, inserted: bool) -> list[MixturePart]:
     """Returns a mixture of a single part: N(1, spread^2) with the canary, N(0, 1) without it."""
-    if inserted:
-        return [MixturePart(1.0, 1.0, spread)]
-    return [MixturePart(1.0, 0.0)]
+    return [MixturePart(1.0, 1.0, spread) if inserted else MixturePart(1.0, 0.0)]
 
 
-NORMAL = Kernel(_normal_density, special.ndtr)
+NORMAL = Kernel("norm", special.ndtr)
+_LAPLACE = Kernel("laplace", _laplace_distribution)
+_T3 = Kernel(
+    "t", functools.partial(special.stdtr, 3), (3,)
+)  # Student's t with 3 degrees of freedom
+_LOGISTIC = Kernel("logistic", special.expit)
 GAUSSIAN = ScoreFamily(
-    "gaussian",
-    (0.0, 0.25, 1.0, 1.77, 3.95),
-    _gaussian,
-    NORMAL,
-    _shifted,
-    conversions.epsilon_from_mu,
+    "gaussian", (0.0, 0.25, 1.0, 1.77, 3.95), NORMAL, _shifted, conversions.epsilon_from_mu
 )
-_LAPLACE = Kernel(_laplace_density, _laplace_distribution)
-_T3 = Kernel(_t3_density, _t3_distribution)  # Student's t with 3 degrees of freedom
-_LOGISTIC = Kernel(_logistic_density, special.expit)
 _FAMILIES = (
     GAUSSIAN,
     # epsilon: the shift over the scale
-    ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _laplace, _LAPLACE, _shifted),
+    ScoreFamily("laplace", (0.5, 1.0, 3.0, 6.0), _LAPLACE, _shifted),
     # epsilon of the noisy bit
-    ScoreFamily("randomized_response", (1.0, 3.0, 6.0), _response, NORMAL, _response_parts),
-    ScoreFamily("t3", (2.0,), _t3, _T3, _shifted),
-    ScoreFamily("logistic", (2.0,), _logistic, _LOGISTIC, _shifted),
+    ScoreFamily("randomized_response", (1.0, 3.0, 6.0), NORMAL, _response_parts),
+    ScoreFamily("t3", (2.0,), _T3, _shifted),
+    ScoreFamily("logistic", (2.0,), _LOGISTIC, _shifted),
     # spread; rate 0.1, sensitivity 1
-    ScoreFamily("subsampled", (0.3, 0.5, 1.0), _subsampled, NORMAL, _subsampled_parts),
+    ScoreFamily("subsampled", (0.3, 0.5, 1.0), NORMAL, _subsampled_parts),
     # in N(1, spread^2), out N(0, 1)
-    ScoreFamily("unequal_spread", (0.7, 1.5), _unequal, NORMAL, _unequal_parts),
+    ScoreFamily("unequal_spread", (0.7, 1.5), NORMAL, _unequal_parts),
 )
 LAWS = {family.name: family for family in _FAMILIES}

@@ -5,7 +5,7 @@ configuration and canaries to insert; it refers to no adversary by name.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ Tree = Any  # a pytree of arrays, whose structure only its maker knows
 Data = tuple[Array, ...]
 
 # The most entries (K, p) of drawn directions that a segment holds in memory.
-_MOST_STORED_ENTRIES = 1 << 25
+_MAX_STORED_ENTRIES = 1 << 25
 BLOCK = 1 << 12  # coordinates that each key gives, where a direction is drawn in blocks
 # The axis of devices over which a mechanism that `spreads` divides a run's step.
 PARTS = "parts"
@@ -103,28 +103,12 @@ class Examples(NamedTuple):
 Crafted = Array | Coordinates | Directions | Examples  # an array is (K, p)
 
 
-class Craft(Protocol):
-    """(state, step from 0, theta (p,)) -> canaries, each of which the mechanism clips to C by itself."""
-
-    def __call__(self, state: Tree, step: Array, theta: Array, /) -> Crafted: ...
-
-
-class Observe(Protocol):
-    """(state, what was remembered, step, the iterate (p,) after the step) -> what is remembered now."""
-
-    def __call__(self, state: Tree, seen: Tree, step: Array, released: Array, /) -> Tree: ...
-
-
-class Join(Protocol):
-    """(presence (K,), the run's key, step) -> which canaries (K,) join the step, 1.0 or 0.0."""
-
-    def __call__(self, presence: Array, run_key: Array, step: Array, /) -> Array: ...
-
-
-# (step, theta): a Craft that has its state already.
-BoundCraft = Callable[[Array, Array], Crafted]
-# (seen, step, released): an Observe, likewise.
-BoundObserve = Callable[[Tree, Array, Array], Tree]
+# (state, step from 0, theta (p,)) -> canaries, each of which the mechanism clips to C by itself
+Craft = Callable[[Tree, Array, Array], Crafted]
+# (state, what was remembered, step, the iterate (p,) after the step) -> what is remembered now
+Observe = Callable[[Tree, Tree, Array, Array], Tree]
+# (presence (K,), the run's key, step) -> which canaries (K,) join the step, 1.0 or 0.0
+Join = Callable[[Array, Array, Array], Array]
 
 
 class Canaries(NamedTuple):
@@ -134,53 +118,29 @@ class Canaries(NamedTuple):
       craft: (step, theta) -> the canaries of that step.
       presence: (K,), traced: 1 for a canary that is in, 0 for one that is out; with `join`, what that takes
         as presence.
-      observe: what is called after every step; its result goes into State.seen. None: nothing is called.
+      observe: (seen, step, iterate after the step) -> what goes into State.seen; None if the adversary sees
+        only the last iterate.
       crafts_constant: whether craft gives the same at every step and for every theta, so that a segment sums
         the canaries once.
       join: the draw, at each step, of the canaries that join it. None: every canary that is in joins all
         steps of the insertion mask.
     """
 
-    craft: BoundCraft
+    craft: Callable[[Array, Array], Crafted]
     presence: Array
-    observe: BoundObserve | None = None
+    observe: Callable[[Tree, Array, Array], Tree] | None = None
     crafts_constant: bool = False
     join: Join | None = None
 
 
 # (step, theta, mask) -> the clipped sum (p,) of canaries.
 Inserter = Callable[[Array, Array, Array], Array]
-
-
-class Segment(Protocol):
-    """A function that takes the steps of a schedule.
-
-    The draws of step t come from fold_in(run_key, t), wherever segments begin. Each canary is clipped by
-    itself (see `sum_canaries`), so that no insertion exceeds the sensitivity C. All arguments are traced
-    except the functions in `canaries`: one compiled program serves both worlds, with canaries and without,
-    and every setting of the same shapes.
-    """
-
-    def __call__(
-        self,
-        hyper: Hyperparameters,
-        state: State,
-        data: Data,
-        schedule: Schedule,
-        canaries: Canaries,
-        run_key: Array,
-        /,
-    ) -> State:
-        """Returns the run's state after the schedule's last step.
-
-        Args:
-          hyper: the hyperparameters.
-          state: the run's state before the schedule's first step.
-          data: what the mechanism trains on.
-          schedule: each step's mini-batch, and whether it inserts canaries.
-          canaries: what is inserted.
-          run_key: the run's key, from which every step draws.
-        """
+# (hyper, state before, data, schedule, canaries, the run's key) -> the state after the schedule's last step.
+# The draws of step t come from fold_in(run_key, t), wherever segments begin. Each canary is clipped by itself
+# (see `sum_canaries`): no insertion exceeds the sensitivity C. All arguments are traced except the functions
+# in `canaries`: one compiled program serves both worlds, with canaries and without, and every setting of the
+# same shapes.
+Segment = Callable[[Hyperparameters, State, Data, Schedule, Canaries, Array], State]
 
 
 class Mechanism(NamedTuple):
@@ -291,21 +251,21 @@ def _sum_positive(weights: Array, theta: Array, term: Callable[[Array, Array], A
       term: (weight (), k ()) -> (p,).
     """
 
-    def any_left(carry: tuple[Array, Array]) -> Array:
-        """Returns whether a weight above 0 is left; `carry` is (remaining weights (K,), total (p,))."""
+    Carry = tuple[Array, Array]  # (remaining weights (K,), total (p,))
+
+    def any_left(carry: Carry) -> Array:
         remaining, _ = carry
         return jnp.any(remaining > 0)
 
-    def add_largest(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Moves the term of the largest remaining weight from (remaining (K,), total (p,)) to the total."""
+    def add_largest(carry: Carry) -> Carry:
+        """Moves the term of the largest remaining weight to the total."""
         remaining, total = carry
         k = jnp.argmax(remaining)
         return remaining.at[k].set(0), total + term(remaining[k], k)
 
-    start = (weights, jnp.zeros_like(theta))
-    result: tuple[Array, Array] = jax.lax.while_loop(any_left, add_largest, start)
-    _, sum_of_terms = result
-    return sum_of_terms
+    total: Array
+    _, total = jax.lax.while_loop(any_left, add_largest, (weights, jnp.zeros_like(theta)))
+    return total
 
 
 def draw_unit_direction(key: Array, like: Array) -> Array:
@@ -347,6 +307,7 @@ def make_inserter(
 
     Canaries that are the same at every step are summed once for the whole segment, if each step inserts all
     that are in, or none. They are summed at each step if the mask is (K,), or if they join steps by chance.
+    Random directions that join by chance are drawn only once a segment, if they fit into memory.
 
     Args:
       canaries: what is inserted.
@@ -355,83 +316,40 @@ def make_inserter(
       run_key: the run's key, from which `canaries.join` draws which canaries join a step.
       clipped_sum: sums clipped gradients of examples; used where canaries are examples.
     """
-    if canaries.join is not None:
-        return _make_joining_inserter(
-            canaries, canaries.join, state, clipping_norm, run_key, clipped_sum
+    join = canaries.join
+    stored = total = None
+    if canaries.crafts_constant and join is not None:
+        stored = _draw_directions(canaries.craft(state.step, state.theta), state, clipping_norm)
+    elif canaries.crafts_constant:
+        # The sum of all canaries that are in, with the mask 1; another mask () only multiplies it.
+        everywhere = jnp.float32(1)
+        total = sum_canaries(
+            canaries, state.step, state.theta, clipping_norm, everywhere, clipped_sum
         )
 
     def insert(step: Array, theta: Array, mask: Array) -> Array:
         """Returns the clipped sum (p,) of the step's canaries, weighted by mask, () or (K,), and presence."""
+        if join is not None:
+            weights = mask * join(canaries.presence, run_key, step)
+            if stored is not None:
+                return weights @ stored
+            crafted = canaries.craft(step, theta)
+            return _weighted_sum(crafted, weights, theta, clipping_norm, clipped_sum)
+        # A mask (K,) leaves out some canaries, which `total` has.
+        if total is not None and not jnp.ndim(mask):
+            return mask * total
         return sum_canaries(canaries, step, theta, clipping_norm, mask, clipped_sum)
-
-    if not canaries.crafts_constant:
-        return insert
-    # The sum of all canaries that are in, with the mask 1; another mask () only multiplies it.
-    total = insert(state.step, state.theta, jnp.float32(1))
-
-    def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns what `insert` returns; for a mask () it scales `total` instead of summing again."""
-        if jnp.ndim(mask):
-            # A mask (K,) leaves out some canaries, which `total` has.
-            return insert(step, theta, mask)
-        return mask * total
-
-    return insert_constant
-
-
-def _make_joining_inserter(
-    canaries: Canaries,
-    join: Join,
-    state: State,
-    clipping_norm: Array,
-    run_key: Array,
-    clipped_sum: ClippedSum,
-) -> Inserter:
-    """Returns the function (step, theta, mask) -> the clipped sum (p,) of the canaries that join a step.
-
-    Random directions that are the same at every step are drawn only once a segment, if they fit into memory.
-
-    Args:
-      canaries: what is inserted; their presence is what `join` takes.
-      join: draws which canaries join a step.
-      state: the run before the segment's first step.
-      clipping_norm: C.
-      run_key: the run's key, from which `join` draws.
-      clipped_sum: sums clipped gradients of examples; used where canaries are examples.
-    """
-    stored = None
-    if canaries.crafts_constant:
-        stored = _draw_directions_once(canaries, state, clipping_norm)
-
-    def insert(step: Array, theta: Array, mask: Array) -> Array:
-        """Returns the clipped sum (p,) of the canaries that join the step, weighted by mask, () or (K,)."""
-        # `join` gives 1 for each canary that joins the step, else 0, (K,).
-        weights = mask * join(canaries.presence, run_key, step)
-        # The clipped directions (K, p), drawn once; None where each step crafts its canaries.
-        if stored is not None:
-            return weights @ stored
-        crafted = canaries.craft(step, theta)
-        return _weighted_sum(crafted, weights, theta, clipping_norm, clipped_sum)
 
     return insert
 
 
-def _draw_directions_once(canaries: Canaries, state: State, clipping_norm: Array) -> Array | None:
-    """Returns the canaries' clipped directions (K, p), of length min(norm, C), for all steps of a segment.
-
-    Returns None where canaries are not random directions, or where they would take too much memory.
-
-    Args:
-      canaries: what is inserted, the same at every step.
-      state: the run before the segment's first step.
-      clipping_norm: C.
-    """
-    crafted = canaries.craft(state.step, state.theta)
-    if not isinstance(crafted, Directions):
-        return None
+def _draw_directions(crafted: Crafted, state: State, clipping_norm: Array) -> Array | None:
+    """Returns the clipped directions (K, p) of canaries that are random directions and fit into memory."""
     # The product is K p, the size of the result, where each direction has a single key. Where each has a key
     # for every block of its coordinates, the product is larger: some that would fit are not stored.
-    if crafted.keys.size * state.theta.size > _MOST_STORED_ENTRIES:
+    if not isinstance(crafted, Directions):
+        return None
+    if crafted.keys.size * state.theta.size > _MAX_STORED_ENTRIES:
         return None
     units = jax.vmap(draw_unit_direction, (0, None))(crafted.keys, state.theta)
     return jnp.minimum(crafted.norm, clipping_norm) * units

@@ -55,9 +55,9 @@ def sampled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 
 def pad(rounds: Sequence[NDArray[np.integer]]) -> Indices:
     """Puts cohorts into one array (rounds, the size of the largest cohort), padded with ABSENT."""
-    width = max((len(members) for members in rounds), default=0)
     # An array without columns is avoided where every round is empty.
-    indices = np.full((len(rounds), max(width, 1)), ABSENT, np.int32)
+    width = max([1, *map(len, rounds)])
+    indices = np.full((len(rounds), width), ABSENT, np.int32)
     for t, members in enumerate(rounds):
         indices[t, : len(members)] = members
     return indices

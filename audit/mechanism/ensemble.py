@@ -8,7 +8,7 @@ local devices and never talk to each other; what they share is copied to each de
 import functools
 import math
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -44,37 +44,26 @@ MOST_PROGRAMS = 64
 class Placement(NamedTuple):
     """Where arrays live on a mesh of devices: split by run over its first axis, or copied to each device.
 
-    A mesh from `spread` has a second axis, over whose devices each run's step is divided.
+    The mesh has a second axis, over whose devices each run's step may be divided.
     """
 
     mesh: Mesh
 
     @classmethod
-    def local(cls) -> "Placement":
-        """Returns a placement on all devices of this process."""
-        return cls.over(jax.local_devices())
-
-    @classmethod
-    def over(cls, devices: Sequence[jax.Device]) -> "Placement":
-        """Returns a placement on these devices."""
-        return cls(Mesh(np.array(devices), ("runs",), axis_types=(AxisType.Auto,)))
-
-    @classmethod
-    def spread(cls, runs: int, over: Sequence[jax.Device] | None = None) -> "Placement":
-        """Returns a placement in which several devices share a run where there are fewer runs than devices.
-
-        The mesh has as many rows as runs are trained at once, the largest divisor of the number of devices
-        that is at most `runs`; the devices of a row share a run.
+    def local(cls, runs: int | None = None) -> "Placement":
+        """Returns a placement on all devices of this process, over which runs are divided.
 
         Args:
-          runs: the number of runs that are trained at once.
-          over: the devices; by default all of this process.
+          runs: the number of runs that are trained at once by a mechanism that `spreads`: if they are fewer
+            than the devices, several devices share a run. The mesh has as many rows as runs are trained at
+            once, the largest divisor of the number of devices that is at most `runs`, and the devices of a
+            row share a run. None: no devices share a run.
         """
-        devices = np.array(over or jax.local_devices())
+        devices = np.array(jax.local_devices())
         number = len(devices)
         divisors = [n for n in range(1, number + 1) if number % n == 0]
         # A mesh has at least a row, even where there are no runs.
-        rows = max(n for n in divisors if n <= max(runs, 1))
+        rows = max(n for n in divisors if n <= max(runs or number, 1))
         # Rows are the axis of runs. The compiler places intermediate results on the mesh (AxisType.Auto).
         axes = ("runs", base.PARTS)
         return cls(Mesh(devices.reshape(rows, -1), axes, axis_types=(AxisType.Auto,) * 2))

@@ -11,7 +11,7 @@ where H is that of d. The square of it is 1 + eta m, with m the largest eigenval
 
 which `largest_expansion` finds by Lanczos iterations, since the spectrum of J'J itself crowds at 1. They go
 on until no eigenvalue can be far above the largest that they have found. Products with H' pull a vector back
-through the clipped sum, whatever its strategy; those with H transpose that, since layers with a backward pass
+through the clipped sum; those with H transpose that, since layers with a backward pass
 of their own cannot be differentiated forwards.
 
 A derivative at a point misses what jumps beside it. `largest_secant` searches for displacements u of a given
@@ -21,7 +21,7 @@ length end to end along lines through theta, so that no jump between their ends 
 
 import math
 from collections.abc import Callable
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import jax
@@ -34,32 +34,33 @@ from scipy.stats import norm
 
 from audit.mechanism.base import Hyperparameters
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.ensemble import MOST_PROGRAMS
 
-# How far the measured constant c may lie below the true one: this share of |c - 1|, and this much beside,
-# which is the rounding of products in float32.
+# How far the measured constant c may lie below the true one: this share of |c - 1|, plus the rounding of
+# products in float32.
 TOLERANCE = 0.05
 _ROUNDING = 1e-6
 _MISSED = 0.003  # the probability with which a random start hides a larger constant
-# Parameters up to which the whole Jacobian is computed, by a product each, all in a single call. Lanczos
-# iterations take fewer products, but a call for each, and that takes longer than small products.
-MOST_WHOLE = 128
-# The most Lanczos iterations. If they do not settle the constant, the whole Jacobian of up to so many
-# parameters is computed; of more parameters, the constant is an upper limit.
-_MOST_ITERATIONS = 200
-_MOST_WHOLE_AFTERWARDS = 2000
-_MOST_ITERATIONS_OF_LARGE = 48  # which keep a vector of all parameters each
-ROUNDS = 12  # of a search, by default
+# Up to this many parameters we compute the whole Jacobian, a product for each parameter, in a single call.
+# Lanczos iterations take fewer products, but one call each, which costs more than a small product.
+MAX_WHOLE = 128
+# If these iterations do not settle the constant, we compute the whole Jacobian of up to
+# `_MAX_WHOLE_AFTERWARDS` parameters. For more parameters, the constant is an upper limit.
+_MAX_ITERATIONS = 200
+_MAX_WHOLE_AFTERWARDS = 2000
+_MAX_ITERATIONS_OF_LARGE = 48  # each keeps a vector of all parameters
 _STARTS_AT_ONCE = 16
 _LARGE = 10_000  # parameters from which on programs for several starts at once take long to compile
-# By how much of its excess over 1, and by how much beside, a secant may exceed the derivative's stretch:
-# rounding to float32, and third derivatives.
+# A secant may exceed the derivative's stretch by this share of its excess over 1, plus this much: room for
+# rounding to float32, and for third derivatives.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# Derivatives beside models count up to so many times their excess over 1 at models, a bound's largest margin.
-MOST_MARGIN = 10
-_SLOPES_A_SECANT = 4  # places along a secant at which derivatives are computed, but for its end
-_STEP_LENGTHS = (1.0, 10.0, 100.0)  # tried in each round, the best is taken
+# Derivatives at other places than the models count up to this many times the excess over 1 at the models,
+# which is a bound's largest margin.
+MAX_MARGIN = 10
+_SLOPES_A_SECANT = 4  # places along a secant, without its end, at which we compute derivatives
+_STEP_LENGTHS = (1.0, 10.0, 100.0)  # a climb tries each in every round, and takes the best
+
+Vector = NDArray[np.float64]
 
 
 class Expansion(NamedTuple):
@@ -71,7 +72,7 @@ class Expansion(NamedTuple):
     """
 
     constant: float
-    direction: NDArray[np.float64]
+    direction: Vector
 
 
 class SecantSearch(NamedTuple):
@@ -81,11 +82,13 @@ class SecantSearch(NamedTuple):
       length: The length |u| of the displacements.
       starts: The number of directions from which the search climbs.
       seed: The seed of random directions.
+      rounds: The number of steps of each climb.
     """
 
     length: float
     starts: int = 64
     seed: int = 0
+    rounds: int = 12
 
 
 class Line(NamedTuple):
@@ -96,7 +99,7 @@ class Line(NamedTuple):
       reach: The number of secants to either side of the model.
       derivative: The largest stretch by the step's derivative at models.
       most: The largest stretch by derivatives at models over all measured steps. The stretch by derivatives
-        beside the models counts only up to 1 + MOST_MARGIN * (most - 1).
+        at other places counts only up to 1 + MAX_MARGIN * (most - 1).
     """
 
     length: float
@@ -119,156 +122,55 @@ class Stretch(NamedTuple):
 
 # The vector-Jacobian product of d at a model, w (p,) -> (H'w,), as `jax.vjp` returns it.
 _PullBack = Callable[[Array], tuple[Array]]
+# (step, model (p,), batch, unit vector (p,), positions (m,)) -> gains at or between positions on a line.
+_AlongLine = Callable[["StepMap", Array, Batch, Array, Array], Array]
 
 
-class StepMap(NamedTuple):
-    """The compiled functions of a step without canaries and noise, phi(theta) = theta - eta d(theta).
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StepMap:
+    """A step without canaries and noise, phi(theta) = theta - eta d(theta).
 
-    J is the Jacobian of phi at theta, and a stretch is |phi(theta + u) - phi(theta)| / |u|.
+    H is the Jacobian of d at theta, and J = I - eta H that of phi. Steps with equal clipping strategies share
+    compiled programs.
 
     Attributes:
-      descend: (theta (p,), batch) -> d(theta), (p,): the mean clipped gradient plus the weight decay's term.
-      linearise: (theta (p,), batch) -> w (p,) -> (H'w,), where H is the Jacobian of d at theta: what products
-        with H have in common is computed once.
-      stretch: (the function that `linearise` returns, v (p,)) -> (J'J - I) v / eta, (p,).
-      jacobian: (theta (p,), batch) -> the Jacobian H of d at theta, (p, p).
-      search: (theta (p,), batch, starts (n, p), length ()) -> the largest stretch less 1 that a climb from
-        each start reaches, (n,), over u of that length, and the directions of these u, of any length, (n, p).
-      walk: (theta (p,), batch, directions (n, p), positions (m,)) -> the stretch less 1 between neighbouring
-        positions on the line through theta along each direction, (n, m - 1).
-      slopes: (the same arguments) -> |J v| - 1 for the unit vector v along each direction, with J taken at
-        each position on the line, (n, m).
+      clipped_sum: The clipping strategy.
       learning_rate: eta.
+      weight_decay: lambda.
+      clipping_norm: C.
     """
 
-    descend: Callable[[Array, Batch], Array]
-    linearise: Callable[[Array, Batch], _PullBack]
-    stretch: Callable[[_PullBack, Array], Array]
-    jacobian: Callable[[Array, Batch], Array]
-    search: Callable[[Array, Batch, Array, Array], tuple[Array, Array]]
-    walk: Callable[[Array, Batch, Array, Array], Array]
-    slopes: Callable[[Array, Batch, Array, Array], Array]
+    clipped_sum: ClippedSum = field(metadata={"static": True})
     learning_rate: float
+    weight_decay: float
+    clipping_norm: float
+
+    @jax.jit
+    def descend(self, theta: Array, batch: Batch) -> Array:
+        """Returns d(theta), (p,): the mean clipped gradient plus the weight decay's term."""
+        total = self.clipped_sum(theta, batch, jnp.float32(self.clipping_norm))
+        return total / len(batch[1]) + self.weight_decay * theta
 
 
-class _Scale(NamedTuple):
-    """The traced numbers in which steps of a single program differ.
-
-    Attributes:
-      rate: the learning rate eta.
-      decay: the weight decay lambda.
-      norm: the clipping norm C.
-    """
-
-    rate: Array
-    decay: Array
-    norm: Array
-
-
-_Descend = Callable[[_Scale, Array, Batch], Array]  # d(theta), (p,)
-# `walk` and `slopes`, and `search`, of a `StepMap`, after the scale.
-_Walk = Callable[[_Scale, Array, Batch, Array, Array], Array]
-_Search = Callable[[_Scale, Array, Batch, Array, Array], tuple[Array, Array]]
-
-
-class _Functions(NamedTuple):
-    """The functions of a `StepMap`, compiled for any `_Scale`, which is their first argument."""
-
-    descend: _Descend
-    linearise: Callable[[_Scale, Array, Batch], _PullBack]
-    stretch: Callable[[_Scale, _PullBack, Array], Array]
-    jacobian: Callable[[_Scale, Array, Batch], Array]
-    search: _Search
-    walk: _Walk
-    slopes: _Walk
-
-
-def make_step_map(
-    clipped_sum: ClippedSum,
-    hyper: Hyperparameters,
-    rounds: int = ROUNDS,
-) -> StepMap:
-    """Returns the functions of a step of plain SGD with a clipping strategy and these hyperparameters.
-
-    Args:
-      clipped_sum: The clipping strategy.
-      hyper: The hyperparameters.
-      rounds: The number of steps that a search for the largest secant climbs from each start.
-    """
+def make_step_map(clipped_sum: ClippedSum, hyper: Hyperparameters) -> StepMap:
+    """Returns a step of plain SGD with a clipping strategy and these hyperparameters."""
     rate = float(hyper.learning_rate)
-    decay = float(hyper.weight_decay or 0.0)
-    norm = float(hyper.clipping_norm)
-    scale = _Scale(jnp.float32(rate), jnp.float32(decay), jnp.float32(norm))
-    functions = _make_functions(clipped_sum, rounds)
-    return StepMap(
-        descend=partial(functions.descend, scale),
-        linearise=partial(functions.linearise, scale),
-        stretch=partial(functions.stretch, scale),
-        jacobian=partial(functions.jacobian, scale),
-        search=partial(functions.search, scale),
-        walk=partial(functions.walk, scale),
-        slopes=partial(functions.slopes, scale),
-        learning_rate=rate,
-    )
+    return StepMap(clipped_sum, rate, float(hyper.weight_decay or 0.0), float(hyper.clipping_norm))
 
 
-@lru_cache(MOST_PROGRAMS)
-def _make_functions(clipped_sum: ClippedSum, rounds: int) -> _Functions:
-    """Returns the functions of step maps with a clipping strategy, compiled when they are first used.
-
-    Equal arguments give the same functions.
-
-    A step map is phi(theta) = theta - eta d(theta). H is the Jacobian of d at theta, and J = I - eta H that
-    of phi.
-
-    Args:
-      clipped_sum: The clipping strategy.
-      rounds: The number of steps that a search for the largest secant climbs from each start.
-    """
-
-    def descend(scale: _Scale, theta: Array, batch: Batch) -> Array:
-        """Returns d(theta), (p,), by which the step descends: theta - eta d(theta)."""
-        return clipped_sum(theta, batch, scale.norm) / len(batch[1]) + scale.decay * theta
-
-    def linearise(scale: _Scale, theta: Array, batch: Batch) -> _PullBack:
-        """Returns w -> (H'w,), with the Jacobian H of d at theta."""
-        return _linearise(descend, scale, theta, batch)
-
-    def stretch(scale: _Scale, pull_back: _PullBack, v: Array) -> Array:
-        """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is H'(eta H v - v) - H v."""
-        pushed = _push_forward(pull_back, v)
-        return pull_back(scale.rate * pushed - v)[0] - pushed
-
-    def jacobian(scale: _Scale, theta: Array, batch: Batch) -> Array:
-        """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
-        pull_back = linearise(scale, theta, batch)
-        units = jnp.eye(theta.size, dtype=theta.dtype)
-        rows: Array = jax.lax.map(lambda unit: pull_back(unit)[0], units)
-        return rows
-
-    return _Functions(
-        descend=jax.jit(descend),
-        linearise=jax.jit(linearise),
-        stretch=jax.jit(stretch),
-        jacobian=jax.jit(jacobian),
-        search=jax.jit(_make_search(descend, rounds)),
-        walk=jax.jit(_make_walk(descend)),
-        slopes=jax.jit(_make_slopes(descend)),
-    )
-
-
-def _linearise(descend: _Descend, scale: _Scale, theta: Array, batch: Batch) -> _PullBack:
-    """Returns w -> (H'w,), where H is the Jacobian of `descend` at theta."""
+@jax.jit
+def _linearise(step: StepMap, theta: Array, batch: Batch) -> _PullBack:
+    """Returns w -> (H'w,). What products with H have in common is computed once."""
     pull_back: _PullBack
-    _, pull_back = jax.vjp(lambda model: descend(scale, model, batch), theta)
+    _, pull_back = jax.vjp(lambda model: step.descend(model, batch), theta)
     return pull_back
 
 
 def _push_forward(pull_back: _PullBack, v: Array) -> Array:
-    """Returns H v, (p,), from the function w -> (H'w,).
+    """Returns H v, (p,): H'w is linear in w, and its own vector-Jacobian product is H v.
 
-    H'w is linear in w, so that its own vector-Jacobian product is H v. (`jax.jvp` would be simpler, but
-    layers with a backward pass of their own have no forward derivative.)
+    (`jax.jvp` would be simpler, but layers with a backward pass of their own have no forward derivative.)
     """
     # A linear function has the same derivative everywhere: at 0 will do.
     _, transpose = jax.vjp(lambda w: pull_back(w)[0], jnp.zeros_like(v))
@@ -276,179 +178,132 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
     return pushed
 
 
-def _make_search(descend: _Descend, rounds: int) -> _Search:
-    """Returns the `search` of a `StepMap`: it climbs to the largest stretch, from each of several starts.
+@jax.jit
+def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
+    """Returns (J'J - I) v / eta, (p,). For J = I - eta H this is H'(eta H v - v) - H v."""
+    pushed = _push_forward(pull_back, v)
+    return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
-    The stretch of a displacement u is |phi(theta + u) - phi(theta)| / |u|.
 
-    Args:
-      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
-      rounds: The number of steps of each climb.
+@jax.jit
+def _compute_jacobian(step: StepMap, theta: Array, batch: Batch) -> Array:
+    """Returns H, (p, p): the product of H' with unit vector i is row i of H."""
+    pull_back = _linearise(step, theta, batch)
+    rows: Array = jax.lax.map(
+        lambda unit: pull_back(unit)[0], jnp.eye(theta.size, dtype=theta.dtype)
+    )
+    return rows
+
+
+def _search(
+    rounds: int, step: StepMap, theta: Array, batch: Batch, starts: Array, length: Array
+) -> tuple[Array, Array]:
+    """Climbs from each of the starts (n, p) along the gradient of |phi(theta + u) - phi(theta)|^2.
+
+    The displacements u keep their length.
+
+    Returns:
+      (the largest stretch less 1 from each start (n,), the displacements u (n, p), of any length)
     """
+    descent = step.descend(theta, batch)
 
-    def search_from(
-        scale: _Scale, theta: Array, batch: Batch, start: Array, length: Array
-    ) -> tuple[Array, Array]:
-        """Climbs along the gradient of |phi(theta + u) - phi(theta)|^2 on the sphere |u| = length.
+    def place(u: Array) -> Array:
+        """Returns theta + u (p,), with u scaled to the length."""
+        placed: Array = theta + length * u / jnp.linalg.norm(u)
+        return placed
 
-        The training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`. What
-        the climb raises is the stretch |phi(theta + u) - phi(theta)| / |u|.
+    def measure_change(there: Array) -> tuple[Array, Array]:
+        """Returns (u, phi(theta + u) - phi(theta) - u), for theta + u = there as float32 rounds it."""
+        return there - theta, step.learning_rate * (descent - step.descend(there, batch))
 
-        Returns:
-          (the largest stretch less 1, its direction u (p,), of any length)
+    def measure(u: Array) -> Array:
+        """Returns the stretch less 1 of u, scaled to the length."""
+        return _measure_stretch(*measure_change(place(u)))
+
+    def climb(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        """Takes a step to a displacement that is stretched more, by the best of _STEP_LENGTHS, if any is.
+
+        `carry` is (u (p,), of any length; its stretch less 1 when scaled to `length`).
         """
-        descent = descend(scale, theta, batch)
+        u, best = carry
+        there = place(u)
+        displacement, change = measure_change(there)
+        _, pull = jax.vjp(lambda model: step.descend(model, batch), there)
+        # Half the gradient of |phi(theta + u) - phi(theta)|^2 at u is J'(u + change), with the Jacobian J of
+        # phi at `there`. `uphill` leads from u to this half. Taken whole (a step length of 1), it is a step
+        # of the power method, which finds the largest singular value where phi is linear. It is short where J
+        # is near the identity: the climb tries longer steps too.
+        uphill = change - step.learning_rate * pull(displacement + change)[0]
+        candidates = jnp.stack([displacement + size * uphill for size in _STEP_LENGTHS])
+        gains = jax.lax.map(measure, candidates)
+        highest = jnp.argmax(gains)
+        u = jnp.where(gains[highest] > best, candidates[highest], u)
+        return (u, jnp.maximum(gains[highest], best)), None
 
-        def place(u: Array) -> Array:
-            """Returns theta + u (p,), with u scaled to the length."""
-            placed: Array = theta + length * u / jnp.linalg.norm(u)
-            return placed
-
-        def measure_change(there: Array) -> tuple[Array, Array]:
-            """Returns (u, phi(theta + u) - phi(theta) - u), for theta + u = there as float32 rounds it."""
-            return there - theta, scale.rate * (descent - descend(scale, there, batch))
-
-        def measure(u: Array) -> Array:
-            """Returns the stretch less 1 of u, scaled to the length; computed without cancellation."""
-            return _measure_stretch(*measure_change(place(u)))
-
-        def climb(carry: tuple[Array, Array], now: None) -> tuple[tuple[Array, Array], None]:
-            """Takes a step to a displacement that is stretched more, by the best of _STEP_LENGTHS.
-
-            It stays where none stretches more. The stretch of u is |phi(theta + u) - phi(theta)| / |u|. The
-            training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`.
-
-            `carry` is (u (p,), of any length; its stretch less 1 when scaled to `length`).
-            """
-            u, best = carry
-            there = place(u)
-            displacement, change = measure_change(there)
-            _, pull = jax.vjp(lambda model: descend(scale, model, batch), there)
-            # Half the gradient of |phi(theta + u) - phi(theta)|^2 at u is J'(u + change), with the Jacobian J
-            # of phi at `there`. `uphill` leads from u to this half. Taken whole (a step length of 1), it is a
-            # step of the power method, which finds the largest singular value where phi is linear. It is
-            # short where J is near the identity: longer steps are tried too.
-            uphill = change - scale.rate * pull(displacement + change)[0]
-            candidates = jnp.stack([displacement + step * uphill for step in _STEP_LENGTHS])
-            gains = jax.lax.map(measure, candidates)
-            highest = jnp.argmax(gains)
-            improves = gains[highest] > best
-            u = jnp.where(improves, candidates[highest], u)
-            return (u, jnp.maximum(gains[highest], best)), None
-
+    def search_from(start: Array) -> tuple[Array, Array]:
         (direction, best), _ = jax.lax.scan(climb, (start, measure(start)), None, rounds)
         return best, direction
 
-    def search(
-        scale: _Scale, theta: Array, batch: Batch, starts: Array, length: Array
-    ) -> tuple[Array, Array]:
-        """Climbs from each of the starts (n, p) to the displacement of this length that is stretched most.
-
-        The stretch of a displacement u by the training step phi is |phi(theta + u) - phi(theta)| / |u|. Large
-        models climb from a single start at a time, others from several at once.
-
-        Returns:
-          (the largest stretch less 1 from each start (n,), the displacements u (n, p), of any length)
-        """
-
-        def search_one(start: Array) -> tuple[Array, Array]:
-            return search_from(scale, theta, batch, start, length)
-
-        climbed: tuple[Array, Array] = jax.lax.map(
-            search_one, starts, batch_size=_count_at_once(theta)
-        )
-        return climbed
-
-    return search
+    climbed: tuple[Array, Array] = jax.lax.map(
+        search_from, starts, batch_size=_count_at_once(theta)
+    )
+    return climbed
 
 
-def _make_walk(descend: _Descend) -> _Walk:
-    """Returns the `walk` of a `StepMap`: it measures secants end to end on lines through a model.
-
-    Args:
-      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
-    """
-
-    def walk_along(
-        scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
-    ) -> Array:
-        """Returns the stretch less 1, (m - 1,), of each secant between neighbouring models on a line.
-
-        The models are x_i = theta + positions[i] * unit, with positions (m,) and unit (p,). The stretch is
-        |phi(x_(i + 1)) - phi(x_i)| / |x_(i + 1) - x_i|, with the training step phi.
-        """
-        first = theta + positions[0] * unit
-
-        def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
-            """Goes on to the next position, and returns the stretch less 1 of the secant that leads there.
-
-            `carry` is (the model at the position before, d there). The training step is
-            phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`.
-            """
-            place, descent = carry
-            there = theta + position * unit
-            descent_there = descend(scale, there, batch)
-            change = scale.rate * (descent - descent_there)
-            return (there, descent_there), _measure_stretch(there - place, change)
-
-        _, gains = jax.lax.scan(go_on, (first, descend(scale, first, batch)), positions[1:])
-        return gains
-
-    return _map_over_directions(walk_along)
+_compiled_search = jax.jit(_search, static_argnums=0)
 
 
-def _make_slopes(descend: _Descend) -> _Walk:
-    """Returns the `slopes` of a `StepMap`: it measures derivatives along lines through a model.
-
-    Args:
-      descend: (scale, theta, batch) -> d(theta), for the step phi(theta) = theta - eta d(theta).
-    """
-
-    def slopes_along(
-        scale: _Scale, theta: Array, batch: Batch, unit: Array, positions: Array
-    ) -> Array:
-        """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit.
-
-        The training step is phi(theta) = theta - eta d(theta): eta is `scale.rate`, and d is `descend`. So J
-        is I - eta H, with the Jacobian H of d.
-        """
-
-        def measure(position: Array) -> Array:
-            """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
-            there = theta + position * unit
-            pull_back = _linearise(descend, scale, there, batch)
-            return _measure_stretch(unit, -scale.rate * _push_forward(pull_back, unit))
-
-        gains: Array = jax.lax.map(measure, positions)
-        return gains
-
-    return _map_over_directions(slopes_along)
-
-
-def _map_over_directions(measure_along: _Walk) -> _Walk:
-    """Maps a function of a single line, which takes a unit vector (p,), over directions (n, p) of any length.
+def _on_lines(measure_along: _AlongLine) -> _AlongLine:
+    """Maps a function of a line, given by a unit vector, over directions (n, p) of any length.
 
     Along a direction of length 0 the result is 0.
     """
 
+    @jax.jit
     def measure(
-        scale: _Scale, theta: Array, batch: Batch, directions: Array, positions: Array
+        step: StepMap, theta: Array, batch: Batch, directions: Array, positions: Array
     ) -> Array:
-        """Returns what `measure_along` gives along each of the directions (n, p), a row for each.
-
-        Large models are measured along a single direction at a time, others along several at once.
-        """
-
         def measure_on_line(direction: Array) -> Array:
-            """Returns what `measure_along` gives along a direction (p,), scaled to length 1 or left at 0."""
-            norm = jnp.linalg.norm(direction)
-            unit = direction / jnp.where(norm > 0, norm, 1.0)
-            return measure_along(scale, theta, batch, unit, positions)
+            length = jnp.linalg.norm(direction)
+            unit = direction / jnp.where(length > 0, length, 1.0)
+            return measure_along(step, theta, batch, unit, positions)
 
         gains: Array = jax.lax.map(measure_on_line, directions, batch_size=_count_at_once(theta))
         return gains
 
     return measure
+
+
+@_on_lines
+def _walk(step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array) -> Array:
+    """Returns the stretch less 1, (m - 1,), between neighbours among the models theta + positions * unit."""
+
+    def go_on(carry: tuple[Array, Array], position: Array) -> tuple[tuple[Array, Array], Array]:
+        """Goes on to the next position; `carry` is (the model at the position before, d there)."""
+        place, descent = carry
+        there = theta + position * unit
+        descent_there = step.descend(there, batch)
+        change = step.learning_rate * (descent - descent_there)
+        return (there, descent_there), _measure_stretch(there - place, change)
+
+    first = theta + positions[0] * unit
+    _, gains = jax.lax.scan(go_on, (first, step.descend(first, batch)), positions[1:])
+    return gains
+
+
+@_on_lines
+def _measure_slopes(
+    step: StepMap, theta: Array, batch: Batch, unit: Array, positions: Array
+) -> Array:
+    """Returns |J unit| - 1, (m,), with the Jacobian J of phi at each of theta + positions (m,) * unit."""
+
+    def measure(position: Array) -> Array:
+        """Returns |J unit| - 1 at a position, from J unit = unit - eta H unit."""
+        pull_back = _linearise(step, theta + position * unit, batch)
+        return _measure_stretch(unit, -step.learning_rate * _push_forward(pull_back, unit))
+
+    gains: Array = jax.lax.map(measure, positions)
+    return gains
 
 
 def _count_at_once(theta: Array) -> int | None:
@@ -473,18 +328,18 @@ def largest_expansion(
     step: StepMap,
     theta: Array,
     batch: Batch,
-    start: NDArray[np.float64] | None = None,
+    start: Vector | None = None,
     seed: int | tuple[int, ...] = 0,
 ) -> Expansion:
     """Returns the largest singular value c of a step's Jacobian J, and the direction that it stretches.
 
-    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MOST_WHOLE
+    With the largest eigenvalue m of (J'J - I) / eta, the singular value is sqrt(1 + eta m). Beyond MAX_WHOLE
     parameters Lanczos iterations approach it from below, to within TOLERANCE of |c - 1| and rounding, with
     probability 99.7% (`_find_largest_eigenvalue`). If they do not get as near, the whole Jacobian gives c, or
     with more than 2,000 parameters their upper limit counts as c.
 
     Args:
-      step: The step's functions.
+      step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       start: (p,) a direction near which the most stretched one may lie, such as that of the step before. It
@@ -492,15 +347,13 @@ def largest_expansion(
       seed: The seed of the random half, such as the step's number and the run's.
     """
     p = theta.size
-    if p <= MOST_WHOLE:
+    if p <= MAX_WHOLE:
         return _decompose(step, theta, batch)
 
-    pull_back = step.linearise(theta, batch)
+    pull_back = _linearise(step, theta, batch)
 
-    def multiply(v: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns (J'J - I) v / eta."""
-        product = step.stretch(pull_back, jnp.asarray(np.float32(v)))
-        return np.asarray(product, np.float64)
+    def multiply(v: Vector) -> Vector:
+        return np.asarray(_multiply(step, pull_back, jnp.asarray(np.float32(v))), np.float64)
 
     def find_limit(eigenvalue: float) -> float:
         """Returns the eigenvalue of the largest constant that is near enough to that of `eigenvalue`."""
@@ -510,21 +363,20 @@ def largest_expansion(
 
     begin = np.random.default_rng(seed).normal(size=p)
     if start is not None:
-        begin += (
-            math.sqrt(p) / np.linalg.norm(start) * start
-        )  # as long as the random half, on average
-    most = min(p, _MOST_ITERATIONS if p < _LARGE else _MOST_ITERATIONS_OF_LARGE)
+        # As long as the random half, on average.
+        begin += math.sqrt(p) / np.linalg.norm(start) * start
+    most = min(p, _MAX_ITERATIONS if p < _LARGE else _MAX_ITERATIONS_OF_LARGE)
     found = _find_largest_eigenvalue(multiply, begin, most, find_limit)
     if found.is_settled:
         return Expansion(_find_constant(step, found.value), found.vector)
-    if p <= _MOST_WHOLE_AFTERWARDS:
+    if p <= _MAX_WHOLE_AFTERWARDS:
         return _decompose(step, theta, batch)
     return Expansion(_find_constant(step, found.limit), found.vector)
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
     """Returns the expansion of a step from its whole Jacobian."""
-    jacobian = np.asarray(step.jacobian(theta, batch), np.float64)
+    jacobian = np.asarray(_compute_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * jacobian.T @ jacobian - jacobian - jacobian.T
     last = theta.size - 1  # eigenvalues come in rising order
     eigenvalues, eigenvectors = eigh(matrix, subset_by_index=(last, last))
@@ -547,14 +399,14 @@ class _Eigenvalue(NamedTuple):
     """
 
     value: float
-    vector: NDArray[np.float64]
+    vector: Vector
     limit: float
     is_settled: bool
 
 
 def _find_largest_eigenvalue(
-    multiply: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    start: NDArray[np.float64],
+    multiply: Callable[[Vector], Vector],
+    start: Vector,
     most: int,
     find_limit: Callable[[float], float],
 ) -> _Eigenvalue:
@@ -637,14 +489,14 @@ def largest_secant(
     theta: Array,
     batch: Batch,
     search: SecantSearch,
-    directions: NDArray[np.float64] | None = None,
+    directions: Vector | None = None,
 ) -> Expansion:
     """Returns the largest |phi(theta + u) - phi(theta)| / |u| that a search finds, and its direction.
 
     It is a lower limit: a jump in a direction that no start comes near stays unseen.
 
     Args:
-      step: The step's functions.
+      step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
       search: The length of u, and the number of starts.
@@ -654,52 +506,48 @@ def largest_secant(
     starts = np.random.default_rng(search.seed).normal(size=(search.starts, theta.size))
     if directions is not None:
         starts[: 2 * len(directions)] = np.concatenate([directions, -directions])
-    length = jnp.float32(search.length)
-    gains, displacements = step.search(theta, batch, jnp.asarray(starts, jnp.float32), length)
+    gains, displacements = _compiled_search(
+        search.rounds, step, theta, batch, jnp.asarray(starts, jnp.float32), search.length
+    )
     highest = jnp.argmax(gains)
     direction = np.asarray(displacements[highest], np.float64)
     return Expansion(1 + float(gains[highest]), direction / np.linalg.norm(direction))
 
 
 def worst_on_lines(
-    step: StepMap,
-    theta: Array,
-    batch: Batch,
-    directions: NDArray[np.float64],
-    line: Line,
+    step: StepMap, theta: Array, batch: Batch, directions: Vector, line: Line
 ) -> Stretch:
     """Returns the stretch of that secant on lines through theta which most exceeds what derivatives explain.
 
     A secant joins models x and x + u, and a step phi stretches it by |phi(x + u) - phi(x)| / |u|. The secants
-    of a line lie end to end, so that no jump of phi on the line is missed: a jump that is shorter than a
-    secant lies within a secant or on the border of two, so that a secant has at least half of it. Jumps
-    beside the lines stay unseen.
+    of a line lie end to end. So no jump of phi on the line is missed: a jump that is shorter than a
+    secant lies within a secant or on the border of two, and a secant has at least half of it. The search does
+    not see jumps off the lines.
 
-    Derivatives along the secants are computed only if some secant stretches more than `line.derivative`
+    It computes derivatives along the secants only if some secant stretches more than `line.derivative`
     explains.
 
     Args:
-      step: The step's functions.
+      step: The step.
       theta: The model (p,) before the step.
       batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines. Length 0 gives no line: its secants and its derivatives
-        count as 1, so that nothing is exceeded.
+      directions: (n, p) the directions of the lines. The secants and derivatives of a direction of length 0
+        count as 1.
       line: The secants of each line.
     """
     along = jnp.asarray(directions, jnp.float32)
-    places = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
-    positions = line.length * places
-    secants = 1 + np.asarray(step.walk(theta, batch, along, positions), np.float64)  # (n, 2 reach)
+    positions = line.length * jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
+    secants = 1 + np.asarray(
+        _walk(step, theta, batch, along, positions), np.float64
+    )  # (n, 2 reach)
 
     # At first, what derivatives at models explain. If that is too little for a secant, the larger of this and
-    # of the derivatives along each secant.
+    # of the derivatives along each secant. Of their excess over 1, at most MAX_MARGIN times that of
+    # `line.most` counts: the margins that reports give for a bound go up to this factor.
     derivatives = np.full(secants.shape, line.derivative)
     if (compute_excess(secants, derivatives) > 0).any():
         slopes = _find_slopes(step, theta, batch, along, line)
-        # Derivatives beside theta may be far larger than `line.most`, the largest at any measured model. Of
-        # their excess over 1, at most MOST_MARGIN times that of `line.most` counts: the margins that reports
-        # give for a bound go up to this factor.
-        explained = np.minimum(slopes, 1 + MOST_MARGIN * max(line.most - 1, 0))
+        explained = np.minimum(slopes, 1 + MAX_MARGIN * max(line.most - 1, 0))
         derivatives = np.maximum(derivatives, explained)
 
     worst = np.argmax(compute_excess(secants, derivatives))
@@ -708,28 +556,20 @@ def worst_on_lines(
 
 def _find_slopes(
     step: StepMap, theta: Array, batch: Batch, directions: Array, line: Line
-) -> NDArray[np.float64]:
+) -> Vector:
     """Returns, for each secant, the largest stretch by the step's derivative at places along it, (n, m).
 
-    There are n lines, each with m = 2 reach secants. The stretch at a place is |J v|, with the Jacobian J
-    there and the line's unit vector v. The places are the start of a secant, its end, and
+    There are n lines, each with m = 2 reach secants. The places are the start of a secant, its end, and
     _SLOPES_A_SECANT - 1 evenly spaced between them.
-
-    Args:
-      step: The step's functions.
-      theta: The model (p,) before the step.
-      batch: The mini-batch of the step.
-      directions: (n, p) the directions of the lines.
-      line: The secants of each line.
     """
     count = 2 * line.reach
     places = jnp.arange(count * _SLOPES_A_SECANT + 1, dtype=jnp.float32)
     positions = line.length * (places / _SLOPES_A_SECANT - line.reach)
-    slopes = 1 + np.asarray(step.slopes(theta, batch, directions, positions), np.float64)
+    slopes = 1 + np.asarray(_measure_slopes(step, theta, batch, directions, positions), np.float64)
     # For each secant, the slopes at its start and inside, (n, m, _SLOPES_A_SECANT), and at its end, (n, m).
     starts = slopes[:, :-1].reshape(-1, count, _SLOPES_A_SECANT)
     ends = slopes[:, _SLOPES_A_SECANT::_SLOPES_A_SECANT]
-    largest: NDArray[np.float64] = np.maximum(starts.max(axis=2), ends)
+    largest: Vector = np.maximum(starts.max(axis=2), ends)
     return largest
 
 

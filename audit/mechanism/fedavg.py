@@ -11,6 +11,7 @@ The draws of round t come from fold_in(run_key, t): noise as in DP-SGD, and, und
 the noise of the count and each client's shuffles.
 """
 
+import math
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -62,8 +63,7 @@ class FedAvg(NamedTuple):
       batch_size: the batch size of the clients' SGD.
       epochs: the number of epochs of the clients' SGD.
       most_examples: the largest number of examples of any client.
-      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other;
-        with blocks of a single client, so are runs.
+      block: the number of clients that are trained at once, by vmap. Blocks are trained one after the other.
       optimizer: the server's, learning rate -> Optax optimizer.
       spreads: whether a round's clients are divided over devices.
     """
@@ -135,8 +135,7 @@ def mechanism(choices: FedAvg) -> base.Mechanism:
             """Takes a single round: `now` holds its cohort (W,) and its canaries' mask, () or (K,)."""
             cohort, mask = now
             key = jax.random.fold_in(run_key, state.step)
-            # C_t, from C_0 and the factor C_t / C_0.
-            norm = hyper.clipping_norm * state.optimizer.scale
+            norm = _get_norm(hyper, state)
             sums = cohort_sums(choices, hyper.own, state.theta, norm, data, cohort, key)
             total = _add_canaries(choices, canaries, state, norm, mask, run_key, sums)
             after = step(choices, hyper, state, total, key)
@@ -174,11 +173,7 @@ def client_memory(choices: FedAvg, theta: Any, data: tuple[Any, ...]) -> StepMem
 
 
 def step(
-    choices: FedAvg,
-    hyper: base.Hyperparameters,
-    state: base.State,
-    sums: Sums,
-    key: Array,
+    choices: FedAvg, hyper: base.Hyperparameters, state: base.State, sums: Sums, key: Array
 ) -> base.State:
     """Takes the server's part of a round: adds noise, takes the optimizer's step, adapts the clipping norm.
 
@@ -195,7 +190,7 @@ def step(
       key: the round's key.
     """
     own: Federated = hyper.own
-    norm = hyper.clipping_norm * state.optimizer.scale  # C_t, from C_0 and the factor C_t / C_0
+    norm = _get_norm(hyper, state)
     is_noisy = jnp.asarray(hyper.noise_multiplier) > 0
     # Without noise C may be infinite, and 0 times infinity is no number.
     deviation = jnp.where(is_noisy, hyper.noise_multiplier * norm, 0.0)
@@ -212,6 +207,11 @@ def step(
     excess = 0.5 + noisy_count / own.denominator - own.target_quantile
     scale = state.optimizer.scale * jnp.exp(-own.quantile_rate * excess)
     return base.State(theta, Server(optimizer_state, scale), state.step + 1, state.seen)
+
+
+def _get_norm(hyper: base.Hyperparameters, state: base.State) -> Array:
+    """Returns C_t, from C_0 and the factor C_t / C_0."""
+    return jnp.asarray(hyper.clipping_norm * state.optimizer.scale)
 
 
 def cohort_sums(
@@ -235,17 +235,24 @@ def cohort_sums(
       key: the round's key.
     """
     shuffles = jax.random.fold_in(key, _SHUFFLE)
+    rate = jnp.asarray(own.client_learning_rate)
+    update = jax.vmap(partial(_local_update, choices), (None, None, 0, None, None, None))
 
     def add_block(sums: Sums, members: Array) -> tuple[Sums, None]:
         """Adds the clipped updates of a block of clients (b,), some of them ABSENT, to the sums."""
-        updates = _block_updates(choices, own, theta, data, members, shuffles)
+        joined = members >= 0  # ABSENT is negative
+        counts = jnp.where(joined, data[3][members], 0)
+        # All take as many steps as the client with the most examples.
+        steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
+        updates = update(theta, data, members, steps, rate, shuffles)  # (b, p)
+
         squared_norms = jnp.sum(updates**2, axis=1)
         # An infinite update would be clipped to 0 and pass unnoticed; NaN makes the model NaN instead.
         squared_norms = jnp.where(squared_norms < jnp.inf, squared_norms, jnp.nan)
-        joined = (members >= 0).astype(theta.dtype)  # 0 for ABSENT, which is negative
+        weights = joined.astype(theta.dtype)
         # 1/2 for each update that is left alone, -1/2 for each that is clipped.
-        unclipped = jnp.sum(joined * ((squared_norms <= norm**2) - 0.5))
-        scales = joined * scale_to_norm(squared_norms, norm)
+        unclipped = jnp.sum(weights * ((squared_norms <= norm**2) - 0.5))
+        scales = weights * scale_to_norm(squared_norms, norm)
         return Sums(sums.updates + scales @ updates, sums.unclipped + unclipped), None
 
     zero = Sums(jnp.zeros_like(theta), jnp.zeros((), theta.dtype))
@@ -263,9 +270,9 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     The cohort is padded with ABSENT, so that every device gets the same number of whole blocks.
     """
     devices = jax.lax.axis_size(base.PARTS) if choices.spreads else 1
-    width = -(-cohort.size // devices)  # rounded up, as below
+    width = math.ceil(cohort.size / devices)
     block = min(choices.block, width)
-    blocks = -(-width // block)
+    blocks = math.ceil(width / block)
     missing = blocks * block * devices - cohort.size
     padded = jnp.pad(cohort, (0, missing), constant_values=ABSENT)
 
@@ -274,38 +281,6 @@ def _cut_into_blocks(choices: FedAvg, cohort: Array) -> Array:
     shares = shares.at[1::2].set(shares[1::2, ::-1])
     device = jax.lax.axis_index(base.PARTS) if choices.spreads else 0
     return shares[:, device].reshape(blocks, block)
-
-
-def _block_updates(
-    choices: FedAvg,
-    own: Federated,
-    theta: Array,
-    data: base.Data,
-    members: Array,
-    shuffles: Array,
-) -> Array:
-    """Returns the updates (b, p) of a block of clients, 0 for those that are absent.
-
-    All take as many steps as the client with the most examples; steps beyond a client's own change nothing.
-
-    Args:
-      choices: what is compiled in.
-      own: DP-FedAvg's own hyperparameters.
-      theta: the model (p,) before the round.
-      data: features, labels, starts and counts.
-      members: the block's clients (b,), some of them ABSENT.
-      shuffles: the key of all clients' shuffles in this round.
-    """
-    _, _, _, all_counts = data
-    counts = jnp.where(members >= 0, all_counts[members], 0)
-    steps = choices.epochs * -(-jnp.max(counts) // choices.batch_size)  # rounded up
-    train = partial(_local_update, choices)
-    if choices.block == 1:
-        # `sequential_vmap` trains clients in a loop, and runs too. A plain vmap, even over a single client,
-        # would turn each matrix product of the client's training into a batched product.
-        train = jax.custom_batching.sequential_vmap(train)
-    mapped = jax.vmap(train, (None, None, 0, None, None, None))
-    return mapped(theta, data, members, steps, jnp.asarray(own.client_learning_rate), shuffles)
 
 
 def _local_update(
@@ -319,14 +294,7 @@ def _local_update(
 ) -> Array:
     """Returns a client's update (p,): theta minus the model after its local SGD; 0 for an absent client.
 
-    Args:
-      choices: what is compiled in.
-      theta: the model (p,) before the round.
-      data: features, labels, starts and counts.
-      client: the client's index (), or ABSENT.
-      steps: the number of steps to take; those beyond the client's own epochs change nothing.
-      rate: the learning rate of the client's SGD.
-      shuffles: the key of all clients' shuffles in this round.
+    It takes so many steps; those beyond the client's own epochs change nothing. `client` may be ABSENT.
     """
     features, labels, starts, counts = data
     count = jnp.where(client >= 0, counts[client], 0)
@@ -344,18 +312,15 @@ def _local_update(
         batch = i % per_epoch
         places = batch * choices.batch_size + jnp.arange(choices.batch_size)
         is_live = (places < count) & (i < choices.epochs * per_epoch)
-        first_row = starts[client]
         drawn = order[epoch, jnp.minimum(places, order.shape[1] - 1)]
-        rows = first_row + jnp.where(is_live, drawn, 0)
+        rows = starts[client] + jnp.where(is_live, drawn, 0)
         examples = (features[rows], labels[rows])
 
         def mean_loss(parameters: base.Tree) -> Array:
             """Returns the mean loss of the mini-batch's live places; 0 if it has none."""
             losses = choices.losses(parameters, examples)
             total = jnp.sum(jnp.where(is_live, losses, 0.0))
-            # In a step without examples the total is 0, and is divided by 1.
-            n_live = jnp.maximum(jnp.sum(is_live), 1)
-            return total / n_live
+            return total / jnp.maximum(jnp.sum(is_live), 1)
 
         gradient = jax.grad(mean_loss)(before)
         return jax.tree.map(lambda value, slope: value - rate * slope, before, gradient)
@@ -369,17 +334,12 @@ def _draw_orders(choices: FedAvg, key: Array, count: Array) -> Array:
 
     The client's own examples 0, ..., count - 1 come first, shuffled. The indices after them are not read.
     Where every client's examples fit into one mini-batch, their order decides nothing and none is drawn.
-
-    Args:
-      choices: what is compiled in.
-      key: the key of the client's shuffles in this round.
-      count: the number of the client's examples, ().
     """
     shape = (choices.epochs, choices.most_examples)
-    if choices.most_examples <= choices.batch_size:
-        return jnp.broadcast_to(jnp.arange(choices.most_examples), shape)
-    draws = jax.random.uniform(key, shape)
     positions = jnp.arange(choices.most_examples)
+    if choices.most_examples <= choices.batch_size:
+        return jnp.broadcast_to(positions, shape)
+    draws = jax.random.uniform(key, shape)
     # 2 is above any uniform draw, and sorts the places beyond the client's count last.
     return jnp.argsort(jnp.where(positions < count, draws, 2.0), axis=1)
 
@@ -399,14 +359,7 @@ def _add_canaries(
     Canaries count as clipped whatever their norm: the random directions of the one-shot audit have an
     infinite norm.
 
-    Args:
-      choices: what is compiled in.
-      canaries: K canary clients.
-      state: the run before the round.
-      norm: C_t, the clipping norm of this round.
-      mask: 1 where canaries may join the round, else 0: () for all alike, or (K,).
-      run_key: the run's key, from which `canaries.join` draws.
-      sums: the round's sums over its clients.
+    `mask` is 1 where canaries may join the round, else 0: () for all alike, or (K,).
     """
     joining = canaries
     if canaries.join is not None:
@@ -415,11 +368,9 @@ def _add_canaries(
 
     def loss(theta: Array, example: tuple[Array, Array]) -> Array:
         """Returns the loss of a single example, for canaries that are examples."""
-        feature, label = example
-        batch_of_1 = (feature[None], label[None])
+        batch_of_1 = (example[0][None], example[1][None])
         return choices.losses(choices.unravel(theta), batch_of_1)[0]
 
     inserted = base.sum_canaries(joining, state.step, state.theta, norm, mask, per_example(loss))
-    updates = sums.updates + inserted
     unclipped = sums.unclipped - 0.5 * jnp.sum(joining.presence * mask)
-    return Sums(updates, unclipped)
+    return Sums(sums.updates + inserted, unclipped)

@@ -6,6 +6,7 @@ Equal numbers of batches give the same function, which is compiled once.
 
 import functools
 import zlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -46,21 +47,10 @@ def draw_by_dice(batches: int) -> Join:
       batches: the number of steps of an epoch.
     """
 
-    def join(presence: Array, run_key: Array, step: Array) -> Array:
-        """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
+    def draw_places(key: Array, canaries: int) -> Array:
+        return jax.random.randint(key, (canaries,), 0, batches)
 
-        Args:
-          presence: (K,) 1 for a canary that is in, 0 for a canary that is out, which never joins.
-          run_key: the run's key.
-          step: the number of the step, over all epochs.
-        """
-        # All steps of an epoch share the key, so that they draw the same places.
-        key = _make_epoch_key(run_key, step, batches)
-        # The step of the epoch, from 0, that each canary joins.
-        places = jax.random.randint(key, presence.shape, 0, batches)
-        return presence * (places == step % batches)
-
-    return join
+    return _join_at_places(draw_places, batches)
 
 
 @functools.lru_cache
@@ -74,6 +64,20 @@ def draw_by_shuffling(batches: int) -> Join:
       batches: the number of steps of an epoch.
     """
 
+    def draw_places(key: Array, canaries: int) -> Array:
+        slots = batches * -(-canaries // batches)  # rounded up: all canaries have a slot
+        # Slot s belongs to step s % batches.
+        return jax.random.permutation(key, slots)[:canaries] % batches
+
+    return _join_at_places(draw_places, batches)
+
+
+def _join_at_places(draw_places: Callable[[Array, int], Array], batches: int) -> Join:
+    """Returns the function that has each canary join a single step of each epoch of `batches` steps.
+
+    `draw_places` maps an epoch's key and K to the steps of the epoch (K,), from 0, that the canaries join.
+    """
+
     def join(presence: Array, run_key: Array, step: Array) -> Array:
         """Returns which canaries (K,) join a step: 1 for a canary that is in and joins, else 0.
 
@@ -82,20 +86,9 @@ def draw_by_shuffling(batches: int) -> Join:
           run_key: the run's key.
           step: the number of the step, over all epochs.
         """
-        (canaries,) = presence.shape
-        slots_per_step = -(-canaries // batches)  # rounded up, so that all canaries have a slot
-        slots = batches * slots_per_step
-        # All steps of an epoch share the key, so that they draw the same permutation.
-        key = _make_epoch_key(run_key, step, batches)
-        slot_of_canary = jax.random.permutation(key, slots)[:canaries]
-        # The step of the epoch, from 0, that each canary joins: slot s belongs to step s % batches.
-        places = slot_of_canary % batches
-        return presence * (places == step % batches)
+        # All steps of an epoch share the key: they draw the same places.
+        first_step = step // batches * batches
+        key = jax.random.fold_in(jax.random.fold_in(run_key, first_step), _PLACES)
+        return presence * (draw_places(key, len(presence)) == step % batches)
 
     return join
-
-
-def _make_epoch_key(run_key: Array, step: Array, batches: int) -> Array:
-    """Returns the key of an epoch's draws, which all of its steps share."""
-    first_step = step // batches * batches
-    return jax.random.fold_in(jax.random.fold_in(run_key, first_step), _PLACES)

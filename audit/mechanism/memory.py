@@ -69,7 +69,7 @@ def step_memory(
     """
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
-    # The step of several runs at once, which differ in theta alone.
+    # The step of several runs at once, which differ in theta only.
     mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
 
     def written_by(runs: int) -> int:
@@ -78,8 +78,7 @@ def step_memory(
         return _count_written(jax.make_jaxpr(mapped)(thetas, *others).jaxpr)
 
     # What a second run adds leaves out the results that both runs share.
-    written_per_run = written_by(2) - written_by(1)
-    return StepMemory(written=written_per_run, held=_count_held(program.jaxpr))
+    return StepMemory(written_by(2) - written_by(1), held=_count_held(program.jaxpr))
 
 
 def _count_written(jaxpr: Jaxpr) -> int:
@@ -90,12 +89,11 @@ def _count_written(jaxpr: Jaxpr) -> int:
     """
     total = 0
     for equation in jaxpr.eqns:
-        inner_programs = _inner_programs(equation)
-        if inner_programs:
-            repetitions = equation.params.get("length", 1)
-            total += repetitions * sum(_count_written(inner) for inner in inner_programs)
+        inner = _inner_programs(equation)
+        if inner:
+            total += equation.params.get("length", 1) * sum(map(_count_written, inner))
         else:
-            total += sum(_count_bytes(result) for result in equation.outvars)
+            total += sum(map(_count_bytes, equation.outvars))
     return total
 
 
@@ -108,10 +106,8 @@ def _count_held(jaxpr: Jaxpr) -> int:
     # Variables go by their ids, since some of an equation's inputs (literals) cannot be keys of a dictionary.
     last_use: dict[int, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
-        for variable in equation.invars:
-            last_use[id(variable)] = i
-    for variable in jaxpr.outvars:
-        last_use[id(variable)] = len(jaxpr.eqns)
+        last_use |= {id(variable): i for variable in equation.invars}
+    last_use |= {id(variable): len(jaxpr.eqns) for variable in jaxpr.outvars}
 
     live: dict[int, int] = {}
     most = 0
@@ -119,9 +115,8 @@ def _count_held(jaxpr: Jaxpr) -> int:
         programs = _inner_programs(equation)
         programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
         # Not the sum: programs run one after the other, and of branches only one runs.
-        held_inside = max((_count_held(program) for program in programs), default=0)
-        for result in equation.outvars:
-            live[id(result)] = _count_bytes(result)
+        held_inside = max(map(_count_held, programs), default=0)
+        live |= {id(result): _count_bytes(result) for result in equation.outvars}
         most = max(most, sum(live.values()) + held_inside)
         # A result that is never used is dropped at once.
         live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}

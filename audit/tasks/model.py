@@ -105,18 +105,3 @@ def losses_by_example(model: Model) -> Callable[[Any, tuple[Array, Array]], Arra
         return jax.vmap(model.criterion)(logits, labels)
 
     return losses
-
-
-def losses_of_batch(model: Model) -> Callable[[Any, tuple[Array, Array]], Array]:
-    """Returns the function (parameter tree, (features (B, ...), labels (B, ...))) -> losses (B,).
-
-    The module is applied to the whole batch at once, which is faster than vmap over single examples.
-    """
-
-    def losses(parameters: Any, batch: tuple[Array, Array]) -> Array:
-        """Returns the loss of each example of a batch (features (B, ...), labels (B, ...)), (B,)."""
-        features, labels = batch
-        logits: Any = model.module.apply({"params": parameters}, features)
-        return jax.vmap(model.criterion)(logits, labels)
-
-    return losses

@@ -244,8 +244,6 @@ class FederatedTask(NamedTuple):
       file: the name of the data set that `data_file` replaces.
       examples: the number and the shape of the examples of all clients.
       padding: for text, the label that marks padding; None otherwise.
-      by_batch: whether its module takes a whole mini-batch (`audit.tasks.model.losses_of_batch`). Clients
-        then train fastest one after the other.
     """
 
     description: str
@@ -254,4 +252,3 @@ class FederatedTask(NamedTuple):
     file: str
     examples: DataShape
     padding: int | None = None
-    by_batch: bool = False

@@ -63,10 +63,7 @@ def _clip_by_book_keeping(model: Model) -> ClippedSum:
 
 def _clip_unfolded(model: Model) -> ClippedSum:
     """Returns the function for networks of more kinds of layers, such as convolutions."""
-    block_bytes = layerwise.block_bytes()
-    return layerwise.unfolded_book_keeping(
-        model.module, model.unravel, model.criterion, block_bytes
-    )
+    return layerwise.unfolded_book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _clip_per_example(model: Model) -> ClippedSum:
@@ -165,7 +162,7 @@ def build_for(
     _require_canaries(setting, adversary)
 
     # A training step computes the canaries too, and in the same precision.
-    craft = _at_precision(adversary.craft, setting.mechanism.precision)  # type: ignore[arg-type]
+    craft = _at_precision(adversary.craft, setting.mechanism.precision)
     return game.Game(
         mechanism=training.mechanism,
         adversary=adversary._replace(craft=craft),
@@ -241,7 +238,7 @@ def _make_knowledge(setting: Setting, trained: Trainee, training: _Training) -> 
           state: the adversary's state.
           theta_0: (p,) the initial model.
         """
-        compiled = _make_rehearsal(mechanism, craft)  # type: ignore[arg-type]
+        compiled = _make_rehearsal(mechanism, craft)
         hyper = _trace(training.hyper)
         # A fair coin decides whether a canary is in. If it is, a step takes it with the sampler's chance.
         presence = jnp.full(setting.canaries, 0.5 * setting.sampling.chance)

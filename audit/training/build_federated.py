@@ -20,7 +20,7 @@ from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
 from audit.mechanism.memory import local_hardware
 from audit.settings.federated import FederatedSetting, noise
-from audit.tasks.model import losses_by_example, losses_of_batch
+from audit.tasks.model import losses_by_example
 from audit.tasks.task import Clients, Test
 from audit.tasks.zoo import federated_task
 from audit.training import game
@@ -184,17 +184,14 @@ def _make_adversary(setting: FederatedSetting, rehearse: Rehearse) -> Adversary:
 def choices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
     """Returns DP-FedAvg's functions and sizes for a setting.
 
-    A device trains a block of clients at once. On a CPU a block is 4 clients, or 1 for a model that takes a
-    mini-batch at once (`by_batch`), since its clients train fastest one after the other. On other devices it
-    is as many clients as memory takes.
+    A device trains a block of clients at once. On a CPU a block is 4 clients, on other devices as many as
+    memory takes.
 
     Args:
       setting: the setting.
       clients: the clients' data.
     """
-    row = federated_task(setting.model)
-    model = row.make()
-    losses = losses_of_batch if row.by_batch else losses_by_example
+    model = federated_task(setting.model).make()
     most_examples = int(clients.counts.max())
 
     def optimizer(rate: Array) -> optax.GradientTransformation:
@@ -202,12 +199,11 @@ def choices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
         return optax.sgd(rate, momentum=setting.momentum)
 
     chosen = fedavg.FedAvg(
-        losses(model),
+        losses_by_example(model),
         model.unravel,
         batch_size=min(setting.batch_size, most_examples),  # further places would be empty
         epochs=setting.client_epochs,
         most_examples=most_examples,
-        block=1 if row.by_batch else 4,
         optimizer=optimizer,
         spreads=True,  # a round's clients are divided over the devices
     )

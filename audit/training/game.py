@@ -277,12 +277,9 @@ class _ChunkPlayer:
         The programs that score and craft are compiled when they are first called.
         """
         self._game = game
-        # A chunk's runs are divided among the devices. Where the mechanism can spread a run's step over
-        # several devices, there may be more devices than runs.
-        if game.mechanism.spreads:
-            self._placement = Placement.spread(chunk)
-        else:
-            self._placement = Placement.local()
+        # A chunk's runs are divided among the devices. If the mechanism can spread a run's step over several
+        # devices, there may be more devices than runs.
+        self._placement = Placement.local(chunk if game.mechanism.spreads else None)
         # A chunk is padded to this number of runs, which the devices share evenly.
         self._width = self._placement.round_up(chunk)
 

@@ -449,13 +449,13 @@ def search_secants(
       For each stored model x the worse of two secants, from x to x + u and to x - u, for the most stretched u
       of the search. The worse is stretched further beyond what derivatives explain.
     """
-    step_map = expansion.make_step_map(clipped_sum, game.hyper, effort.rounds)
+    step_map = expansion.make_step_map(clipped_sum, game.hyper)
     lengths = _choose_lengths(game, distances)
     constants = rehearsal.constants
     secants = []
     for number, moment in enumerate(rehearsal.moments):
         length = float(lengths[moment.step])
-        search = expansion.SecantSearch(length, effort.starts, seed=number)
+        search = expansion.SecantSearch(length, effort.starts, number, effort.rounds)
         theta = jnp.asarray(moment.theta)
         batch = _take_batch(game, moment.step)
         # The search starts, among others, from the direction that the derivative stretches most.

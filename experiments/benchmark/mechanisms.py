@@ -54,25 +54,8 @@ _WEAK_MU = 0.5  # mu of half of the runs of the mixture
 _CURVED = frozenset([GAUSSIAN_CURVE])  # what a mechanism breaks that has another trade-off curve
 
 
-def _sample_mixture(rng: Generator, strong: float, inserted: bool, n: int) -> Array:
-    """Draws the scores of n runs in a single world, each of which leaks strongly or weakly by a fair coin.
-
-    A run's score is N(mu, 1) with the canary and N(0, 1) without it. The function has the arguments of every
-    `Sampler`.
-
-    Args:
-      rng: The randomness.
-      strong: mu of the runs that leak strongly; the others have _WEAK_MU.
-      inserted: Whether the canary is in.
-      n: The number of scores.
-    """
-    centres = np.where(rng.random(n) < 0.5, _WEAK_MU, strong)
-    # `inserted` counts as 1 or 0.
-    return centres * inserted + rng.standard_normal(n)
-
-
 def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
-    """Returns the two normal laws, of weight 1/2 each, of a world's scores; a `ScoreFamily.parts`."""
+    """Returns the two normal laws of a world whose runs leak strongly or weakly by a fair coin."""
     return [MixturePart(0.5, _WEAK_MU * inserted), MixturePart(0.5, strong * inserted)]
 
 
@@ -94,7 +77,7 @@ def _sample_open(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
     return np.where(is_open, open_score, noise)
 
 
-_MIXTURE = ScoreFamily("mixture", (3.0,), _sample_mixture, known_laws.NORMAL, _mixture_parts)
+_MIXTURE = ScoreFamily("mixture", (3.0,), known_laws.NORMAL, _mixture_parts)
 
 
 # Names, families of laws whose trade-off curve is not Gaussian, and their parameters.

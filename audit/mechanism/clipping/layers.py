@@ -7,7 +7,7 @@ input) with its kernel (K, O). They lie as the layer's channels do, in rows (L, 
 last, in columns (K, L) where they are first: no patches are transposed. From the columns a (B, K, L) and
 the output gradients g (B, O, L), or rows likewise,
 
-    L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g (`Factors`)
+    L = 1                 ||gradient||^2 = ||g||^2 ||a||^2, the sum one product of a and scaled g
     K O below L (K + O)   the gradient per example, a g^T (B, K, O), is formed, measured and summed
     else                  the Gram form, sum over l, m of (a_l . a_m)(g_l . g_m), and one product
 
@@ -21,19 +21,20 @@ are im2col's.
 A normalisation's scale has the gradient sum_l g_l x_l, for normalised inputs x; every bias, sum_l g_l.
 """
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.linen.linear import canonicalize_padding
+from flax.traverse_util import flatten_dict
 from jax import Array
 
 Note = TypeVar("Note")
+Path = tuple[str, ...]  # the names of a module and of those that it is in, from the outermost
 
 
 class UnknownLayer(TypeError):
@@ -41,14 +42,7 @@ class UnknownLayer(TypeError):
 
 
 class Factors(NamedTuple):
-    """A sum of a kernel's gradients (K, O), each the outer product of an input and an output gradient.
-
-    It is held as its factors, so that those of all blocks of a batch can be multiplied at once.
-
-    Attributes:
-      inputs: the layer's inputs (..., K).
-      gradients: the scaled output gradients (..., O).
-    """
+    """A sum of a kernel's gradients (K, O), the outer products of inputs (..., K) and gradients (..., O)."""
 
     inputs: Array
     gradients: Array
@@ -70,30 +64,7 @@ class Measure(NamedTuple):
     contract: Callable[[Array], Array | Factors]
 
 
-@runtime_checkable
-class Unfolds(Protocol):
-    """A Flax module whose output is a product of its kernel with pieces of its input, as a convolution's.
-
-    Its parameters are a kernel (..., O), here reshaped to (K, O), and a bias (O,). Each of the L columns of
-    unfold(x) (K, L) is the piece of x that one place of the output sees. The output is
-
-        kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
-
-    fold(kernel, gradient, x) is the gradient at x (..., C, H, W), from that at the product, (..., O, L).
-    """
-
-    def unfold(self, x: Array) -> Array: ...
-
-    def fold(self, kernel: Array, gradient: Array, x: Array) -> Array: ...
-
-    def output_shape(self, x: Array) -> tuple[int, ...]: ...
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["output", "saved"],
-    meta_fields=["channels_last"],
-)
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Call:
     """One example's pass through a layer.
@@ -101,27 +72,20 @@ class Call:
     Attributes:
       output: the layer's output, with channels last or first.
       saved: what `measure` needs, a linear layer's patches or a normalisation's normalised inputs: (L, K), or
-        (K, L) where channels are first.
+        (K, L) if channels are first.
       channels_last: whether the layer's channels are last.
     """
 
     output: Array
     saved: Array
-    channels_last: bool
+    channels_last: bool = field(metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, int]:
         """The output's shape as a matrix of L places and O channels, (L, O), or (O, L) for channels first."""
-        # `saved` is a matrix with the same L places, as rows if channels are last, else as columns.
-        if self.channels_last:
-            length = self.saved.shape[0]
-            return length, self.output.size // length
-        length = self.saved.shape[1]
-        return self.output.size // length, length
-
-    def add(self, tap: Array) -> Array:
-        """Returns the output plus a tap, a matrix of `shape`; a gradient at the tap is that at the output."""
-        return self.output + tap.reshape(self.output.shape)
+        length = self.saved.shape[0 if self.channels_last else 1]
+        channels = self.output.size // length
+        return (length, channels) if self.channels_last else (channels, length)
 
 
 def apply(
@@ -129,7 +93,7 @@ def apply(
     params: Any,
     x: Array,
     compute: Callable[[nn.Module, Array], tuple[Array, Note] | None],
-) -> tuple[Array, dict[str, Note]]:
+) -> tuple[Array, dict[Path, Note]]:
     """Applies a module whose layers a strategy computes; returns (logits, each layer's note by its path).
 
     Args:
@@ -141,7 +105,7 @@ def apply(
     Raises:
       UnknownLayer: a parameter belongs to no layer that `compute` takes, or a layer is called twice.
     """
-    notes: dict[str, Note] = {}
+    notes: dict[Path, Note] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
         """Stands in for each method of each module; an input may be given by position or by name."""
@@ -152,25 +116,19 @@ def apply(
             computed = compute(context.module, inputs[0])
         if computed is None:
             return method(*args, **kwargs)
-        path = "/".join(context.module.path)
+        path = context.module.path
         if path in notes:
-            raise UnknownLayer(f"layer {path} is called twice")
+            raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, notes[path] = computed
         return output
 
     with nn.intercept_methods(intercept):
         logits: Any = module.apply({"params": params}, x)
-    unknown = {module_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
-    unknown -= set(notes)
+    unknown = {"/".join(path[:-1]) for path in flatten_dict(params) if path[:-1] not in notes}
     if unknown:
         names = ", ".join(name or "the module itself" for name in sorted(unknown))
         raise UnknownLayer(f"{names}: no layer of one input whose sums are known")
     return logits, notes
-
-
-def module_of(path: Any) -> str:
-    """Returns the path of the module to which a parameter belongs, from the parameter's own path."""
-    return "/".join(entry.key for entry in path[:-1])
 
 
 def call(layer: Any, x: Array) -> Call | None:
@@ -187,37 +145,40 @@ def call(layer: Any, x: Array) -> Call | None:
     if not params:
         return None
 
+    bias = params.get("bias", 0.0)
     # A linear layer's output is computed as a product with its unfolded input, which is what is saved.
     if is_exactly(layer, nn.Dense):
         rows = x.reshape(-1, x.shape[-1])
         product = rows @ params["kernel"]
-        output = _add_bias(product.reshape(*x.shape[:-1], -1), params)
+        output = product.reshape(*x.shape[:-1], -1) + bias
         return Call(output, rows, channels_last=True)
 
     if is_exactly(layer, nn.Conv) and _is_plain(layer, x):
         patches = _patch_rows(layer, x)
-        product = patches @ params["kernel"].reshape(-1, layer.features)
-        output = _add_bias(product, params)
+        output = patches @ params["kernel"].reshape(-1, layer.features) + bias
         return Call(output, patches.reshape(-1, patches.shape[-1]), channels_last=True)
 
-    # A module that unfolds its input by itself: its places are columns, since its channels are first.
-    if isinstance(layer, Unfolds):
+    # A module whose output is a product of its kernel (..., O), reshaped to (K, O), with pieces of its input,
+    # as a convolution's: kernel.T @ unfold(x) + bias, (O, L), reshaped to output_shape(x), channels first.
+    # Each of the L columns of unfold(x) (K, L) is the piece of x that one place of the output sees.
+    # fold(kernel, gradient, x) is the gradient at x, from that at the product, (..., O, L).
+    if all(hasattr(layer, name) for name in ("unfold", "fold", "output_shape")):
         columns = layer.unfold(x)
         kernel = params["kernel"].reshape(columns.shape[0], -1)
         product = _product(layer, kernel, x, columns)
         # Without the barrier a GPU would write the biases, repeated at every place, to memory.
         product = jax.lax.optimization_barrier(product)
-        output = product + params["bias"][:, None]
+        output = product + bias[:, None]
         return Call(output.reshape(layer.output_shape(x)), columns, channels_last=False)
 
-    is_group_norm = is_exactly(layer, nn.GroupNorm)
-    is_layer_norm = is_exactly(layer, nn.LayerNorm)
-    if (is_group_norm or is_layer_norm) and _is_by_channel(layer):
-        # The scale's gradient needs the normalised inputs, so that scale and bias are applied here. A copy
-        # without them, detached from the network by parent=None, normalises.
+    is_norm = is_exactly(layer, nn.GroupNorm) or is_exactly(layer, nn.LayerNorm)
+    # Its parameters must lie along the last axis, and it must not average over devices.
+    if is_norm and getattr(layer, "feature_axes", -1) in (-1, (-1,)) and layer.axis_name is None:
+        # The scale's gradient needs the normalised inputs. A copy without scale and bias, detached from the
+        # network by parent=None, normalises.
         without_parameters = layer.clone(use_scale=False, use_bias=False, parent=None)
         normalised: Any = without_parameters.apply({}, x)
-        output = normalised * params.get("scale", 1.0) + params.get("bias", 0.0)
+        output = normalised * params.get("scale", 1.0) + bias
         return Call(output, normalised.reshape(-1, x.shape[-1]), channels_last=True)
 
     return None
@@ -244,10 +205,8 @@ def measure(names: set[str], made: Call, gradients: Array) -> dict[str, Measure]
     return measures
 
 
-def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
-    """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x.
-
-    Both its derivative and its form under `vmap` are written by hand.
+def _product(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
+    """Returns kernel.T (O, K) @ columns (K, L), with derivatives at kernel and at x, both by hand.
 
     Derivative (`backward`): the columns are unfolded from x, so that the derivative goes to x, by the layer's
     own `fold`, and not to the columns. The derivative at the kernel serves callers that differentiate the
@@ -280,7 +239,7 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     def backward(saved: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, None]:
         """Returns the gradients at the kernel and at x, from that at the product (..., O, L).
 
-        The gradient at the columns is None: x has it already.
+        That at the columns is None: x has it already.
         """
         kernel, x, columns = saved
         at_kernel = jnp.einsum("...kl,...ol->ko", columns, gradient)
@@ -291,21 +250,11 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
 
     @product.def_vmap
     def map_product(size: int, are_batched: Any, *factors: Array) -> tuple[Array, bool]:
-        """Computes the product under `vmap`: of several examples, or of several models with a kernel each.
-
-        Args:
-          size: the length of the mapped axis, which comes first.
-          are_batched: for kernel, x and columns, whether each has that axis.
-          *factors: kernel, x and columns.
-
-        Returns:
-          (the products, True: they have the mapped axis)
-        """
-        is_kernel_batched = are_batched[0]
+        """Computes the product under `vmap`; the mapped axis comes first in the factors that have it."""
         # Examples share the kernel; `batched` takes columns with any leading axes.
-        if not is_kernel_batched:
+        if not are_batched[0]:
             return batched(*factors), True
-        # Each entry of the mapped axis has a kernel of its own, so that the products are mapped too.
+        # Models have a kernel each: the products are mapped too.
         axes = [0 if is_batched else None for is_batched in are_batched]
         return jax.vmap(batched, axes)(*factors), True
 
@@ -313,22 +262,9 @@ def _product(layer: Unfolds, kernel: Array, x: Array, columns: Array) -> Array:
     return result
 
 
-class _Axes(NamedTuple):
-    """The subscripts of `einsum`: examples b, places l, inputs k and outputs o.
-
-    Attributes:
-      inputs: those of what a layer saved.
-      outputs: those of the gradients at its output.
-      formed: those of the kernel's gradients by example, in the order that copies less memory.
-    """
-
-    inputs: str
-    outputs: str
-    formed: str
-
-
-_ROWS = _Axes("blk", "blo", "bok")
-_COLUMNS = _Axes("bkl", "bol", "bko")
+def _measure_vectors(by_example: Array) -> Measure:
+    """Measures per-example gradients (B, n) of a bias or a scale, which are small enough to hold."""
+    return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
 
 
 def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Measure:
@@ -344,35 +280,24 @@ def _measure_kernel(saved: Array, gradients: Array, channels_last: bool) -> Meas
       gradients: the gradients at its output, (B, L, O) or (B, O, L).
       channels_last: whether the L places are the rows of these matrices.
     """
-    axes = _ROWS if channels_last else _COLUMNS
-    length = saved.shape[axes.inputs.index("l")]
-    k = saved.shape[axes.inputs.index("k")]
-    o = gradients.shape[axes.outputs.index("o")]
+    # Subscripts of `einsum`: examples b, places l, inputs k, outputs o. The gradients by example are formed
+    # in the order that copies less memory.
+    subscripts = "blk,blo,bok" if channels_last else "bkl,bol,bko"
+    inputs, outputs, formed = subscripts.split(",")
+    length = saved.shape[inputs.index("l")]
+    k = saved.shape[inputs.index("k")]
+    o = gradients.shape[outputs.index("o")]
+
     if length == 1:
-        return _measure_factors(saved.reshape(-1, k), gradients.reshape(-1, o))
+        rows = saved.reshape(-1, k)
+        at_output = gradients.reshape(-1, o)
+        squares = jnp.sum(rows**2, axis=1) * jnp.sum(at_output**2, axis=1)
+        return Measure(squares, lambda scales: Factors(rows, at_output * scales[:, None]))
+
     if k * o < length * (k + o):
-        return _measure_formed(saved, gradients, axes)
-    return _measure_gram(saved, gradients, axes)
-
-
-def _measure_factors(inputs: Array, gradients: Array) -> Measure:
-    """Measures gradients that are each one outer product, of inputs (B, K) and output gradients (B, O)."""
-    squares = jnp.sum(inputs**2, axis=1) * jnp.sum(gradients**2, axis=1)
-    return Measure(squares, lambda scales: Factors(inputs, gradients * scales[:, None]))
-
-
-def _measure_formed(saved: Array, gradients: Array, axes: _Axes) -> Measure:
-    """Measures a kernel's gradients by forming that of each example."""
-    by_example = jnp.einsum(f"{axes.inputs},{axes.outputs}->{axes.formed}", saved, gradients)
-    squares = jnp.sum(by_example**2, axis=(1, 2))
-    return Measure(squares, lambda scales: jnp.einsum(f"b,{axes.formed}->ko", scales, by_example))
-
-
-def _measure_gram(saved: Array, gradients: Array, axes: _Axes) -> Measure:
-    """Measures a kernel's gradients by the Gram form, without forming that of any example.
-
-    The squared norm of sum_l a_l g_l' is the sum over places l, m of (a_l . a_m)(g_l . g_m).
-    """
+        by_example = jnp.einsum(f"{inputs},{outputs}->{formed}", saved, gradients)
+        squares = jnp.sum(by_example**2, axis=(1, 2))
+        return Measure(squares, lambda scales: jnp.einsum(f"b,{formed}->ko", scales, by_example))
 
     def dot_places(matrices: Array, subscripts: str) -> Array:
         """Returns the dot products (B, L, L) of all pairs of places."""
@@ -382,23 +307,10 @@ def _measure_gram(saved: Array, gradients: Array, axes: _Axes) -> Measure:
     def contract(scales: Array) -> Array:
         """Returns the sum (K, O) of the examples' gradients, each times its scale (B,)."""
         scaled = gradients * scales[:, None, None]
-        return jnp.einsum(f"{axes.inputs},{axes.outputs}->ko", saved, scaled)
+        return jnp.einsum(f"{inputs},{outputs}->ko", saved, scaled)
 
-    gram = dot_places(saved, axes.inputs) * dot_places(gradients, axes.outputs)
+    gram = dot_places(saved, inputs) * dot_places(gradients, outputs)
     return Measure(jnp.sum(gram, axis=(1, 2)), contract)
-
-
-def _measure_vectors(by_example: Array) -> Measure:
-    """Measures per-example gradients (B, n) of a bias or a scale, which are small enough to hold."""
-    return Measure(jnp.sum(by_example**2, axis=1), lambda scales: scales @ by_example)
-
-
-def _add_bias(output: Array, params: Any) -> Array:
-    """Returns a layer's output plus its bias, if its parameters have a bias."""
-    if "bias" not in params:
-        return output
-    biased: Array = output + params["bias"]
-    return biased
 
 
 def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
@@ -407,11 +319,9 @@ def is_exactly(layer: Any, kind: type[nn.Module]) -> bool:
     It is False for an instance of a subclass, which may compute something else, for a layer of another dtype,
     and for a layer whose matrix product or convolution was replaced (`dot_general`, `conv_general_dilated`).
     """
-    if type(layer) is not kind or layer.dtype not in (None, jnp.float32):
-        return False
-    has_own_product = getattr(layer, "dot_general", None) is not None
-    has_own_convolution = getattr(layer, "conv_general_dilated", None) is not None
-    return not (has_own_product or has_own_convolution)
+    replaced = [getattr(layer, name, None) for name in ("dot_general", "conv_general_dilated")]
+    is_float32 = type(layer) is kind and layer.dtype in (None, jnp.float32)
+    return is_float32 and replaced == [None, None]
 
 
 def _is_plain(layer: nn.Conv, x: Array) -> bool:
@@ -420,19 +330,14 @@ def _is_plain(layer: nn.Conv, x: Array) -> bool:
     Only such a convolution has the patches that `_patch_rows` cuts.
     """
     undilated = (1, (1, 1), None)
-    if layer.input_dilation not in undilated or layer.kernel_dilation not in undilated:
-        return False
-    if layer.feature_group_count != 1 or layer.mask is not None:
-        return False
-    if isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID"):
-        return False
-    return x.ndim == 3
-
-
-def _is_by_channel(layer: Any) -> bool:
-    """Returns whether a normalisation has parameters along the last axis, and averages over no devices."""
-    is_last = getattr(layer, "feature_axes", -1) in (-1, (-1,))
-    return is_last and layer.axis_name is None
+    return (
+        layer.input_dilation in undilated
+        and layer.kernel_dilation in undilated
+        and layer.feature_group_count == 1
+        and layer.mask is None
+        and not (isinstance(layer.padding, str) and layer.padding not in ("SAME", "VALID"))
+        and x.ndim == 3
+    )
 
 
 def _patch_rows(layer: nn.Conv, x: Array) -> Array:

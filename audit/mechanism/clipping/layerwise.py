@@ -11,46 +11,35 @@ deep networks too. `clipping.book_keeping` is faster for narrow dense networks.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from audit.mechanism.clipping import layers
-from audit.mechanism.clipping.base import (
-    Batch,
-    ClippedSum,
-    Criterion,
-    scale_to_norm,
-)
+from audit.mechanism.clipping.base import Batch, ClippedSum, Criterion, scale_to_norm
+from audit.mechanism.clipping.layers import Path
 from audit.mechanism.memory import local_hardware
 
-# The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once.
+# The best of 0.6 to 2.5 MiB for the ConvNet, with four models at once: a block is to stay in a CPU's cache.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
 _BLOCK_BY_PARAMETERS = 4  # a block's least size, by that of the parameters
 
-
-_Shapes = dict[str, tuple[int, int]]
-_Pass = tuple[Array, dict[str, layers.Call]]  # logits or losses; each layer's call, by its path
-
-
-class _Block(NamedTuple):
-    """Features (b, ...), labels (b, ...) and weights (b,) of a block of examples."""
-
-    features: Array
-    labels: Array
-    weights: Array
+_Shapes = dict[Path, tuple[int, int]]  # of each layer's output, as a matrix
+_Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
+_Pass = tuple[Array, dict[Path, layers.Call]]  # logits or losses; each layer's call
 
 
 def unfolded_book_keeping(
     module: nn.Module,
     unravel: Callable[[Array], Any],
     criterion: Criterion,
-    block_bytes: int,
+    block_bytes: int | None = None,
 ) -> ClippedSum:
     """Returns the function that sums clipped per-example gradients of a module.
 
@@ -61,81 +50,53 @@ def unfolded_book_keeping(
       unravel: theta (p,) -> the module's parameters.
       criterion: criterion(logits, label) is the loss of a single example.
       block_bytes: the most bytes that a model's layers may store of a block of examples: their unfolded
-        inputs and their output gradients. If the parameters times _BLOCK_BY_PARAMETERS take more bytes, that
-        is the limit instead. Every block reads and writes the parameters several times, which many small
-        blocks would do too often.
+        inputs and their output gradients; by default what suits this process's devices. If the parameters
+        times _BLOCK_BY_PARAMETERS take more bytes, that is the limit instead. Every block reads and writes
+        the parameters several times, which many small blocks would do too often.
 
     Raises:
       layers.UnknownLayer: a parameter does not belong to exactly one call of such a layer. The strategy
         raises it.
     """
+    if block_bytes is None:
+        block_bytes = _CPU_BLOCK if local_hardware().is_cpu else _ACCELERATOR_BLOCK
 
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns sum_i g_i min(1, C / ||g_i||), (p,), of a batch, block by block."""
         params = unravel(theta)
-        # Each layer's output shape, and the most examples of a block.
-        shapes, size = _plan_blocks(module, params, batch, block_bytes)
+        # The shapes of a single example's pass, which is traced but not computed.
+        _, calls = jax.eval_shape(lambda x: _apply(module, params, x, None), batch[0][0])
+        shapes = {path: call.shape for path, call in calls.items()}
+        budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
+        # A block has at least one example, even if that exceeds the budget.
+        blocks = _cut_into_blocks(batch, max(1, budget // _count_bytes(calls)))
+        flat = flatten_dict(params)
 
-        # The sum of a kernel's gradients over a block may come as Factors: the inputs and the scaled output
-        # gradients, whose product is the sum. Such kernels are left out of the running total, or every block
-        # would read and write a kernel's whole sum. Their factors are stacked instead, and are multiplied at
-        # the end, all at once.
-        def add_unless_factored(total: Array, summed: Any) -> Array:
-            """Returns a parameter's total plus its sum over a block, unless that is held as Factors."""
-            if _is_factored(summed):
-                return total
-            added: Array = total + summed.reshape(total.shape)
-            return added
+        # Every block would read and write the sum of a whole kernel. If we have the factors of that sum, the
+        # inputs and the scaled output gradients, we stack them instead, and multiply all at the end.
+        def add_block(totals: dict[Path, Array], block: _Block) -> tuple[Any, Any]:
+            """Adds a block's sums to the totals, and returns the factors of those that it leaves out."""
+            by_layer = _measure_block(module, params, criterion, shapes, block)
+            squared_norms = jnp.zeros(len(block[1]))
+            for measures in by_layer.values():
+                squared_norms = squared_norms + sum(one.squares for one in measures.values())
+            scales = block[2] * scale_to_norm(squared_norms, clipping_norm)
 
-        def keep_factors(summed: Any) -> layers.Factors | None:
-            """Returns a parameter's sum over a block if it is Factors, else None."""
-            return summed if _is_factored(summed) else None
+            factors = {}
+            for path, total in totals.items():
+                summed = by_layer[path[:-1]][path[-1]].contract(scales)
+                if isinstance(summed, layers.Factors):
+                    factors[path] = summed
+                else:
+                    totals = totals | {path: total + summed.reshape(total.shape)}
+            return totals, factors
 
-        def add_block(total: Any, block: _Block) -> tuple[Any, Any]:
-            """Adds a block's sums to the total, and returns the factors that are left out of it."""
-            sums = _block_sum(module, params, criterion, shapes, block, clipping_norm)
-            total = jax.tree.map(add_unless_factored, total, sums)
-            return total, jax.tree.map(keep_factors, sums, is_leaf=_is_factored)
-
-        def complete(total: Array, factors: layers.Factors | None) -> Array:
-            """Returns a parameter's sum: its total, or the product of the factors of all blocks."""
-            return total if factors is None else factors.sum().reshape(total.shape)
-
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        total, factors = jax.lax.scan(add_block, zeros, _cut_into_blocks(batch, size))
-        return ravel_pytree(jax.tree.map(complete, total, factors))[0]
+        totals, factors = jax.lax.scan(add_block, jax.tree.map(jnp.zeros_like, flat), blocks)
+        for path, factor in factors.items():
+            totals[path] = factor.sum().reshape(flat[path].shape)
+        return ravel_pytree(unflatten_dict(totals))[0]
 
     return clipped_sum
-
-
-def block_bytes() -> int:
-    """Returns how many bytes the stored inputs and gradients of a single model's block of examples may take.
-
-    A CPU's blocks are small, since they are to stay in its cache.
-    """
-    devices = local_hardware()
-    return _CPU_BLOCK if devices.is_cpu else _ACCELERATOR_BLOCK
-
-
-def _plan_blocks(
-    module: nn.Module, params: Any, batch: Batch, block_bytes: int
-) -> tuple[_Shapes, int]:
-    """Returns (each layer's path -> the shape of its output as a matrix, the most examples of a block).
-
-    Args:
-      module: the network.
-      params: its parameters.
-      batch: features (B, ...) and labels; only the shape of the features is read.
-      block_bytes: how many bytes the layers may store of a block. A block may always store
-        _BLOCK_BY_PARAMETERS times the bytes of the parameters.
-    """
-    features, _ = batch
-    # The shapes of a single example's pass, which is traced but not computed.
-    _, calls = jax.eval_shape(lambda x: _apply(module, params, x, {}), features[0])
-    shapes = {path: call.shape for path, call in calls.items()}
-    budget = max(block_bytes, _BLOCK_BY_PARAMETERS * _count_bytes(params))
-    # A block has at least an example, even if that exceeds the budget.
-    return shapes, max(1, budget // _count_bytes(calls))
 
 
 def _count_bytes(tree: Any) -> int:
@@ -156,82 +117,39 @@ def _cut_into_blocks(batch: Batch, most: int) -> _Block:
         padded = jnp.pad(part, ((0, blocks * size - count), *no_padding))
         return padded.reshape(blocks, size, *part.shape[1:])
 
-    return _Block(cut(features), cut(labels), cut(jnp.ones(count)))
+    return cut(features), cut(labels), cut(jnp.ones(count))
 
 
-def _block_sum(
-    module: nn.Module,
-    params: Any,
-    criterion: Criterion,
-    shapes: _Shapes,
-    block: _Block,
-    clipping_norm: Array,
-) -> Any:
-    """Returns a block's clipped sum in the parameters' tree: an array or `layers.Factors` for each.
+def _measure_block(
+    module: nn.Module, params: Any, criterion: Criterion, shapes: _Shapes, block: _Block
+) -> dict[Path, dict[str, layers.Measure]]:
+    """Measures the gradients of a block's examples: for each layer, a Measure by the parameter's name."""
+    features, labels, _ = block
 
-    An array has the parameter's size, not necessarily its shape.
-
-    Args:
-      module: the network.
-      params: its parameters.
-      criterion: criterion(logits, label) is the loss of a single example.
-      shapes: every layer's path -> the shape of its output as a matrix.
-      block: the examples and their weights.
-      clipping_norm: C.
-    """
-
-    def loss(x: Array, label: Array, taps: dict[str, Array]) -> _Pass:
+    def loss(x: Array, label: Array, taps: dict[Path, Array]) -> _Pass:
         """Returns (a single example's loss, each layer's call by its path), with taps added to outputs."""
         logits, calls = _apply(module, params, x, taps)
         return criterion(logits, label), calls
 
-    def total_loss(taps: dict[str, Array]) -> _Pass:
+    def total_loss(taps: dict[Path, Array]) -> _Pass:
         """Returns (the summed loss of the block's examples, each layer's calls by its path)."""
-        losses, calls = jax.vmap(loss)(block.features, block.labels, taps)
+        losses, calls = jax.vmap(loss)(features, labels, taps)
         return jnp.sum(losses), calls
 
     # Taps are zeros that are added to the layers' outputs: the gradients at them are those at the outputs.
-    count = len(block.labels)
-    taps = {path: jnp.zeros((count, *shape)) for path, shape in shapes.items()}
+    taps = {path: jnp.zeros((len(labels), *shape)) for path, shape in shapes.items()}
     gradients, calls = jax.grad(total_loss, has_aux=True)(taps)
-
-    # The squared norm of an example's gradient is the sum over all parameters of all layers.
-    names: dict[str, set[str]] = {path: set() for path in shapes}
-    for path, _ in jax.tree_util.tree_leaves_with_path(params):
-        names[layers.module_of(path)].add(path[-1].key)
     measures = {}
     for layer in shapes:
-        measures[layer] = layers.measure(names[layer], calls[layer], gradients[layer])
-    squared_norms = jnp.zeros(count)
-    for by_parameter in measures.values():
-        squared_norms = squared_norms + sum(measure.squares for measure in by_parameter.values())
-    scales = block.weights * scale_to_norm(squared_norms, clipping_norm)
-
-    def contract(path: Any, _: Array) -> Array | layers.Factors:
-        """Returns the clipped sum of the parameter at this path, whose last entry is the parameter's name."""
-        return measures[layers.module_of(path)][path[-1].key].contract(scales)
-
-    return jax.tree_util.tree_map_with_path(contract, params)
+        names = {path[-1] for path in flatten_dict(params) if path[:-1] == layer}
+        measures[layer] = layers.measure(names, calls[layer], gradients[layer])
+    return measures
 
 
-def _is_factored(summed: Any) -> bool:
-    """Returns whether a parameter's sum over a block is held as `layers.Factors`."""
-    return isinstance(summed, layers.Factors)
-
-
-def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> _Pass:
+def _apply(module: nn.Module, params: Any, x: Array, taps: dict[Path, Array] | None) -> _Pass:
     """Returns a single example's logits, and the call of each layer by the layer's path.
 
-    A tap is an array that is added to a layer's output: a gradient at the tap is that at the output.
-
-    Args:
-      module: the network.
-      params: its parameters.
-      x: the example's features.
-      taps: each layer's path -> a matrix that is added to its output; empty: nothing is added.
-
-    Raises:
-      UnknownLayer: a parameter belongs to no layer that can be measured, or a layer is called twice.
+    `taps` has a matrix for each layer, which is added to its output; None adds nothing.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, layers.Call] | None:
@@ -239,8 +157,9 @@ def _apply(module: nn.Module, params: Any, x: Array, taps: dict[str, Array]) -> 
         call = layers.call(layer, x)
         if call is None:
             return None
-        if not taps:  # only the shapes of the calls are wanted
-            return call.output, call
-        return call.add(taps["/".join(layer.path)]), call
+        output = call.output
+        if taps is not None:
+            output = output + taps[layer.path].reshape(output.shape)
+        return output, call
 
     return layers.apply(module, params, x, compute)

@@ -13,7 +13,7 @@ from audit.mechanism import base
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from audit.training import build
-from models.dense import fcnn, linear
+from models.dense import fcnn, mlp
 
 CANARIES, P, STEPS, MOMENTUM = 7, 50, 9, 0.9
 
@@ -129,7 +129,7 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
 
 def test_clip_bkd_takes_the_last_direction_and_the_least_likely_label():
     data, _ = rows()
-    found, model = examples.principal(data), linear(8, 5)
+    found, model = examples.principal(data), mlp(8, (), 5)
     theta = jax.random.normal(jax.random.key(4), (model.n_parameters,))
     adversary = examples.least_direction(model.loss, lambda: found, lambda key, theta_0: theta, 5)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros_like(theta), NORM).examples

@@ -8,7 +8,6 @@ import pytest
 from dp_accounting import gaussian_mechanism
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from audit.errors import InputError
 from audit.laws import conversions
@@ -59,17 +58,6 @@ def test_profile_of_negative_epsilon_agrees_with_60_digits(mu):
     assert ours == pytest.approx(
         [exact_log_delta(mu, float(e)) for e in epsilons], rel=1e-9, abs=1e-12
     )
-
-
-@pytest.mark.parametrize("mu", [0.3, 1.0, 3.9528])
-def test_delta_is_the_integral_over_the_privacy_loss(mu):
-    """E max(0, 1 - e^(eps - L)) with L ~ N(mu^2 / 2, mu^2): the definition, with no Phi of ours."""
-    loss = stats.norm(mu**2 / 2, mu)
-    for epsilon in (0.0, 1.0, 4.0):
-        above = loss.expect(
-            lambda x, e=epsilon: -np.expm1(e - x), lb=epsilon, ub=mu**2 / 2 + 12 * mu + 4
-        )
-        assert float(conversions.delta_from_mu(mu, epsilon)) == pytest.approx(above, rel=1e-6)
 
 
 @pytest.mark.parametrize("mu", [0.1, 0.791, 1.768, 3.953, 10.0])
@@ -139,16 +127,6 @@ def test_equation_6_corrected_is_a_symmetric_trade_off_function(epsilon, delta):
         check_trade_off(lambda a: conversions.approximate_dp_trade_off(epsilon, delta, a))
     assert conversions.approximate_dp_trade_off(epsilon, delta, 0.0) == pytest.approx(1 - delta)
     assert conversions.approximate_dp_trade_off(epsilon, delta, 1.0) == 0.0
-
-
-def test_equation_6_as_printed_would_fail_the_same_check():
-    def printed(a, epsilon=1.0, delta=0.05):
-        return np.maximum(
-            0, np.maximum(1 - delta - np.exp(epsilon) * a, np.exp(-epsilon) * (1 - delta + a))
-        )
-
-    with pytest.raises(AssertionError):
-        check_trade_off(printed)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.3, 1.0, 3.0])

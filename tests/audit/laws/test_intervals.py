@@ -54,15 +54,6 @@ def test_scipy_agrees(trials):
         np.testing.assert_allclose(ours, [theirs.low, theirs.high], rtol=1e-9, atol=1e-13)
 
 
-@pytest.mark.parametrize("trials", [1, 12, 1000])
-def test_edge_counts_order_and_mirror_image(trials):
-    lower, upper = intervals.clopper_pearson(np.arange(trials + 1), trials, 0.95)
-    assert lower[0] == pytest.approx(0, abs=1e-12) and upper[-1] == pytest.approx(1, abs=1e-12)
-    assert 0 < upper[0] < 1 and 0 < lower[-1] < 1
-    assert np.all(np.diff(lower) > 0) and np.all(np.diff(upper) > 0) and np.all(lower < upper)
-    np.testing.assert_allclose(lower, 1 - upper[::-1], atol=1e-9)
-
-
 RNG = np.random.default_rng(0)
 
 

@@ -38,7 +38,7 @@ def singular_value(clipped_sum, theta, labelled):
     mostly_slow(itertools.product([fcnn, tanh_fcnn], ["per_example", "book_keeping", "unfolded"])),
 )
 def test_lanczos_iterations_find_the_largest_singular_value_from_below(make, clipping, monkeypatch):
-    monkeypatch.setattr(expansion, "MOST_WHOLE", 0)
+    monkeypatch.setattr(expansion, "MAX_WHOLE", 0)
     model = make()
     clipped_sum = CLIPPING[clipping](model)
     step = expansion.make_step_map(clipped_sum, HYPER)
@@ -56,7 +56,7 @@ def test_the_whole_matrix_gives_the_largest_singular_value_of_a_small_network(ma
     clipped_sum = CLIPPING["book_keeping"](model)
     step = expansion.make_step_map(clipped_sum, HYPER)
     theta = 2 * model.init(jax.random.key(0))
-    assert theta.size <= expansion.MOST_WHOLE
+    assert theta.size <= expansion.MAX_WHOLE
     found = expansion.largest_expansion(step, theta, batch())
     exact = singular_value(clipped_sum, theta, batch())
     assert found.constant - 1 == pytest.approx(exact - 1, rel=1e-3, abs=1e-7)

@@ -192,8 +192,8 @@ def test_of_a_thousand_measured_constants_99_percent_are_near_the_true_ones(fami
 @pytest.mark.parametrize("family", [one_number_a_step, permuted_log_spaced_contracting])
 def test_what_many_iterations_leave_open_is_an_upper_limit(family, monkeypatch):
     """As with more parameters than those of which the whole Jacobian is computed."""
-    monkeypatch.setattr(expansion, "_MOST_WHOLE_AFTERWARDS", 0)
-    monkeypatch.setattr(expansion, "_MOST_ITERATIONS", 30)
+    monkeypatch.setattr(expansion, "_MAX_WHOLE_AFTERWARDS", 0)
+    monkeypatch.setattr(expansion, "_MAX_ITERATIONS", 30)
     measured, true = measure(family, 600, 20).T
     assert (measured >= true - ROUNDING).all()
     assert (measured <= true + 0.1).all()

@@ -15,8 +15,8 @@ from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS
-from models.convolutional import lenet
-from models.data.clients import by_name, one_each
+from models.data.clients import dealt, one_each
+from models.dense import mlp
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
@@ -63,13 +63,10 @@ def test_a_text_begins_as_an_example():
 def plays(monkeypatch):
     """Made-up roles as data sets, and a small model of them as the row of character_lstm."""
     rng = np.random.default_rng(0)
-    parts = {}
-    for number in range(20):
-        texts = rng.integers(1, 6, (3, LENGTH + 1))
-        features = texts[:, :-1].astype(np.uint8)
-        labels = texts[:, 1:].astype(np.int32)
-        parts[f"role {number}"] = (features, labels)
-    everyone = by_name(parts, "", "x")
+    texts = rng.integers(1, 6, (60, LENGTH + 1))
+    features = texts[:, :-1].astype(np.uint8)
+    roles = Dataset(features, texts[:, 1:].astype(np.int32), "", "x")
+    everyone = dealt(roles, np.repeat(np.arange(20), 3))
 
     row = populations.ROWS["character_lstm"]._replace(make=language_model, form=OWN)
     monkeypatch.setitem(populations.ROWS, "character_lstm", row)
@@ -125,7 +122,7 @@ def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_
     monkeypatch,
 ):
     monkeypatch.setitem(
-        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
+        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: mlp())
     )
     monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
     monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))

@@ -57,17 +57,13 @@ def test_one_seed_deals_alike_as_evenly_as_alpha_says():
     assert counts.std() == pytest.approx(expected, rel=0.1)
 
 
-def test_one_example_a_client_keeps_the_order_and_names_are_sorted():
+def test_one_example_a_client_keeps_the_order():
     dataset = _dataset(50)
     dealt = clients.one_each(dataset)
     np.testing.assert_array_equal(dealt.features, dataset.features)
     np.testing.assert_array_equal(dealt.counts, np.ones(50))
     np.testing.assert_array_equal(dealt.starts, np.arange(50))
     assert dealt.of(7)[0].tolist() == [[7]]
-    parts = {"b": (np.array([1, 2]), np.array([3, 4])), "a": (np.array([5]), np.array([6]))}
-    loaded = clients.by_name(parts, "here", "1" * 64)
-    assert loaded.features.tolist() == [5, 1, 2] and loaded.labels.tolist() == [6, 3, 4]
-    assert loaded.starts.tolist() == [0, 1] and loaded.counts.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -77,30 +73,10 @@ def test_one_example_a_client_keeps_the_order_and_names_are_sorted():
         (lambda: clients.dirichlet(_dataset(), 3, 0.0, 0), "`alpha=0.0`"),
         (lambda: clients.dirichlet(_dataset(), 3, np.nan, 0), "`alpha=nan`"),
         (lambda: clients.dealt(_dataset(3), np.array([0, 2, 2])), "client 1 of 3 has no examples"),
-        (lambda: clients.by_name({}, "here", ""), "here holds no clients"),
-        (
-            lambda: clients.by_name({"a": (np.zeros(0), [])}, "here", ""),
-            "client 'a' of here has no",
-        ),
     ],
 )
 def test_what_cannot_be_dealt_is_one_line(deal, message):
     refusal(deal, message)
-
-
-def test_images_are_dealt_with_their_labels():
-    """The images are bytes, as Fashion-MNIST and CIFAR-10 come."""
-    rng = np.random.default_rng(5)
-    for shape in ((28, 28), (32, 32, 3)):
-        images = rng.integers(0, 256, (60, *shape), np.uint8)
-        labels = np.arange(60, dtype=np.int32) % 10
-        dealt = clients.dirichlet(Dataset(images, labels, "", ""), 5, 1.0, seed=0)
-        assert dealt.features.dtype == np.uint8
-        assert dealt.features.shape == images.shape
-        pixel_axes = tuple(range(1, images.ndim))
-        images_of_client, _ = dealt.of(2)
-        for image in images_of_client:
-            assert (images == image).all(axis=pixel_axes).any()
 
 
 def _arrays(**changes):

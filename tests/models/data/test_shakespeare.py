@@ -74,7 +74,7 @@ TEXTS = {
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """Writes the text to a file, as if its roles had been published."""
-    arrays = shakespeare._make_canonical(shakespeare._read_text(TEXT.encode()))
+    arrays = shakespeare.SHAKESPEARE.make_canonical(shakespeare._read_text(TEXT.encode()))
     recipe = shakespeare.SHAKESPEARE._replace(checksum=sources.checksum_of(arrays))
     monkeypatch.setattr(shakespeare, "SHAKESPEARE", recipe)
     path = tmp_path / "works.txt"

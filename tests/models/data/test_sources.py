@@ -4,6 +4,7 @@ import functools
 import subprocess
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,9 +29,7 @@ def columns_of(rows=40, seed=0):
 
 
 def write_csv(path, columns):
-    table = np.column_stack([columns[name] for name in columns])
-    lines = [",".join(columns), *(",".join(map(repr, row)) for row in table.tolist())]
-    path.write_text("\n".join(lines) + "\n")
+    pandas.DataFrame(columns).to_csv(path, index=False)
     return str(path)
 
 
@@ -122,11 +121,8 @@ def test_canonical_arrays_forget_the_last_bits_and_checksums_byte_order_but_noth
 
 
 def test_tables_of_both_kinds_give_the_same_bits(tmp_path):
-    import pyarrow
-    from pyarrow import parquet
-
     columns = columns_of()
-    parquet.write_table(pyarrow.table(columns), tmp_path / "h.parquet")
+    pandas.DataFrame(columns).to_parquet(tmp_path / "h.parquet")
     first = tables.load_housing(file=str(tmp_path / "h.parquet"))
     again = tables.load_housing(file=write_csv(tmp_path / "h.csv", columns))
     assert first.features.tobytes() == again.features.tobytes()
@@ -136,23 +132,23 @@ def test_tables_of_both_kinds_give_the_same_bits(tmp_path):
 @settings(max_examples=30, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
-    spoil=st.sampled_from(["missing", "text", "nan", "infinite", "huge", "constant", "short"]),
+    spoil=st.sampled_from(["missing", "text", "nan", "infinite", "huge", "constant"]),
 )
-def test_a_column_that_cannot_be_used_is_one_line(name, spoil):
-    columns = dict(columns_of())
+def test_a_column_that_cannot_be_used_is_one_line(tmp_path_factory, name, spoil):
+    columns = columns_of()
     column = columns.pop(name)
+    is_third = np.arange(40) == 3
     spoilt = {
-        "text": column.astype(str).astype(object),
-        "nan": np.where(np.arange(40) == 3, np.nan, column),
-        "infinite": np.where(np.arange(40) == 3, np.inf, column),
+        "text": ["a house", *column[1:]],
+        "nan": np.where(is_third, np.nan, column),
+        "infinite": np.where(is_third, np.inf, column),
         "huge": column * 1e30,
         "constant": np.ones(40),
-        "short": column[:1],
     }
-    spoilt["text"][0] = "a house"
     if spoil != "missing":
         columns[name] = spoilt[spoil]
-    refusal(tables.HOUSING.make_canonical, "column", raw=columns)
+    file = write_csv(tmp_path_factory.mktemp("spoilt") / "h.csv", columns)
+    refusal(tables.load_housing, "cannot be used", file=file)
 
 
 @settings(max_examples=40, deadline=None)

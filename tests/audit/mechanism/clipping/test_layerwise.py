@@ -11,7 +11,7 @@ from audit.mechanism.clipping.base import per_example
 from audit.mechanism.clipping.layers import UnknownLayer
 from audit.mechanism.clipping.layerwise import unfolded_book_keeping
 from audit.tasks.model import flat_model
-from models.convolutional import Block, ResNet, convnet
+from models.convolutional import Block, ConvNet, ResNet
 from models.dense import fcnn
 from models.layers import Convolution, max_pool
 
@@ -56,6 +56,19 @@ class Sequence(nn.Module):
     def __call__(self, x):
         x = nn.Dense(5)(x.reshape(-1, 2))
         return nn.Dense(3)(jnp.mean(nn.softmax(x @ x.T) @ x, axis=0))
+
+
+class ByName(nn.Module):
+    """Layers that get their inputs by name, and a normalisation that may also get a mask."""
+
+    masked: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.Dense(4)(inputs=nn.Conv(4, (3, 3))(inputs=x))
+        mask = jnp.arange(4) < 3
+        x = nn.LayerNorm()(x=x, mask=mask) if self.masked else nn.LayerNorm()(x=x)
+        return nn.Dense(3)(x.mean((0, 1)))
 
 
 def cross_entropy(logits, label):
@@ -118,6 +131,7 @@ LAYERS = {
     "layer, no scale": Normed(nn.LayerNorm(use_scale=False)),
     "sums of branches": pytest.param(Residual(), marks=SLOW),
     "layers at every pixel": Sequence(),
+    "inputs by name": ByName(),
 }
 
 
@@ -154,37 +168,11 @@ def test_blocks_of_any_size(block_bytes):
 
 
 @pytest.mark.slow
-def test_a_small_resnet_of_every_layer():
-    batch = (
-        jnp.asarray(np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)),
-        jnp.arange(3),
-    )
-    check(flat_model(ResNet((4, 8)), batch[0][0], cross_entropy), batch, (1.0,))
-
-
-@pytest.mark.slow
-def test_a_product_with_patches_and_its_gradient():
-    layer, x = Convolution(4, 3), jax.random.normal(jax.random.key(0), (3, 2, 7, 6))
-    kernel = jax.random.normal(jax.random.key(1), (3 * 3 * 2, 4))
-
-    def one(x):
-        return layers._product(layer, kernel, x, layer.unfold(x))
-
-    product, back = jax.vjp(jax.vmap(one), x)
-    same, same_back = jax.vjp(lambda x: kernel.T @ layer.unfold(x), x)
-    np.testing.assert_allclose(product, same, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(one(x[0]), same[0], rtol=1e-5, atol=1e-5)
-    gradient = jax.random.normal(jax.random.key(2), product.shape)
-    np.testing.assert_allclose(*back(gradient), *same_back(gradient), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_the_convnet():
-    batch = (
-        jnp.asarray(np.random.default_rng(1).integers(0, 256, (5, 32, 32, 3), np.uint8)),
-        jnp.arange(5),
-    )
-    check(convnet(), batch, (0.1, 1.0, 10.0))
+@pytest.mark.parametrize("module", [ResNet((4, 8)), ConvNet()], ids=["resnet", "convnet"])
+def test_networks_of_every_layer(module):
+    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    batch = (jnp.asarray(images), jnp.arange(3))
+    check(flat_model(module, batch[0][0], cross_entropy), batch, (0.1, 1.0, 10.0))
 
 
 @pytest.mark.parametrize(
@@ -228,23 +216,6 @@ class Twice(nn.Module):
 class Doubled(nn.Dense):
     def __call__(self, x):
         return 2 * super().__call__(x)
-
-
-class ByName(nn.Module):
-    """Layers that get their inputs by name, and a normalisation that may also get a mask."""
-
-    masked: bool = False
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.Dense(4)(inputs=nn.Conv(4, (3, 3))(inputs=x))
-        mask = jnp.arange(4) < 3
-        x = nn.LayerNorm()(x=x, mask=mask) if self.masked else nn.LayerNorm()(x=x)
-        return nn.Dense(3)(x.mean((0, 1)))
-
-
-def test_layers_may_get_their_inputs_by_name():
-    check(of(ByName()), pictures(), (0.3,))
 
 
 REFUSED = {
