@@ -69,8 +69,28 @@ class Claim(Protocol):
         """Returns the upper bound on the last model alone, where steps are Lipschitz; else None."""
 
 
+class _Stated:
+    """What holds of a claim on a mechanism whose steps are unknown."""
+
+    composition = None
+
+    @property
+    def assumes(self) -> Assumption:
+        """Returns that another accountant computed the claim."""
+        return GIVEN
+
+    @property
+    def gaussian_mu(self) -> float | None:
+        """Returns None: the claimed curve is not Gaussian."""
+        return None
+
+    def last_model(self, delta: float) -> None:
+        """Returns None: how steps contract is unknown."""
+        return None
+
+
 @dataclasses.dataclass(frozen=True)
-class Gdp:
+class Gdp(_Stated):
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
     Args:
@@ -90,9 +110,6 @@ class Gdp:
         require(mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
         object.__setattr__(self, "mu", mu)
 
-    assumes = GIVEN
-    composition = None
-
     @property
     def gaussian_mu(self) -> float:
         """Returns mu."""
@@ -106,13 +123,9 @@ class Gdp:
         """Returns the power of a test of rate alpha: Phi(Phi^-1(alpha) + mu)."""
         return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
-    def last_model(self, delta: float) -> None:
-        """Returns None: the steps are unknown."""
-        return None
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class EpsilonDelta:
+class EpsilonDelta(_Stated):
     """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
 
     Args:
@@ -142,10 +155,6 @@ class EpsilonDelta:
         """Returns the call that makes this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
-    assumes = GIVEN
-    composition = None
-    gaussian_mu = None
-
     def epsilon(self, delta: float) -> float:
         """Returns the stated epsilon at the stated delta and above it, and infinity below it."""
         return self.stated_epsilon if delta >= self.stated_delta else math.inf
@@ -161,10 +170,6 @@ class EpsilonDelta:
         epsilons = np.array([self.stated_epsilon])  # a single pair of epsilon and delta
         deltas = np.array([self.stated_delta])
         return _power_of_pairs(rates, epsilons, deltas)
-
-    def last_model(self, delta: float) -> None:
-        """Returns None: the steps are unknown."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,7 +288,7 @@ class DpSgd:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAllocation:
+class RandomAllocation(_Stated):
     """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
 
     The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient
@@ -298,9 +303,6 @@ class RandomAllocation:
     noise_multiplier: float
     batches: int
     epochs: int
-
-    gaussian_mu = None
-    composition = None
 
     @property
     def assumes(self) -> Assumption:
@@ -326,10 +328,6 @@ class RandomAllocation:
             return composed
         deltas = _allocation_deltas(self)
         return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
-
-    def last_model(self, delta: float) -> None:
-        """Returns None: how steps contract is unknown."""
-        return None
 
 
 @functools.lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative
 
 import itertools
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from scipy import special
 
 from audit.claims.hidden_state import spread_over_steps
 from audit.laws import conversions
-from audit.laws.bisection import bisect_all
+from audit.laws.bisection import bisect
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -70,13 +71,11 @@ class MixtureLimit(NamedTuple):
     Attributes:
       epsilon: The bound at the delta that was given.
       error: The probability with which simulation made it too low; 0 where it is exact.
-      orders: The number of orders that were enumerated or simulated.
       mu: A bound on mu of every order, so that the last model is mu-GDP too.
     """
 
     epsilon: float
     error: float
-    orders: int
     mu: float
 
 
@@ -315,18 +314,14 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
       delta: The delta of epsilon.
     """
 
-    def exceeds(epsilons: Array) -> NDArray[np.bool_]:
-        """Returns (1,) whether the mean delta at epsilons (1,) is above the given delta."""
-        log_deltas = compute_log_deltas(mus, float(epsilons[0]))
-        return np.array([np.exp(log_deltas) @ shares > delta])
+    def exceeds(epsilon: float) -> bool:
+        """Returns whether the mean delta at an epsilon is above the given delta."""
+        return bool(np.exp(compute_log_deltas(mus, epsilon)) @ shares > delta)
 
-    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism alone
-    if not exceeds(np.zeros(1))[0]:  # even an epsilon of 0 is enough
+    if not exceeds(0.0):
         return 0.0
-    # `bisect_all` takes arrays of intervals, here with a single interval. The mean delta is above `delta` at
-    # its lower end, and not at its upper end, which therefore is the bound.
-    _, upper_ends = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
-    return float(upper_ends[0])
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism
+    return bisect(exceeds, 0.0, highest, _HALVINGS).high
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -345,7 +340,7 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     orders = places + schedule.batches * np.arange(schedule.epochs)
     # `compute_order_mus` is for noise of deviation 1: mu is smaller by the noise multiplier.
     mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
-    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, mu)
 
 
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -362,7 +357,7 @@ def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
     worst = _compute_worst_mus(schedule, weights, strata)
     mu = float(worst.max()) / schedule.noise_multiplier
-    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(worst), mu)
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, mu)
 
 
 def bound_one_of_each_epoch(
@@ -395,12 +390,9 @@ def bound_one_of_each_epoch(
     sigma = schedule.noise_multiplier
     weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
     if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
-        places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders = places + batches * np.arange(epochs)  # from places in an epoch to steps of the run
-        mus = compute_order_mus(weights, orders) / sigma  # for noise of deviation sigma
-        equal_shares = np.full(len(mus), 1 / len(mus))
-        epsilon = mix_epsilon(mus, equal_shares, delta)
-        return MixtureLimit(epsilon, error=0.0, orders=len(mus), mu=float(mus.max()))
+        orders = np.array(list(itertools.product(range(batches), repeat=epochs)))
+        orders += batches * np.arange(epochs)  # from places in an epoch to steps of the run
+        return _mix_orders(schedule, orders, np.full(len(orders), 1 / len(orders)), delta)
 
     # `mus` (draws, strata) has in each row the mu of an order from every stratum. Rows are filled in chunks,
     # to save memory.
@@ -422,7 +414,15 @@ def bound_one_of_each_epoch(
 
     worst = _compute_worst_mus(schedule, weights, strata)
     epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
-    return MixtureLimit(epsilon, ERROR, mus.size, float(worst.max()) / sigma)
+    return MixtureLimit(epsilon, ERROR, float(worst.max()) / sigma)
+
+
+def _mix_orders(
+    schedule: ShuffledSteps, orders: Steps, shares: Array, delta: float
+) -> MixtureLimit:
+    """Returns the bound from all orders (N, K), of which one is drawn with probabilities (N,)."""
+    mus = compute_order_mus(weigh_steps(schedule.lipschitz), orders) / schedule.noise_multiplier
+    return MixtureLimit(mix_epsilon(mus, shares, delta), error=0.0, mu=float(mus.max()))
 
 
 class _Strata(NamedTuple):
@@ -538,10 +538,7 @@ def bound_poisson(
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
         orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
-        mus = compute_order_mus(weights, orders) / sigma
-        shares = rate**counts * (1 - rate) ** (steps - counts)
-        epsilon = mix_epsilon(mus, shares, delta)
-        return MixtureLimit(epsilon, error=0.0, orders=len(orders), mu=float(mus.max()))
+        return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
     # The worst order has late participations. Other orders have earlier ones, whose W may be larger. So each
     # counts with the largest W of its step and all before it. `[None]` makes an array of a single order.
@@ -563,7 +560,7 @@ def bound_poisson(
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
     # No order at all leaks more than participation in every step, which bounds mu without exception.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
-    return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
+    return MixtureLimit(epsilon, ERROR, float(everywhere[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
@@ -625,16 +622,10 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
-    # Indices of the grid. The mean delta is low enough at `high`, where even the worst orders' are.
-    low = -1  # before the grid, so that epsilon 0 is tried too
-    high = _EPSILONS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_bounded(float(grid[middle])):
-            high = middle
-        else:
-            low = middle
-    return float(grid[high])
+    # The mean delta is low enough at the last index, since even that of the worst orders is.
+    indices = range(_EPSILONS)
+    first = bisect_left(indices, True, key=lambda index: is_bounded(float(grid[index])))
+    return float(grid[first])
 
 
 def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
@@ -665,17 +656,10 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     # Hoeffding's inequality, of values over `most`, by bisection from their mean up to 1.
     share = min(mean / most, 1.0)  # rounding may raise it above 1
 
-    def is_excluded(mean_share: float) -> bool:
-        """Returns whether the values exclude that their mean is this share of `most`."""
+    def is_possible(mean_share: float) -> bool:
+        """Returns whether the values allow that their mean is this share of `most`."""
         entropy = special.rel_entr(share, mean_share) + special.rel_entr(1 - share, 1 - mean_share)
-        return bool(draws * entropy >= log_inverse_error)
+        return bool(draws * entropy < log_inverse_error)
 
-    low = share
-    high = 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if is_excluded(middle):
-            high = middle
-        else:
-            low = middle
-    return min(bernstein, most * high, most)
+    hoeffding = most * bisect(is_possible, share, 1.0, _HALVINGS).high
+    return min(bernstein, hoeffding, most)

@@ -260,7 +260,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         """Returns whether some pair should reject the parameter."""
         return bool(find_sufficient(parameter).any())
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
     # The first pair that suffices (`argmax` of booleans). Where none does, not even at the parameter 0, that
     # is the first of all pairs, whose stakes are 0.
     best_out, best_in = np.unravel_index(
@@ -423,7 +423,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
     best_part, best_stake = np.unravel_index(
         int(find_margins(largest_rejected).argmax()), critical_means.shape
     )

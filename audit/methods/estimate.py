@@ -6,7 +6,6 @@ independent runs with the canary (in) and without (out), higher meaning "in":
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
                      truth in up to 15% of audits where 5% is claimed, and more with more (Errata H10);
-                     `noise_floor` says what it shows where nothing leaks.
     if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`).
     assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself.
 
@@ -21,18 +20,16 @@ Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
-from audit.laws import conversions, intervals
+from audit.laws import conversions
 from audit.methods import exact, thresholds
 from audit.methods.level import show_level
 from audit.methods.method import (
@@ -58,10 +55,6 @@ _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
-# Neighbouring thresholds differ in a 300th of the scores outside of them, or in one score.
-_FINENESS = 300
-_COUNTS = 1_000_000  # thresholds that a noise floor tries in all its simulated audits together
-_MOST_AUDITS = 1000  # that simulate a noise floor
 
 
 class _Counts(NamedTuple):
@@ -142,8 +135,7 @@ class Estimate(_Counted):
       confidence: The level that its formula uses, at which it does not hold.
       caveat: Why it is no bound.
       standard_error: The standard error of epsilon, if canaries are independent; NaN where there is none.
-      noise_floor: What the method shows where nothing leaks. With 0 simulated audits it is not given here,
-        but by the method's own `noise_floor`.
+      noise_floor: What the method shows where nothing leaks; NOT_SIMULATED for most methods.
     """
 
     caveat: str
@@ -269,93 +261,6 @@ def assumption_free(
     )
 
 
-@functools.lru_cache(maxsize=64)
-def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> NoiseFloor:
-    """Returns which epsilons `in_sample` shows in simulated audits of a mechanism that leaks nothing.
-
-    If nothing leaks, all orders of both worlds' scores have the same probability. `in_sample` looks at ranks
-    alone. So its law follows from random orders, whatever the distribution of scores. (Ties leave fewer
-    thresholds, so that with ties it shows less.) The draws are the same each time.
-
-    Of up to 1,200 scores in all every threshold is tried; of more, those in the middle lie a few scores
-    apart. Up to 1,000 scores in all get 1,000 simulated audits, 5,000 scores get 458.
-
-    Args:
-      n_in: The number of scores with the canary.
-      n_out: The number of scores without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of each rate's limits, as in `in_sample`.
-
-    Returns:
-      The mean and the 95% quantile of epsilon, the share of audits with an epsilon above 0, and the number of
-      simulated audits.
-
-    Raises:
-      InputError: Numbers or levels out of range.
-    """
-    require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
-    conversions.require_levels(delta, confidence)
-    groups = _cut_into_groups(n_in + n_out)
-    # Thresholds lie between groups. All audits together try at most _COUNTS of them.
-    audits = min(_COUNTS // len(groups), _MOST_AUDITS)
-    # Each rate's upper limit misses with half of the error of its two-sided limits.
-    mus = _simulate_mus(n_in, n_out, groups, audits, error=(1 - confidence) / 2)
-    epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
-    return NoiseFloor(
-        mean=float(epsilons.mean()),
-        quantile_95=float(np.quantile(epsilons, 0.95)),
-        exceeding=float(np.mean(epsilons > 0)),
-        audits=audits,
-    )
-
-
-def _cut_into_groups(n: int) -> NDArray[np.int64]:
-    """Returns the sizes of groups into which n ordered scores are cut; thresholds are tried between them.
-
-    Groups are cut from both ends towards the middle. A group's size is a 300th (_FINENESS) of the number of
-    scores between the group and its end, and at least 1. Of 2,000 scores, groups have 1 score up to the 600th
-    from an end, 2 up to the 900th, then 3: 1,568 groups.
-    """
-    half = n // 2
-    lower_groups = []
-    outside = 0
-    while outside < half:
-        size = min(max(outside // _FINENESS, 1), half - outside)
-        lower_groups.append(size)
-        outside += size
-    # An odd number leaves a score in the middle.
-    middle_group = [1] * (n % 2)
-    return np.array(lower_groups + middle_group + lower_groups[::-1])
-
-
-def _simulate_mus(
-    n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float
-) -> Array:
-    """Simulates the mu of `in_sample`, (audits,), on scores in and out in random order.
-
-    Args:
-      n_in: The number of scores in.
-      n_out: The number of scores out.
-      groups: The sizes of the groups of ordered scores between which thresholds are tried, lowest first.
-      audits: The number of simulated audits.
-      error: The error of each rate's upper limit.
-    """
-    # mu = -Phi^-1(fpr) - Phi^-1(fnr), at the upper limits of both rates. So mu is a sum of two tables'
-    # entries: z_in[number of false negatives] + z_out[number of false positives].
-    z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
-    rng = np.random.default_rng(0)
-    # How many scores of each group are in (audits, groups); n_in of all scores are, at random.
-    present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
-    # At a threshold above each group but the last, the scores below it are guessed to be out.
-    false_negatives = np.cumsum(present[:, :-1], axis=1)
-    true_negatives = np.cumsum(groups[:-1]) - false_negatives
-    false_positives = n_out - true_negatives
-    mus = z_out[false_positives] + z_in[false_negatives]
-    # The initial value -inf is for a single group, which leaves no threshold.
-    return np.asarray(mus.max(axis=1, initial=-np.inf))
-
-
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
     """Returns the largest epsilon that `assumption_free` can prove (see `_find_most_provable`)."""
     conversions.require_levels(delta, confidence)
@@ -408,7 +313,6 @@ _RECORDS = (
         assumes=_IN_SAMPLE,
         label="in-sample",
         legend="in-sample, as the paper (no bound)",
-        noise_floor=noise_floor,
         mark=Mark("vermilion", "o", 5, 0, filled=False),
     ),
     ScoreMethod(

@@ -41,20 +41,19 @@ P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of h
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats, hash_ranks
+from audit.evidence.arrays import hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances
-from audit.methods.departures import ScoreSummary, summarise_scores
+from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -117,32 +116,13 @@ class Proof(NamedTuple):
       path: (R,) the bound after each run, which never falls; empty where the order is not vouched for.
       threshold: The cosine (or what a rank is placed at) on which most capital is at the end; of one plain
         run, the threshold that half of its canaries chose.
-      hits: The number of cosines above the threshold.
-      cosines: The number of all cosines.
       log_rate: The log of the probability that a cosine exceeds the threshold without its canary.
     """
 
     epsilon: float
     path: Array
     threshold: float
-    hits: int
-    cosines: int
     log_rate: float
-
-
-def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
-    """Returns a caller's cosines (R, K), of R runs with K canaries; raises InputError for other values."""
-    cosine_law.require_dimension(dimension)
-    values = floats("the cosines", cosines)
-    fits = values.ndim == 2 and values.size > 0
-    require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
-    is_cosine = np.abs(values) <= 1 + 1e-6  # with room for rounding; false of NaN
-    bad = int(np.count_nonzero(~is_cosine))
-    require(
-        not bad,
-        f"{bad} of {values.size} values are no cosines, from -1 to 1: divide by both lengths",
-    )
-    return np.clip(values, -1.0, 1.0)
 
 
 def prove(design: Fresh, delta: float, confidence: float) -> Proof:
@@ -175,7 +155,8 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
     if design.in_order or len(runs) == 1:
         first = _make_first_bet(runs[0], design, delta)
     else:
-        first = _make_no_first_bet(design)
+        # The order of runs is unknown: nothing is bet whole on the first.
+        first = _First(_split_usually(design)._replace(whole=0.0), lambda epsilon: 0.0)
 
     growth = _Growth(log_rates, delta, shares, first)
     target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
@@ -196,10 +177,7 @@ def prove(design: Fresh, delta: float, confidence: float) -> Proof:
         by_level = components.reshape(len(levels), len(BETS))
         log_capital_of_levels = special.logsumexp(by_level, axis=1)
         level = float(levels[log_capital_of_levels.argmax()])
-    hits = sum(int(np.count_nonzero(run > level)) for run in runs)
-    total = sum(len(run) for run in runs)
-    log_rate = float(compute_log_rates(design, level))
-    return Proof(epsilon, path, level, hits, total, log_rate)
+    return Proof(epsilon, path, level, float(compute_log_rates(design, level)))
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
@@ -250,24 +228,30 @@ def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """
     proof = prove(design, delta, confidence)
     holds = has_law(design)
-    epsilon = proof.epsilon if holds else 0.0
-    path = proof.path if holds else np.zeros_like(proof.path)
     return Bound(
-        method=EXACT_NULL,
-        epsilon=epsilon,
-        mu=None,
-        delta=delta,
-        confidence=confidence,
-        threshold=_show_threshold(design, proof.threshold, proof.log_rate),
-        false_positives=0,  # none are counted: their rate is known exactly
-        false_negatives=proof.cosines - proof.hits,
-        n_in=proof.cosines,
-        n_out=int((~design.presence).sum()),
+        EXACT_NULL,
+        proof.epsilon if holds else 0.0,
+        None,
+        delta,
+        confidence,
+        **_count_hits(design, proof.threshold, proof.log_rate),
         assumes=_choose_assumption(design),
         holds=holds,
-        false_positive_rate=float(np.exp(proof.log_rate)),
-        path=tuple(path.tolist()),
+        path=tuple((proof.path * holds).tolist()),
     )
+
+
+def _count_hits(design: Fresh, threshold: float, log_rate: float) -> dict[str, Any]:
+    """Returns the fields of a bound that count canaries above a threshold of a log rate, a cosine."""
+    present = design.cosines[design.presence]
+    return {
+        "threshold": _show_threshold(design, threshold, log_rate),
+        "false_positives": 0,  # none are counted: their rate is known exactly
+        "false_negatives": int(np.count_nonzero(present <= threshold)),
+        "n_in": len(present),
+        "n_out": int((~design.presence).sum()),
+        "false_positive_rate": float(np.exp(log_rate)),
+    }
 
 
 def has_law(design: Fresh) -> bool:
@@ -327,23 +311,15 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     # The reported threshold is that on which most of the capital is, in the test of this mu.
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
-    runs = _select_present(design)
-    total = sum(len(run) for run in runs)
-    hits = sum(int(np.count_nonzero(run > threshold)) for run in runs)
     return Bound(
-        method=EXACT_NULL_GDP,
-        epsilon=conversions.epsilon_from_mu(mu, delta),
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
-        threshold=_show_threshold(design, threshold, float(counted.log_rates[place])),
-        false_positives=0,  # none are counted: their rate is known exactly
-        false_negatives=total - hits,
-        n_in=total,
-        n_out=int((~design.presence).sum()),
+        EXACT_NULL_GDP,
+        conversions.epsilon_from_mu(mu, delta),
+        mu,
+        delta,
+        confidence,
+        **_count_hits(design, threshold, float(counted.log_rates[place])),
         assumes=_assume_gdp(_choose_assumption(design)),
         holds=holds,
-        false_positive_rate=float(np.exp(counted.log_rates[place])),
         path=tuple(epsilons),
     )
 
@@ -408,20 +384,17 @@ def _choose_assumption(design: Fresh) -> Assumption:
     If the design was given by a user, the bound assumes that canaries were drawn as the user says. If several
     runs are declared to be in order, it assumes that order too.
     """
-    relies_on_order = design.in_order and len(design.cosines) > 1
     # Ranks among fresh draws have other words than cosines.
-    if design.draws:
-        if not design.given:
-            return _OWN_RANKS
-        if relies_on_order:
-            return _make_in_order(_GIVEN_RANKS)
-        return _GIVEN_RANKS
-
     if not design.given:
-        return _OWN
-    if relies_on_order:
-        return _GIVEN_IN_ORDER
-    return _GIVEN
+        return _OWN_RANKS if design.draws else _OWN
+    given = _GIVEN_RANKS if design.draws else _GIVEN
+    if not design.in_order or len(design.cosines) == 1:
+        return given
+    return given._replace(
+        text=f"{given.text}, rows in the order in which runs were begun",
+        sentence=f"{given.sentence}; and rows in the order in which runs were begun, as they say too",
+        note=f"{given.note}; rows in the order in which runs were begun",
+    )
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
@@ -441,7 +414,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """
     from scipy import stats  # here, since it takes most of SciPy's time to load
 
-    values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     # Normal deviates with the same tail probability as each cosine, on the same side of 0.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
@@ -471,15 +444,6 @@ _GIVEN_RANKS = Assumption(
 )
 
 
-def _make_in_order(assumption: Assumption) -> Assumption:
-    """Returns an assumption to which is added that rows are in the order in which runs were begun."""
-    return assumption._replace(
-        text=f"{assumption.text}, rows in the order in which runs were begun",
-        sentence=f"{assumption.sentence}; and rows in the order in which runs were begun, as they say too",
-        note=f"{assumption.note}; rows in the order in which runs were begun",
-    )
-
-
 def _assume_gdp(drawn: Assumption) -> Assumption:
     """Returns the assumption of an epsilon that is converted from a limit on mu.
 
@@ -499,7 +463,6 @@ def _assume_gdp(drawn: Assumption) -> Assumption:
     )
 
 
-_GIVEN_IN_ORDER = _make_in_order(_GIVEN)
 METHODS = {
     EXACT_NULL: DirectionsMethod(
         name=EXACT_NULL,
@@ -779,10 +742,10 @@ def _compute_shares(run: Array, levels: Array) -> Array:
     return np.asarray((len(run) - not_above) / max(len(run), 1))
 
 
-def _has_many_canaries(design: Fresh) -> bool:
-    """Returns whether runs have enough canaries for half of them to choose a threshold for the others."""
-    canaries: int = design.cosines.shape[1]
-    return canaries >= 2 * _LEAST_PILOT
+def _split_usually(design: Fresh) -> _Split:
+    """Returns the split of the capital where no threshold is chosen on the first run."""
+    has_many_canaries = design.cosines.shape[1] >= 2 * _LEAST_PILOT
+    return _SPLIT_OF_MANY if has_many_canaries else _SPLIT_OF_FEW
 
 
 def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
@@ -813,8 +776,7 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
     # With few canaries, or where scores depend on other canaries' directions, there is no other bet.
     may_choose = design.plain and len(run) >= 2 * _LEAST_PILOT
     if not may_choose:
-        split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
-        return _First(split, win_on_likely)
+        return _First(_split_usually(design), win_on_likely)
 
     # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
@@ -834,12 +796,6 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
 
     return _First(_SPLIT_OF_CHOSEN, win_on_both, level)
-
-
-def _make_no_first_bet(design: Fresh) -> _First:
-    """Returns a start in which nothing is bet whole on the first run: the order of runs is unknown."""
-    split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
-    return _First(split._replace(whole=0.0), lambda epsilon: 0.0)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

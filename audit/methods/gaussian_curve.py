@@ -77,17 +77,11 @@ class CurveTest(NamedTuple):
 
     Attributes:
       p_value: The p-value of a Gaussian curve, from all three statistics.
-      p_cells: The p-value of the statistic "cells" alone.
-      p_spread: The p-value of the statistic "spread" alone.
-      p_tails: The p-value of the statistic "tails" alone.
       mu: The fitted mu, from -12 to 12; negative where the worlds are swapped.
       cells: The number of cells.
     """
 
     p_value: float
-    p_cells: float
-    p_spread: float
-    p_tails: float
     mu: float
     cells: int
 
@@ -167,11 +161,11 @@ def _test(null: _Null) -> CurveTest:
     """Returns the result of the test, which compares the table's statistics with those of drawn tables."""
     mu = float(null.fit.mu)
     cells = null.table.shape[1]
-    if not null.is_testable:
-        return CurveTest(1.0, 1.0, 1.0, 1.0, mu, cells)  # p-values of 1, which refute nothing
-    p_values = _compute_p_values(_compute_statistics(null.table, null.fit), null.drawn)
-    p_cells, p_spread, p_tails = (float(p_value) for p_value in p_values)
-    return CurveTest(float(_combine(p_values)), p_cells, p_spread, p_tails, mu, cells)
+    p_value = 1.0  # refutes nothing
+    if null.is_testable:
+        statistics = _compute_statistics(null.table, null.fit)
+        p_value = float(_combine(_compute_p_values(statistics, null.drawn)))
+    return CurveTest(p_value, mu, cells)
 
 
 def _compute_power(null: _Null) -> float:

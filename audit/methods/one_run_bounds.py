@@ -166,25 +166,27 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
       confidence: The confidence of the bound.
     """
     proof = exact_null.prove(make_design(cosines), delta, confidence)
+    canaries = len(cosines.observed)
+    hits = int(np.count_nonzero(cosines.observed > proof.threshold))
     return Bound(
-        method=EXACT_NULL,
-        epsilon=proof.epsilon,
-        mu=None,  # the method gives epsilon directly
-        delta=delta,
-        confidence=confidence,
-        threshold=proof.threshold,
-        false_positives=0,  # there are no scores out
-        false_negatives=proof.cosines - proof.hits,  # `hits` are the cosines above the threshold
-        n_in=proof.cosines,
+        EXACT_NULL,
+        proof.epsilon,
+        None,
+        delta,
+        confidence,
+        proof.threshold,
+        false_positives=0,  # none are counted: their rate is known exactly
+        false_negatives=canaries - hits,
+        n_in=canaries,
         n_out=0,
         assumes=UNIFORM,
-        counted=f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}",
+        counted=f"{hits}/{canaries} above {proof.threshold:.3g}",
     )
 
 
 def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines as the design of a single run of fresh directions, all in."""
-    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
+    observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 

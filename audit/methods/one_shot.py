@@ -425,7 +425,7 @@ def _simulate_in_sample(
 
 def _summarise(values: Array) -> NoiseFloor:
     """Returns the mean, the 95% quantile and the number of simulated estimates (S,) as a noise floor."""
-    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
+    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
 def _find_best_against_law(
