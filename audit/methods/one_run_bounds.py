@@ -39,6 +39,7 @@ coin, whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or m
 for replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -54,7 +55,6 @@ from audit.laws import conversions, intervals
 from audit.laws.bisection import find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
-from audit.methods.exact_null import EXACT_NULL
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 Array = NDArray[np.float64]
@@ -165,22 +165,14 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    proof = exact_null.prove(make_design(cosines), delta, confidence)
-    canaries = len(cosines.observed)
-    hits = int(np.count_nonzero(cosines.observed > proof.threshold))
-    return Bound(
-        EXACT_NULL,
-        proof.epsilon,
-        None,
-        delta,
-        confidence,
-        proof.threshold,
-        false_positives=0,  # none are counted: their rate is known exactly
-        false_negatives=canaries - hits,
-        n_in=canaries,
-        n_out=0,
+    bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
+    hits = bound.n_in - bound.false_negatives
+    return dataclasses.replace(
+        bound,
         assumes=UNIFORM,
-        counted=f"{hits}/{canaries} above {proof.threshold:.3g}",
+        false_positive_rate=None,
+        path=(),
+        counted=f"{hits}/{bound.n_in} above {bound.threshold:.3g}",
     )
 
 
