@@ -26,17 +26,17 @@ class Interval(NamedTuple):
     upper: Array
 
 
-def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
+def clopper_pearson_upper(count: ArrayLike, trials: ArrayLike, error: float) -> Array:
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
       count: The number of successes, any shape, which is that of the limits.
-      trials: The number of trials.
+      trials: The number of trials, or one for each count.
       error: The probability, at most, with which the success probability exceeds its limit.
     """
     k = np.asarray(count, np.float64)
     # With no failures the limit is 1. The quantile is undefined then: any positive number avoids a NaN.
-    failures = np.maximum(trials - k, 0.5)
+    failures = np.maximum(np.asarray(trials) - k, 0.5)
     return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
 
