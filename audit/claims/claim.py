@@ -13,7 +13,6 @@ Neighbouring relation: add or remove a single example.
 import dataclasses
 import functools
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,53 +43,39 @@ Array = NDArray[np.float64]
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 
 
-class Claim(Protocol):
-    """What is claimed of a mechanism."""
+class Claim:
+    """What is claimed of a mechanism; subclasses add its curve, and its steps where they are known."""
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the claim assumes."""
+        """Returns what the claim assumes: that another accountant is right."""
+        return GIVEN
 
     @property
     def composition(self) -> Composition | None:
         """Returns the mechanism's steps; None where the mechanism is unknown."""
+        return None
 
     @property
     def gaussian_mu(self) -> float | None:
         """Returns mu where the claimed curve is Gaussian; else None."""
+        return None
 
     def epsilon(self, delta: float) -> float:
         """Returns epsilon at delta; infinite where the claim says nothing of this delta."""
+        raise NotImplementedError
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest true-positive rate that a test of false-positive rate alpha may have."""
+        raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model alone, where steps are Lipschitz; else None."""
-
-
-class _Stated:
-    """What holds of a claim on a mechanism whose steps are unknown."""
-
-    composition = None
-
-    @property
-    def assumes(self) -> Assumption:
-        """Returns that another accountant computed the claim."""
-        return GIVEN
-
-    @property
-    def gaussian_mu(self) -> float | None:
-        """Returns None: the claimed curve is not Gaussian."""
-        return None
-
-    def last_model(self, delta: float) -> None:
-        """Returns None: how steps contract is unknown."""
+        """Returns the upper bound on the last model, where steps are Lipschitz; else None."""
         return None
 
 
 @dataclasses.dataclass(frozen=True)
-class Gdp(_Stated):
+class Gdp(Claim):
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
     Args:
@@ -125,7 +110,7 @@ class Gdp(_Stated):
 
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class EpsilonDelta(_Stated):
+class EpsilonDelta(Claim):
     """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
 
     Args:
@@ -173,7 +158,7 @@ class EpsilonDelta(_Stated):
 
 
 @dataclasses.dataclass(frozen=True)
-class DpSgd:
+class DpSgd(Claim):
     """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
 
     Args:
@@ -219,15 +204,9 @@ class DpSgd:
         if self.lipschitz is not None:
             # Raises InputError for other types.
             arrays.floats("values of `lipschitz`", self.lipschitz)
-        checked = {
-            "noise_multiplier": sigma,
-            "insertions": insertions,
-            "sampling_rate": rate,
-            "k": k,
-            "insert": step_in_period,
-        }
-        for name, value in checked.items():
-            # The dataclass is frozen: it refuses its own assignment.
+        # The dataclass is frozen: it refuses its own assignment.
+        fields = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert")
+        for name, value in zip(fields, (sigma, insertions, rate, k, step_in_period), strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -288,7 +267,7 @@ class DpSgd:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAllocation(_Stated):
+class RandomAllocation(Claim):
     """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
 
     The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient

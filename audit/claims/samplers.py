@@ -147,8 +147,9 @@ def compute_order_mus(
     """Returns mu (N,) of each order: given the order, the last model is mu-GDP, for noise of deviation 1.
 
     An order is a list of steps: those in which the example takes part, its participations. Each moves the
-    model by a shift s_t = 1, of which W_t at most reaches the last model: W_t is the product of all Lipschitz
-    after step t. mu is that of `hidden_state.hidden_state_bound`, computed for many orders at once.
+    model by a shift s_t = 1, which counts W_t s_t in the last model, at most. The noise that hides it has the
+    variance sum of W^2, over the steps from t to before the next participation. mu is that of
+    `hidden_state.hidden_state_bound`, computed for many orders at once.
 
     `log_shifts` may be those of a made-up order that is worse than others, which exceed what a shift s_t = 1
     counts. mu is then limited to that of composition, sqrt(K) for K participations, which no order exceeds.
@@ -158,69 +159,26 @@ def compute_order_mus(
       orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
       log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
     """
-    mus = []
-    for start in range(0, len(orders), _CHUNK):  # chunks of orders, to save memory
-        chunk = slice(start, start + _CHUNK)
-        chunk_shifts = None if log_shifts is None else log_shifts[chunk]
-        mus.append(_compute_chunk_mus(weights, orders[chunk], chunk_shifts))
-    return np.concatenate(mus)
-
-
-def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
-    """Returns mu (N,) of a chunk of the orders of `compute_order_mus`.
-
-    A participation at step t, with shift s_t, counts W_t s_t in the last model. The noise that hides it has
-    the variance sum of W^2, over the steps from t to before the next participation. `_pool` joins
-    neighbouring participations into blocks until the slopes of an order's blocks, sum of W s / sum of W^2,
-    grow from each to the next. Then mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2. It is derived
-    in audit/methods/README.md.
-
-    Args:
-      weights: How the T steps count in the last model; W_t is the weight of step t.
-      orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
-      log_shifts: (N, K) the log of W_t s_t; None for shifts s_t = 1.
-    """
     steps = len(weights.log_w)
     orders = np.minimum(orders, steps)  # T now stands for no participation
     # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
     reaches_last_model = (orders < steps) & (orders >= weights.first)
     if log_shifts is None:
-        # The index T is out of range. The last step's weight is read in its place, which `_pool` ignores,
-        # since `reaches_last_model` is false there.
-        indices = np.minimum(orders, steps - 1)
-        log_shifts = weights.log_w[indices]
+        # The index T is out of range. The last step's weight is read in its place, and is not used.
+        log_shifts = weights.log_w[np.minimum(orders, steps - 1)]
     log_noises = _compute_log_noises(weights, orders)
-    blocks = _pool(log_shifts, log_noises, reaches_last_model)
-    # The arrays of blocks are (K, N). Each order has `counts` blocks; the rows after these mean nothing.
-    is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
-    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
-        squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
-    composed_squares = reaches_last_model.sum(
-        axis=1
-    )  # a shift of 1 each, over noise of deviation 1
-    return np.asarray(np.sqrt(np.minimum(squares.sum(axis=0), composed_squares)))
+    squares = _pool(log_shifts, log_noises, reaches_last_model)
+    composed_squares = reaches_last_model.sum(axis=1)  # shifts of 1, over noise of deviation 1
+    return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
 
 
-class _Blocks(NamedTuple):
-    """The blocks of N orders of at most K participations each.
+def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
+    """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    Attributes:
-      counts: (N,) how many blocks an order has; what the other arrays hold beyond them is not read.
-      log_sums: (K, N) log of each block's sum of W s.
-      log_noises: (K, N) log of each block's sum of W^2.
-    """
-
-    counts: NDArray[np.intp]
-    log_sums: Array
-    log_noises: Array
-
-
-def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> _Blocks:
-    """Returns the blocks of an isotonic regression in each of N orders, by pooling adjacent violators.
-
-    The regression makes slopes, sum of W s / sum of W^2, grow from block to block. Each order has a stack of
-    blocks. A participation begins a block on top of it, and the top absorbs the block below it as long as
-    that block's slope is at least its own. All orders are worked on at once.
+    Neighbouring participations are joined into blocks until the slopes of an order's blocks, sum of W s / sum
+    of W^2, grow from each to the next. Each order has a stack of blocks. A participation begins a block on
+    top of it, and the top absorbs the block below it as long as that block's slope is at least its own. mu^2
+    is the sum over blocks of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -233,27 +191,27 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     log_sums = np.zeros((participations, size))
     log_block_noises = np.zeros((participations, size))
     for i in range(participations):
-        # Participation i begins a block in the orders that have it.
-        orders_with_i = np.flatnonzero(takes_part[:, i])
-        log_sums[counts[orders_with_i], orders_with_i] = log_shifts[orders_with_i, i]
-        log_block_noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
-        counts[orders_with_i] += 1
-
-        # The top block absorbs the block below it where the slope does not rise from that to the top. This is
-        # repeated in the orders in which it happened, as long as they have a block below the top.
-        merging = orders_with_i[counts[orders_with_i] > 1]
-        while len(merging):
+        merging = np.flatnonzero(takes_part[:, i])  # the orders that have participation i
+        log_sums[counts[merging], merging] = log_shifts[merging, i]
+        log_block_noises[counts[merging], merging] = log_noises[merging, i]
+        counts[merging] += 1
+        while True:
+            merging = merging[counts[merging] > 1]
             top = counts[merging] - 1
-            log_top_slope = log_sums[top, merging] - log_block_noises[top, merging]
-            log_slope_below = log_sums[top - 1, merging] - log_block_noises[top - 1, merging]
-            merging = merging[log_slope_below >= log_top_slope]
+            slopes = log_sums[[top - 1, top], merging] - log_block_noises[[top - 1, top], merging]
+            merging = merging[slopes[0] >= slopes[1]]
+            if not len(merging):
+                break
             top = counts[merging] - 1
             for totals in (log_sums, log_block_noises):
-                merged = np.logaddexp(totals[top - 1, merging], totals[top, merging])
-                totals[top - 1, merging] = merged
+                totals[top - 1, merging] = np.logaddexp(
+                    totals[top - 1, merging], totals[top, merging]
+                )
             counts[merging] -= 1
-            merging = merging[counts[merging] > 1]
-    return _Blocks(counts, log_sums, log_block_noises)
+    is_block = np.arange(participations)[:, None] < counts
+    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
+        squares = np.where(is_block, np.exp(2 * log_sums - log_block_noises), 0.0)
+    return np.asarray(squares.sum(axis=0))
 
 
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
@@ -334,13 +292,10 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
       schedule: The steps of training.
       delta: The delta of epsilon.
     """
-    weights = weigh_steps(schedule.lipschitz)
     # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
-    # `compute_order_mus` is for noise of deviation 1: mu is smaller by the noise multiplier.
-    mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
-    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, mu)
+    return _limit_worst(schedule, compute_order_mus(weigh_steps(schedule.lipschitz), orders), delta)
 
 
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -353,10 +308,13 @@ def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
       schedule: The steps of training.
       delta: The delta of epsilon.
     """
-    weights = weigh_steps(schedule.lipschitz)
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
-    worst = _compute_worst_mus(schedule, weights, strata)
-    mu = float(worst.max()) / schedule.noise_multiplier
+    return _limit_worst(schedule, _compute_worst_mus(schedule, strata), delta)
+
+
+def _limit_worst(schedule: ShuffledSteps, mus: Array, delta: float) -> MixtureLimit:
+    """Returns the bound for the worst order, from mus for noise of deviation 1."""
+    mu = float(mus.max()) / schedule.noise_multiplier
     return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, mu)
 
 
@@ -405,14 +363,12 @@ def bound_one_of_each_epoch(
         rows = mus[start : start + rows_at_once]  # a view of `mus`, which is filled below
         places = rng.integers(0, batches, (*rows.shape, epochs))
         # In the last epochs, places from each stratum's own intervals replace these.
-        last_epochs = strata.lows.shape[1]
-        last_shape = (*rows.shape, last_epochs)
-        last_places = rng.integers(strata.lows, strata.highs, last_shape)
-        places[..., epochs - last_epochs :] = last_places
+        last_shape = (len(rows), *strata.lows.shape)
+        places[..., epochs - last_shape[2] :] = rng.integers(strata.lows, strata.highs, last_shape)
         orders = places + batches * np.arange(epochs)
         rows[:] = compute_order_mus(weights, orders.reshape(-1, epochs)).reshape(rows.shape)
 
-    worst = _compute_worst_mus(schedule, weights, strata)
+    worst = _compute_worst_mus(schedule, strata)
     epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
     return MixtureLimit(epsilon, ERROR, float(worst.max()) / sigma)
 
@@ -470,7 +426,7 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
     return _Strata(lows[cells_of_strata], highs[cells_of_strata], shares)
 
 
-def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _Strata) -> Array:
+def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
@@ -481,18 +437,18 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
 
     Args:
       schedule: The steps of training.
-      weights: How they count in the last model.
       strata: The strata.
     """
     batches = schedule.batches
     epochs = schedule.epochs
+    weights = weigh_steps(schedule.lipschitz)
 
     # At first no place is ruled out: each stratum (row) has the last step of each epoch (column), with the
     # largest W of the epoch.
-    epoch_ends = batches * np.arange(1, epochs + 1) - 1
+    rows = (len(strata.shares), 1)
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
-    orders = np.tile(epoch_ends, (len(strata.shares), 1))
-    log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
+    orders = np.tile(batches * np.arange(1, epochs + 1) - 1, rows)
+    log_shifts = np.tile(log_w.max(axis=1), rows)
 
     # In the last epochs a stratum allows only some places. Epoch -i is the i-th from the end.
     last_epochs = strata.lows.shape[1]

@@ -373,43 +373,28 @@ def find_least_departure(
     # The claim's power is computed once: that of a privacy loss distribution takes a while.
     allowed = power(np.exp(log_rates))
 
-    def get_allowed(rates: Array) -> Array:
-        """Returns the claim's power at the rates of the thresholds, which all simulated audits share."""
-        return allowed
-
     def estimate_refutation_probability(noise_ratio: float) -> float:
         """Returns the share of simulated audits, with this multiple of the noise, that refute the claim."""
         rng = np.random.default_rng(seed)  # the same draws at every ratio
         audits = _simulate(scores, noise_ratio, thresholds, rng)
         n_refuted = 0
         for shares in audits:
-            log_capital = bet(Exceedances(shares, log_rates, scores.in_order), get_allowed)
-            test = judge_capital(log_capital, scores.in_order, confidence)
-            n_refuted += test.refuted
+            log_capital = bet(
+                Exceedances(shares, log_rates, scores.in_order), lambda rates: allowed
+            )
+            n_refuted += judge_capital(log_capital, scores.in_order, confidence).refuted
         return n_refuted / len(audits)
 
-    return _find_largest_ratio(estimate_refutation_probability)
-
-
-def _find_largest_ratio(estimate_probability: Callable[[float], float]) -> Departure | None:
-    """Returns the largest of the noise ratios _RATIOS that is refuted with at least SEEN_PROBABILITY.
-
-    None where not even the least ratio is. Bisection finds the largest: the less noise there is, the more
-    often it is refuted.
-
-    Args:
-      estimate_probability: Maps a ratio to the probability with which noise of this ratio is refuted.
-    """
-
     def is_refuted(index: int) -> bool:
-        """Returns whether noise of a ratio, of which the first is the largest, is refuted often enough."""
-        return estimate_probability(_RATIOS[index]) >= SEEN_PROBABILITY
+        """Returns whether noise of one of _RATIOS, which fall, is refuted often enough."""
+        return estimate_refutation_probability(_RATIOS[index]) >= SEEN_PROBABILITY
 
+    # The less noise there is, the more often it is refuted.
     last = len(_RATIOS) - 1
     if not is_refuted(last):
         return None
     ratio = float(_RATIOS[bisect_left(range(last), True, key=is_refuted)])
-    return Departure(round(ratio, 3), estimate_probability(ratio))
+    return Departure(round(ratio, 3), estimate_refutation_probability(ratio))
 
 
 def _simulate(
