@@ -100,11 +100,8 @@ class HiddenState(NamedTuple):
         measured, they also say along how many runs, and what epsilon would be if steps expanded more.
         """
         least, most = (f"{end:.6g}" for end in self.range)
-        constants = f"{least} to {most}"
-        if least == most:
-            constants = most
+        constants = most if least == most else f"{least} to {most}"
         steps = f"steps of Lipschitz constant {constants} ({self.reason})"
-
         schedule = "the canary in each"
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
@@ -118,21 +115,14 @@ class HiddenState(NamedTuple):
                 f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
                 f"constant direction reaches {self.constant:.4g}"
             )
-
-        # What the bound assumes, in the forms that different places need.
-        text = steps  # in JSON
-        word = "Lipschitz"  # in a table's column
-        note = f"{steps}, {schedule}{attained}"  # below a table
+        note = f"{steps}, {schedule}{attained}"
         seen = "only the last model is seen"
-        mechanism = "sensitivity C, Gaussian noise"
-        sentence = f"{seen}; {steps}, {schedule}; {mechanism}{attained}"  # on a page
-        if self.runs:  # the constants were measured
-            wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
-            along = f"along {self.runs} rehearsed runs, not proven ({wider})"
-            word = MEASURED
-            sentence = f"{sentence}; measured {along}"
-            note = f"{along}; {note}"
-        return Assumption(text, word, sentence, note)
+        sentence = f"{seen}; {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
+        if not self.runs:
+            return Assumption(steps, "Lipschitz", sentence, note)
+        wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
+        along = f"along {self.runs} rehearsed runs, not proven ({wider})"
+        return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
 
     def describe_margin(self, factor: int) -> str:
         """Returns words for what epsilon would be if constants were as much larger as `stretch_more` says."""

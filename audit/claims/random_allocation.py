@@ -74,22 +74,17 @@ def account_allocation(
     # The laws of means of 1, 2, 4, ... terms come from doubling. The mean of b terms is put together from
     # those for which b has a binary digit 1: for b = 5, from means of 1 and of 4 terms.
     doubled = _discretise_term(noise_multiplier, above, cells)
-    doubled_terms = 1  # `doubled` is the law of the mean of so many terms
-    law = None  # of the mean of `terms` terms; None as long as there are no terms
-    terms = 0
-    while True:
-        if batches & doubled_terms:  # b has a binary digit 1 here
-            law = (
-                doubled
-                if law is None
-                else _average(law, terms, doubled, doubled_terms, above, cells)
-            )
-            terms += doubled_terms
-        if 2 * doubled_terms > batches:
-            break
-        doubled = _average(doubled, doubled_terms, doubled, doubled_terms, above, cells)
-        doubled_terms *= 2
-    assert law is not None  # b is at least 1, and so has a digit 1
+    parts = []  # laws of means, each with its number of terms
+    for digit in range(batches.bit_length()):
+        terms = 2**digit
+        if digit:
+            doubled = _average(doubled, terms // 2, doubled, terms // 2, above, cells)
+        if batches & terms:
+            parts.append((doubled, terms))
+    law, terms = parts[0]
+    for other, other_terms in parts[1:]:
+        law = _average(law, terms, other, other_terms, above, cells)
+        terms += other_terms
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 

@@ -25,7 +25,7 @@ class Interval(NamedTuple):
     upper: Array
 
 
-def clopper_pearson_upper(count: ArrayLike, trials: ArrayLike, error: float) -> Array:
+def clopper_pearson_upper(count: ArrayLike, trials: int | NDArray[np.int64], error: float) -> Array:
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
@@ -35,7 +35,7 @@ def clopper_pearson_upper(count: ArrayLike, trials: ArrayLike, error: float) -> 
     """
     k = np.asarray(count, np.float64)
     # With no failures the limit is 1. The quantile is undefined then: any positive number avoids a NaN.
-    failures = np.maximum(np.asarray(trials) - k, 0.5)
+    failures = np.maximum(trials - k, 0.5)
     return np.where(k >= trials, 1.0, special.betaincinv(k + 1, failures, 1 - error))
 
 

@@ -57,15 +57,6 @@ _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
 
 
-class _Counts(NamedTuple):
-    """The errors at a threshold, and the numbers of the scores that they are among."""
-
-    false_positives: int
-    false_negatives: int
-    n_in: int
-    n_out: int
-
-
 @dataclasses.dataclass(frozen=True)
 class _Counted:
     """The common part of a bound and an estimate.
@@ -186,22 +177,21 @@ def in_sample(
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     # Each rate's upper limit misses with half of the error of its two-sided limits.
-    threshold, mu = thresholds.best_empirical(
-        s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
-    )
+    error = (1 - confidence) / 2
+    threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, error)
     mu = max(mu, 0.0)
-    errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
+    false_positives, false_negatives = thresholds.count_errors(s_in, s_out, np.array([threshold]))
     return Estimate(
-        method=IN_SAMPLE,
-        epsilon=conversions.epsilon_from_mu(mu, delta),
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
-        threshold=threshold,
-        false_positives=int(errors.false_positives[0]),
-        false_negatives=int(errors.false_negatives[0]),
-        n_in=len(s_in),
-        n_out=len(s_out),
+        IN_SAMPLE,
+        conversions.epsilon_from_mu(mu, delta),
+        mu,
+        delta,
+        confidence,
+        threshold,
+        int(false_positives[0]),
+        int(false_negatives[0]),
+        len(s_in),
+        len(s_out),
         caveat=_IN_SAMPLE.text,
     )
 
@@ -223,14 +213,10 @@ def if_gaussian(
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _test_splits(
-        s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence
-    )
+    worlds = check_scores(scores_in, scores_out)
+    mu, counted = _test_splits(worlds, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(
-        IF_GAUSSIAN, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE
-    )
+    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, *counted, assumes=GAUSSIAN_CURVE)
 
 
 def assumption_free(
@@ -252,13 +238,9 @@ def assumption_free(
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _test_splits(
-        s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence
-    )
-    return Bound(
-        ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING
-    )
+    worlds = check_scores(scores_in, scores_out)
+    epsilon, counted = _test_splits(worlds, exact.approximate_dp(delta), _PILOT, confidence)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, *counted, assumes=NOTHING)
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
@@ -433,9 +415,11 @@ def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
 
 
 def _test_splits(
-    scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
-) -> tuple[float, _Counts, float]:
-    """Returns (the bound on the parameter, the errors of the split that decides it, its threshold).
+    worlds: Worlds, family: exact.Family, share: float, confidence: float
+) -> tuple[float, tuple[float, int, int, int, int]]:
+    """Returns (the bound on the parameter, what the split that decides it counted).
+
+    The latter is the threshold, false positives, false negatives, and the numbers of scores in and out.
 
     The scores are split 21 times, at random, into a pilot and the rest. The pilot chooses the rank of a
     threshold, and the rest's errors at that threshold are tested. The bound is the median of the splits'
@@ -443,52 +427,45 @@ def _test_splits(
     a true hypothesis at once, which by Markov's inequality has at most the probability of the error.
 
     Args:
-      scores_in, scores_out: (n,) and (m,) checked scores.
+      worlds: (n,) checked scores in and (m,) out.
       family: The trade-off functions that are tested.
       share: The share of the scores that is in the pilot of each split.
       confidence: The confidence of the bound.
     """
-    ordered = _order_scores(scores_in, scores_out)
+    ordered = _order_scores(*worlds)
     # The level of each split's test.
     error = (1 - confidence) * _REJECTING / _SPLITS
     tests = []  # for each split, what the exact test is given
-    results = []  # for each split, what is reported if it decides: the errors of both worlds, the threshold
+    results = []  # for each split, what is reported if it decides
     for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         # Scores are compared by their places, in which ties are in random order.
         places_in, places_out = ordered.places(rng)
         pilot_in, rest_in = _draw_pilot(places_in, share, rng)
         pilot_out, rest_out = _draw_pilot(places_out, share, rng)
-        n_in = len(rest_in)
-        n_out = len(rest_out)
-
-        chosen = thresholds.choose_on_pilot(
-            (pilot_in, pilot_out),
-            n_in,
-            n_out,
-            family.parameter,
-            error,
-            # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
-            any_shape=family is not exact.GAUSSIAN,
-        )
-        # The threshold is itself a score of the rest, of the chosen rank r in its world. The r - 1 scores
-        # before it are that world's errors. The test is of the errors of the other world.
-        if chosen.is_in:
-            place = rest_in[chosen.rank - 1]  # the r-th lowest score in
-            false_negatives = chosen.rank - 1
-            false_positives = n_out - int(np.searchsorted(rest_out, place))
-            test = exact.Counts(chosen.rank, scores=n_in, errors=false_positives, trials=n_out)
-        else:
-            place = rest_out[-chosen.rank]  # the r-th highest score out
-            false_positives = chosen.rank - 1
-            false_negatives = int(np.searchsorted(rest_in, place, side="right"))
-            test = exact.Counts(chosen.rank, scores=n_out, errors=false_negatives, trials=n_in)
-        tests.append(test)
+        sizes = (len(rest_in), len(rest_out))
+        # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
+        any_shape = family is not exact.GAUSSIAN
+        pilot = (pilot_in, pilot_out)
+        chosen = thresholds.choose_on_pilot(pilot, *sizes, family.parameter, error, any_shape)
+        # The threshold is itself a score of the rest, of the chosen rank r in its world, from the end where
+        # that world's errors lie. The r - 1 scores before it are these errors. The test is of the errors of
+        # the other world. For the highest scores out, all are negated, and the worlds change places.
+        near = rest_in
+        other = rest_out
+        if not chosen.is_in:
+            near = -rest_out[::-1]
+            other = -rest_in[::-1]
+        place = near[chosen.rank - 1]
+        other_errors = len(other) - int(np.searchsorted(other, place))
+        tests.append(exact.Counts(chosen.rank, len(near), other_errors, len(other)))
+        errors = [other_errors, chosen.rank - 1]  # false positives, false negatives
+        if not chosen.is_in:
+            errors.reverse()
         # Without its random part the place is the index of a distinct score.
-        threshold = float(ordered.values[int(place)])
-        results.append((_Counts(false_positives, false_negatives, n_in, n_out), threshold))
+        threshold = float(ordered.values[int(abs(place))])
+        results.append((threshold, errors[0], errors[1], *sizes))
 
     # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    counts, threshold = results[deciding]
-    return parameter, counts, threshold
+    return parameter, results[deciding]

@@ -485,8 +485,8 @@ class _Capital:
         after_first = np.logaddexp(by_components, log_won) + _split_capital(start.ramps)
         counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
         occur = counts > 0
-        grown: Array = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
-        return after_first + grown
+        grown = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
+        return np.asarray(after_first + grown)
 
     def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
         """Returns the least k >= `steps` whose epsilon k * _STEP the capital after the first runs allows.
