@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+
+from audit.laws import gaussians
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -111,8 +112,8 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # The probability of each cell without and with the example. Ends are converted to standard deviations,
     # 1 / sigma, from the logarithm's mean. Since the term is the ratio of both densities, the probability
     # with the example is that without it times the term's mean in the cell.
-    masses = _find_normal_masses((ends + log_mean) * sigma)
-    masses_times_mean = _find_normal_masses((ends - log_mean) * sigma)
+    masses = gaussians.mass_between((ends + log_mean) * sigma)
+    masses_times_mean = gaussians.mass_between((ends - log_mean) * sigma)
     if not above:
         # Far cells, where either underflows to 0, are left out, which lowers delta too.
         is_possible = (masses > 0) & (masses_times_mean > 0)
@@ -132,13 +133,6 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
     atoms[-1] += masses[-1]
     return _Law(values, atoms, float(masses_times_mean[-1] - masses[-1] * points[-1]))
-
-
-def _find_normal_masses(ends: Array) -> Array:
-    """Returns the probabilities (n - 1,) of N(0, 1) between neighbouring ends (n,), precise in both tails."""
-    from_below = np.diff(special.ndtr(ends))
-    from_above = -np.diff(special.ndtr(-ends))
-    return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
 
 
 def _average(

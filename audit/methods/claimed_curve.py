@@ -159,12 +159,12 @@ def compute_log_capital(counted: Exceedances, power: Power) -> Array:
       counted: The exceedances of each run.
       power: The claimed curve m.
     """
-    gains = _compute_gains(counted, power)
-    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
-    log_components = np.cumsum(log_factors, axis=0).reshape(len(gains), -1)  # (R, bets * T)
+    log_factors = _compute_log_factors(counted, power)
+    runs, bets, thresholds = log_factors.shape
+    log_components = np.cumsum(log_factors, axis=0).reshape(runs, bets * thresholds)
     # Each threshold's share is split evenly over BETS. With fewer than all thresholds, the shares of the
     # others stay unused.
-    start_shares = np.tile(_SHARES[: gains.shape[1]] / len(BETS), len(BETS))
+    start_shares = np.tile(_SHARES[:thresholds] / bets, bets)
     # The log of a weighted sum of exponentials, as by scipy.special.logsumexp, in a third of its time: the
     # tests spend nearly all their time here.
     largest = log_components.max(axis=1)
@@ -255,12 +255,15 @@ def trace_least_mu(counted: Exceedances, least_mu: float, confidence: float) -> 
 
 def find_main_threshold(counted: Exceedances, power: Power) -> int:
     """Returns the index of the threshold that holds most of the capital against a claim after all runs."""
-    gains = _compute_gains(counted, power)
-    log_factors = np.log1p(BETS[:, None] * gains[:, None, :])  # (R, bets, T)
-    log_components = log_factors.sum(axis=0)
+    log_components = _compute_log_factors(counted, power).sum(axis=0)
     # A threshold's bets begin with equal parts of its share, so that their common factor changes nothing.
     by_threshold = special.logsumexp(log_components, axis=0) + np.log(_SHARES)
     return int(by_threshold.argmax())
+
+
+def _compute_log_factors(counted: Exceedances, power: Power) -> Array:
+    """Returns the log (R, bets, T) of the factor by which each run multiplies each bet on each threshold."""
+    return np.asarray(np.log1p(BETS[:, None] * _compute_gains(counted, power)[:, None, :]))
 
 
 def _compute_gains(counted: Exceedances, power: Power) -> Array:

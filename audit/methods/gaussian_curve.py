@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.laws import known_laws
+from audit.laws import gaussians, known_laws
 from audit.laws.bisection import bisect_all
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
@@ -361,17 +361,8 @@ def _compute_edges(fit: Fit) -> Array:
 
 
 def _compute_normal_mass(edges: Array) -> Array:
-    """Returns the standard normal law's mass (..., cells) between neighbouring edges (..., cells + 1).
-
-    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise. The
-    mass is kept above 0, since it divides.
-    """
-    low = edges[..., :-1]
-    high = edges[..., 1:]
-    mirrored = low > 0
-    left = np.where(mirrored, -high, low)
-    right = np.where(mirrored, -low, high)
-    return np.asarray(np.maximum(special.ndtr(right) - special.ndtr(left), _TINY))
+    """Returns the standard normal law's mass (..., cells) between edges; kept above 0, since it divides."""
+    return np.maximum(gaussians.mass_between(edges), _TINY)
 
 
 def _compute_density(edges: Array) -> Array:
