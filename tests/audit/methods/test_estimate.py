@@ -124,6 +124,20 @@ def test_the_same_scores_give_the_same_bound_with_the_counts_of_its_threshold(me
 
 
 @BOUNDS
+def test_a_bound_is_a_function_of_two_sets_of_ranks(method):
+    """No order of rows and no increasing map of the scores changes it, nor rounding that swaps no ranks."""
+    rng = np.random.default_rng(2)
+    for scores in (gaussian_scores(1.5, 400), [np.round(s, 1) for s in gaussian_scores(1.5, 400)]):
+        before = method(*scores, DELTA, CONFIDENCE)
+        for order in (np.sort, np.flip, rng.permutation):
+            assert method(*map(order, scores), DELTA, CONFIDENCE) == before
+        for warp in (np.exp, np.arctan, lambda s: s**3 + 1e-3 * s, lambda s: 1e90 * s):
+            after = method(*map(warp, scores), DELTA, CONFIDENCE)
+            assert dataclasses.replace(after, threshold=before.threshold) == before
+            assert after.threshold == pytest.approx(warp(before.threshold))
+
+
+@BOUNDS
 def test_swapped_ranks_change_little(method):
     """Another processor rounds otherwise: where few of 5,000 scores change places, so does the bound."""
     bounds, rng = [], np.random.default_rng(4)

@@ -18,6 +18,30 @@ from tests.cases import mostly_slow
 DELTA, WIDE = 1e-5, 62_006
 
 
+LOGS = [  # (d, cosine, log of its tail), from mpmath at 40 to 60 digits
+    (2, 0.999, -4.251950586445172),
+    (2, 0.9999999, -8.857204112978431),
+    (3, 0.998, -6.9077552789821362),
+    (3, 0.999999999998, -27.631043237893359),
+    (68, 0.36572, -6.907680977719298),
+    (68, 0.72434, -27.630638607034004),
+    (68, 0.89683, -57.564592434793883),
+    (68, 0.9644, -92.107317113815454),
+    (2689, 0.059557, -6.9077941417200917),
+    (2689, 0.13507, -27.630672386397106),
+    (2689, 0.19899, -57.562336270346186),
+    (2689, 0.25259, -92.103900578674075),
+    (62006, 0.01241, -6.9079704369101927),
+    (62006, 0.028245, -27.631903397651003),
+    (62006, 0.04183, -57.565389026480624),
+    (62006, 0.053418, -92.103934154101523),
+    (11_000_000, 0.00093173, -6.90764406356727),
+    (11_000_000, 0.002121, -27.6316291606117),
+    (11_000_000, 0.0031613, -58.24403474539627),
+    (11_000_000, 0.0040134, -92.1043842727861),
+]
+
+
 def calibrate_exact_null(setting, **more):
     """Returns the rows of `exact_null` alone."""
     return [row for row in calibrate(setting, **more) if row.method == "exact_null"]
@@ -39,6 +63,11 @@ def drawn(**of):
 def proven(cosines, dimension=10_000, presence=None, **of):
     present = np.ones(cosines.shape, bool) if presence is None else presence
     return bound_directions(Fresh(cosines, present, dimension, **of), DELTA, 0.95)
+
+
+def test_the_law_is_right_relative_to_itself_down_to_1e_40():
+    for dimension, cosine, expected in LOGS:
+        assert float(cosine_law.log_sf(cosine, dimension)) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.slow
