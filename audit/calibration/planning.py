@@ -12,8 +12,13 @@ from audit.errors import require
 from audit.evidence.canaries import Design
 from audit.laws import conversions
 from audit.methods import estimate, lifted
-from audit.methods.claimed_curve import THRESHOLDS, Exceedances, examine_claim, gaussian_power
-from audit.methods.departures import draw_shares
+from audit.methods.claimed_curve import (
+    THRESHOLDS,
+    Exceedances,
+    draw_shares,
+    examine_claim,
+    gaussian_power,
+)
 
 LEAST_RUNS, MOST_RUNS = 40, 1_000_000
 _FIRST_TRIED = 1000  # runs

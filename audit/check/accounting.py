@@ -11,8 +11,12 @@ from audit.check import findings
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.claims import accounting
 from audit.claims.accounting import Composition
-from audit.claims.brackets import ZERO_OUT
-from audit.claims.shuffling import LEAST_GRID, compute_least_epsilon, compute_shuffled_epsilon
+from audit.claims.brackets import (
+    LEAST_GRID,
+    ZERO_OUT,
+    compute_least_epsilon,
+    compute_shuffled_epsilon,
+)
 from audit.errors import InputError, require
 from audit.laws import conversions
 from audit.rounding import at_least_digits, at_most_digits

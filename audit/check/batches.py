@@ -30,7 +30,7 @@ from audit.check.report import (
     make_report,
 )
 from audit.claims import accounting
-from audit.claims.shuffling import compute_shuffled_epsilon
+from audit.claims.brackets import compute_shuffled_epsilon
 from audit.errors import require
 from audit.rounding import at_least, at_most
 from audit.runtime.progress import counted

@@ -13,7 +13,6 @@ Neighbouring relation: add or remove a single example.
 import dataclasses
 import functools
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,33 +43,39 @@ Array = NDArray[np.float64]
 _EPSILONS = np.concatenate([np.linspace(0.0, 5.0, 201), np.geomspace(5.05, 200.0, 200)])
 
 
-class Claim(Protocol):
-    """What is claimed of a mechanism."""
+class Claim:
+    """What is claimed of a mechanism; subclasses add its curve, and its steps where they are known."""
 
     @property
     def assumes(self) -> Assumption:
-        """Returns what the claim assumes."""
+        """Returns what the claim assumes: that another accountant is right."""
+        return GIVEN
 
     @property
     def composition(self) -> Composition | None:
         """Returns the mechanism's steps; None where the mechanism is unknown."""
+        return None
 
     @property
     def gaussian_mu(self) -> float | None:
         """Returns mu where the claimed curve is Gaussian; else None."""
+        return None
 
     def epsilon(self, delta: float) -> float:
         """Returns epsilon at delta; infinite where the claim says nothing of this delta."""
+        raise NotImplementedError
 
     def power(self, alpha: ArrayLike) -> Array:
         """Returns the largest true-positive rate that a test of false-positive rate alpha may have."""
+        raise NotImplementedError
 
     def last_model(self, delta: float) -> HiddenState | None:
-        """Returns the upper bound on the last model alone, where steps are Lipschitz; else None."""
+        """Returns the upper bound on the last model, where steps are Lipschitz; else None."""
+        return None
 
 
 @dataclasses.dataclass(frozen=True)
-class Gdp:
+class Gdp(Claim):
     """The claim that no test does better than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022).
 
     Args:
@@ -90,9 +95,6 @@ class Gdp:
         require(mu <= MOST_MU, f"`mu={mu:g}`: give a number from 0 to {MOST_MU:g}")
         object.__setattr__(self, "mu", mu)
 
-    assumes = GIVEN
-    composition = None
-
     @property
     def gaussian_mu(self) -> float:
         """Returns mu."""
@@ -106,13 +108,9 @@ class Gdp:
         """Returns the power of a test of rate alpha: Phi(Phi^-1(alpha) + mu)."""
         return np.asarray(special.ndtr(special.ndtri(_check_rates(alpha)) + self.mu))
 
-    def last_model(self, delta: float) -> None:
-        """Returns None: the steps are unknown."""
-        return None
-
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
-class EpsilonDelta:
+class EpsilonDelta(Claim):
     """The claim of (epsilon, delta)-differential privacy, by whatever accountant.
 
     Args:
@@ -142,10 +140,6 @@ class EpsilonDelta:
         """Returns the call that makes this claim."""
         return f"EpsilonDelta(epsilon={self.stated_epsilon:g}, delta={self.stated_delta:g})"
 
-    assumes = GIVEN
-    composition = None
-    gaussian_mu = None
-
     def epsilon(self, delta: float) -> float:
         """Returns the stated epsilon at the stated delta and above it, and infinity below it."""
         return self.stated_epsilon if delta >= self.stated_delta else math.inf
@@ -162,13 +156,9 @@ class EpsilonDelta:
         deltas = np.array([self.stated_delta])
         return _power_of_pairs(rates, epsilons, deltas)
 
-    def last_model(self, delta: float) -> None:
-        """Returns None: the steps are unknown."""
-        return None
-
 
 @dataclasses.dataclass(frozen=True)
-class DpSgd:
+class DpSgd(Claim):
     """The claim of DP-SGD: Gaussian noise of deviation noise_multiplier times C on sums clipped to C.
 
     Args:
@@ -214,15 +204,9 @@ class DpSgd:
         if self.lipschitz is not None:
             # Raises InputError for other types.
             arrays.floats("values of `lipschitz`", self.lipschitz)
-        checked = {
-            "noise_multiplier": sigma,
-            "insertions": insertions,
-            "sampling_rate": rate,
-            "k": k,
-            "insert": step_in_period,
-        }
-        for name, value in checked.items():
-            # The dataclass is frozen: it refuses its own assignment.
+        # The dataclass is frozen: it refuses its own assignment.
+        fields = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert")
+        for name, value in zip(fields, (sigma, insertions, rate, k, step_in_period), strict=True):
             object.__setattr__(self, name, value)
 
     @property
@@ -283,7 +267,7 @@ class DpSgd:
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomAllocation:
+class RandomAllocation(Claim):
     """The claim of DP-SGD where each epoch has the example in one random step (balls in bins).
 
     The adversary does not see in which. Neighbouring relation: replace the example by an example of gradient
@@ -298,9 +282,6 @@ class RandomAllocation:
     noise_multiplier: float
     batches: int
     epochs: int
-
-    gaussian_mu = None
-    composition = None
 
     @property
     def assumes(self) -> Assumption:
@@ -326,10 +307,6 @@ class RandomAllocation:
             return composed
         deltas = _allocation_deltas(self)
         return np.minimum(composed, _power_of_pairs(rates, _EPSILONS, deltas))
-
-    def last_model(self, delta: float) -> None:
-        """Returns None: how steps contract is unknown."""
-        return None
 
 
 @functools.lru_cache(maxsize=16)

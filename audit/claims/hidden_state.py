@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from audit import values
 from audit.claims import accounting
@@ -100,11 +100,8 @@ class HiddenState(NamedTuple):
         measured, they also say along how many runs, and what epsilon would be if steps expanded more.
         """
         least, most = (f"{end:.6g}" for end in self.range)
-        constants = f"{least} to {most}"
-        if least == most:
-            constants = most
+        constants = most if least == most else f"{least} to {most}"
         steps = f"steps of Lipschitz constant {constants} ({self.reason})"
-
         schedule = "the canary in each"
         if self.periods.k > 1:
             schedule = f"the canary in step {self.periods.insert} of every {self.periods.k}"
@@ -118,21 +115,14 @@ class HiddenState(NamedTuple):
                 f"; mu {self.bound.mu:.4g} is attained by a crafted landscape alone, where a "
                 f"constant direction reaches {self.constant:.4g}"
             )
-
-        # What the bound assumes, in the forms that different places need.
-        text = steps  # in JSON
-        word = "Lipschitz"  # in a table's column
-        note = f"{steps}, {schedule}{attained}"  # below a table
+        note = f"{steps}, {schedule}{attained}"
         seen = "only the last model is seen"
-        mechanism = "sensitivity C, Gaussian noise"
-        sentence = f"{seen}; {steps}, {schedule}; {mechanism}{attained}"  # on a page
-        if self.runs:  # the constants were measured
-            wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
-            along = f"along {self.runs} rehearsed runs, not proven ({wider})"
-            word = MEASURED
-            sentence = f"{sentence}; measured {along}"
-            note = f"{along}; {note}"
-        return Assumption(text, word, sentence, note)
+        sentence = f"{seen}; {steps}, {schedule}; sensitivity C, Gaussian noise{attained}"
+        if not self.runs:
+            return Assumption(steps, "Lipschitz", sentence, note)
+        wider = ", ".join(self.describe_margin(factor) for factor in self.margins)
+        along = f"along {self.runs} rehearsed runs, not proven ({wider})"
+        return Assumption(steps, MEASURED, f"{sentence}; measured {along}", f"{along}; {note}")
 
     def describe_margin(self, factor: int) -> str:
         """Returns words for what epsilon would be if constants were as much larger as `stretch_more` says."""
@@ -299,26 +289,16 @@ def insert_step(insert: str | int, k: int) -> int:
     require(k >= 1, f"`k={k}`: give at least 1")
     step = insert
     if isinstance(insert, str):
-        # Any other word is checked below, where a string of digits, as from a flag, counts as a number.
         step = {FIRST: 1, LAST: k}.get(insert, insert)
-    valid = _is_whole_number(step) and 1 <= int(step) <= k
-    shown = values.shown(insert)
+    # A string of digits, as from a flag, counts as a number; more than 19 are beyond any period.
+    is_number = type(step) is int or (isinstance(step, str) and step.isdecimal())
+    valid = is_number and len(str(step)) < 20 and 1 <= int(step) <= k
     require(
         valid,
-        f"`insert={shown}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a period",
+        f"`insert={values.shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
+        "period",
     )
     return int(step)
-
-
-def _is_whole_number(value: str | int) -> bool:
-    """Returns whether a value is an int, or a string of at most 19 digits.
-
-    True and False are no int here, nor are NumPy's integers. Longer strings are beyond any period, and int()
-    refuses those of thousands of digits.
-    """
-    if isinstance(value, str):
-        return value.isdecimal() and len(value) < 20
-    return type(value) is int
 
 
 def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
@@ -408,7 +388,7 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     shifted = np.flatnonzero(s > 0)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)
-    starts = shifted[_find_blocks(log_sums, log_weights)]
+    starts = shifted[_find_blocks(log_sums.tolist(), log_weights.tolist())]
     sizes = np.diff([*starts, len(s)])
 
     # The payments. Within a block, W_t n_t is divided by the block's scale, its largest value, and the
@@ -430,57 +410,26 @@ def _compute_payments(s: Array, c: Array, n: Array) -> tuple[Array, Array]:
     return in_noise, shares
 
 
-def _find_blocks(log_sums: Array, log_weights: Array) -> NDArray[np.intp]:
+def _find_blocks(log_sums: list[float], log_weights: list[float]) -> list[int]:
     """Returns the indices of the points at which the blocks of an isotonic regression start.
 
-    It is the best fit that never falls to the ratios sum / weight, with these weights. Sums and weights come
-    as logarithms: they would overflow themselves, so that `scipy.optimize.isotonic_regression` cannot take
-    them. A point whose ratio is not above that of the point before it is pooled with it into a block: their
-    sums and their weights are added. Whole runs of such points are pooled at once, with NumPy, as long as
-    that at least halves the number of blocks. What then remains is pooled in a loop.
-
-    Args:
-      log_sums: (n,) the log of each point's sum.
-      log_weights: (n,) the log of each point's weight.
-    """
-    starts = np.arange(len(log_sums))
-    blocks_before = math.inf
-    while 2 * len(starts) <= blocks_before:
-        blocks_before = len(starts)
-        rises = np.diff(log_sums - log_weights) > 0
-        # A block starts at the first point and at each rise.
-        firsts = np.flatnonzero(np.r_[True, rises])
-        log_sums = np.logaddexp.reduceat(log_sums, firsts)
-        log_weights = np.logaddexp.reduceat(log_weights, firsts)
-        starts = starts[firsts]
-    return starts[_pool_adjacent_violators(log_sums.tolist(), log_weights.tolist())]
-
-
-def _pool_adjacent_violators(log_sums: list[float], log_weights: list[float]) -> list[int]:
-    """Returns where the blocks of an isotonic regression start, by pool-adjacent-violators on logarithms.
-
-    Each point begins a block. It absorbs the blocks before it, one after another, as long as their ratio
-    sum / weight is not below its own.
+    It is the best fit that never falls to the ratios sum / weight, with these weights, by
+    pool-adjacent-violators. Sums and weights come as logarithms: they would overflow themselves, so that
+    `scipy.optimize.isotonic_regression` cannot take them. Each point begins a block. It absorbs the blocks
+    before it, one after another, as long as their ratio sum / weight is not below its own.
 
     Args:
       log_sums: The log of each point's sum.
       log_weights: The log of each point's weight.
     """
-    starts: list[int] = []
-    block_sums: list[float] = []
-    block_weights: list[float] = []
-    for start in range(len(log_sums)):
-        log_sum = log_sums[start]
-        log_weight = log_weights[start]
-        block_start = start
-        while starts and block_sums[-1] - block_weights[-1] >= log_sum - log_weight:
-            block_start = starts.pop()
-            log_sum = _add_logs(block_sums.pop(), log_sum)
-            log_weight = _add_logs(block_weights.pop(), log_weight)
-        starts.append(block_start)
-        block_sums.append(log_sum)
-        block_weights.append(log_weight)
-    return starts
+    blocks: list[tuple[int, float, float]] = []  # start, log of the sum, log of the weight
+    for start, (log_sum, log_weight) in enumerate(zip(log_sums, log_weights, strict=True)):
+        while blocks and blocks[-1][1] - blocks[-1][2] >= log_sum - log_weight:
+            start, sum_before, weight_before = blocks.pop()
+            log_sum = _add_logs(sum_before, log_sum)
+            log_weight = _add_logs(weight_before, log_weight)
+        blocks.append((start, log_sum, log_weight))
+    return [start for start, _, _ in blocks]
 
 
 def _add_logs(first: float, second: float) -> float:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+
+from audit.laws import gaussians
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -74,22 +75,17 @@ def account_allocation(
     # The laws of means of 1, 2, 4, ... terms come from doubling. The mean of b terms is put together from
     # those for which b has a binary digit 1: for b = 5, from means of 1 and of 4 terms.
     doubled = _discretise_term(noise_multiplier, above, cells)
-    doubled_terms = 1  # `doubled` is the law of the mean of so many terms
-    law = None  # of the mean of `terms` terms; None as long as there are no terms
-    terms = 0
-    while True:
-        if batches & doubled_terms:  # b has a binary digit 1 here
-            law = (
-                doubled
-                if law is None
-                else _average(law, terms, doubled, doubled_terms, above, cells)
-            )
-            terms += doubled_terms
-        if 2 * doubled_terms > batches:
-            break
-        doubled = _average(doubled, doubled_terms, doubled, doubled_terms, above, cells)
-        doubled_terms *= 2
-    assert law is not None  # b is at least 1, and so has a digit 1
+    parts = []  # laws of means, each with its number of terms
+    for digit in range(batches.bit_length()):
+        terms = 2**digit
+        if digit:
+            doubled = _average(doubled, terms // 2, doubled, terms // 2, above, cells)
+        if batches & terms:
+            parts.append((doubled, terms))
+    law, terms = parts[0]
+    for other, other_terms in parts[1:]:
+        law = _average(law, terms, other, other_terms, above, cells)
+        terms += other_terms
     return _find_losses(law, epochs, above).self_compose(epochs)
 
 
@@ -116,8 +112,8 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # The probability of each cell without and with the example. Ends are converted to standard deviations,
     # 1 / sigma, from the logarithm's mean. Since the term is the ratio of both densities, the probability
     # with the example is that without it times the term's mean in the cell.
-    masses = _find_normal_masses((ends + log_mean) * sigma)
-    masses_times_mean = _find_normal_masses((ends - log_mean) * sigma)
+    masses = gaussians.mass_between((ends + log_mean) * sigma)
+    masses_times_mean = gaussians.mass_between((ends - log_mean) * sigma)
     if not above:
         # Far cells, where either underflows to 0, are left out, which lowers delta too.
         is_possible = (masses > 0) & (masses_times_mean > 0)
@@ -137,13 +133,6 @@ def _discretise_term(sigma: float, above: bool, cells: int) -> _Law:
     # The mass above the grid goes to the last point, and what it exceeds that point by to `beyond`.
     atoms[-1] += masses[-1]
     return _Law(values, atoms, float(masses_times_mean[-1] - masses[-1] * points[-1]))
-
-
-def _find_normal_masses(ends: Array) -> Array:
-    """Returns the probabilities (n - 1,) of N(0, 1) between neighbouring ends (n,), precise in both tails."""
-    from_below = np.diff(special.ndtr(ends))
-    from_above = -np.diff(special.ndtr(-ends))
-    return np.asarray(np.where(ends[:-1] > 0, from_above, from_below), np.float64)
 
 
 def _average(

@@ -15,6 +15,7 @@ Bernstein inequality (Maurer and Pontil, 2009) or by Hoeffding's (1963) relative
 
 import itertools
 import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from scipy import special
 
 from audit.claims.hidden_state import spread_over_steps
 from audit.laws import conversions
-from audit.laws.bisection import bisect_all
+from audit.laws.bisection import bisect
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
@@ -70,13 +71,11 @@ class MixtureLimit(NamedTuple):
     Attributes:
       epsilon: The bound at the delta that was given.
       error: The probability with which simulation made it too low; 0 where it is exact.
-      orders: The number of orders that were enumerated or simulated.
       mu: A bound on mu of every order, so that the last model is mu-GDP too.
     """
 
     epsilon: float
     error: float
-    orders: int
     mu: float
 
 
@@ -148,8 +147,9 @@ def compute_order_mus(
     """Returns mu (N,) of each order: given the order, the last model is mu-GDP, for noise of deviation 1.
 
     An order is a list of steps: those in which the example takes part, its participations. Each moves the
-    model by a shift s_t = 1, of which W_t at most reaches the last model: W_t is the product of all Lipschitz
-    after step t. mu is that of `hidden_state.hidden_state_bound`, computed for many orders at once.
+    model by a shift s_t = 1, which counts W_t s_t in the last model, at most. The noise that hides it has the
+    variance sum of W^2, over the steps from t to before the next participation. mu is that of
+    `hidden_state.hidden_state_bound`, computed for many orders at once.
 
     `log_shifts` may be those of a made-up order that is worse than others, which exceed what a shift s_t = 1
     counts. mu is then limited to that of composition, sqrt(K) for K participations, which no order exceeds.
@@ -159,69 +159,26 @@ def compute_order_mus(
       orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
       log_shifts: (N, K) the log of W_t s_t, in place of that for a shift s_t = 1.
     """
-    mus = []
-    for start in range(0, len(orders), _CHUNK):  # chunks of orders, to save memory
-        chunk = slice(start, start + _CHUNK)
-        chunk_shifts = None if log_shifts is None else log_shifts[chunk]
-        mus.append(_compute_chunk_mus(weights, orders[chunk], chunk_shifts))
-    return np.concatenate(mus)
-
-
-def _compute_chunk_mus(weights: StepWeights, orders: Steps, log_shifts: Array | None) -> Array:
-    """Returns mu (N,) of a chunk of the orders of `compute_order_mus`.
-
-    A participation at step t, with shift s_t, counts W_t s_t in the last model. The noise that hides it has
-    the variance sum of W^2, over the steps from t to before the next participation. `_pool` joins
-    neighbouring participations into blocks until the slopes of an order's blocks, sum of W s / sum of W^2,
-    grow from each to the next. Then mu^2 is the sum over blocks of (sum of W s)^2 / sum of W^2. It is derived
-    in audit/methods/README.md.
-
-    Args:
-      weights: How the T steps count in the last model; W_t is the weight of step t.
-      orders: (N, K) the steps of participations, ascending; T or more stands for no participation.
-      log_shifts: (N, K) the log of W_t s_t; None for shifts s_t = 1.
-    """
     steps = len(weights.log_w)
     orders = np.minimum(orders, steps)  # T now stands for no participation
     # Shifts before `weights.first` are erased by a step of Lipschitz constant 0.
     reaches_last_model = (orders < steps) & (orders >= weights.first)
     if log_shifts is None:
-        # The index T is out of range. The last step's weight is read in its place, which `_pool` ignores,
-        # since `reaches_last_model` is false there.
-        indices = np.minimum(orders, steps - 1)
-        log_shifts = weights.log_w[indices]
+        # The index T is out of range. The last step's weight is read in its place, and is not used.
+        log_shifts = weights.log_w[np.minimum(orders, steps - 1)]
     log_noises = _compute_log_noises(weights, orders)
-    blocks = _pool(log_shifts, log_noises, reaches_last_model)
-    # The arrays of blocks are (K, N). Each order has `counts` blocks; the rows after these mean nothing.
-    is_block = np.arange(len(blocks.log_sums))[:, None] < blocks.counts
-    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
-        squares = np.where(is_block, np.exp(2 * blocks.log_sums - blocks.log_noises), 0.0)
-    composed_squares = reaches_last_model.sum(
-        axis=1
-    )  # a shift of 1 each, over noise of deviation 1
-    return np.asarray(np.sqrt(np.minimum(squares.sum(axis=0), composed_squares)))
+    squares = _pool(log_shifts, log_noises, reaches_last_model)
+    composed_squares = reaches_last_model.sum(axis=1)  # shifts of 1, over noise of deviation 1
+    return np.asarray(np.sqrt(np.minimum(squares, composed_squares)))
 
 
-class _Blocks(NamedTuple):
-    """The blocks of N orders of at most K participations each.
+def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> Array:
+    """Returns mu^2 (N,) of N orders by an isotonic regression in each, pooling adjacent violators.
 
-    Attributes:
-      counts: (N,) how many blocks an order has; what the other arrays hold beyond them is not read.
-      log_sums: (K, N) log of each block's sum of W s.
-      log_noises: (K, N) log of each block's sum of W^2.
-    """
-
-    counts: NDArray[np.intp]
-    log_sums: Array
-    log_noises: Array
-
-
-def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -> _Blocks:
-    """Returns the blocks of an isotonic regression in each of N orders, by pooling adjacent violators.
-
-    The regression makes slopes, sum of W s / sum of W^2, grow from block to block. Each order has a stack of
-    blocks. A participation begins a block on top of it, and the top absorbs the block below it as long as
-    that block's slope is at least its own. All orders are worked on at once.
+    Neighbouring participations are joined into blocks until the slopes of an order's blocks, sum of W s / sum
+    of W^2, grow from each to the next. Each order has a stack of blocks. A participation begins a block on
+    top of it, and the top absorbs the block below it as long as that block's slope is at least its own. mu^2
+    is the sum over blocks of (sum of W s)^2 / sum of W^2. audit/methods/README.md derives it.
 
     Args:
       log_shifts: (N, K) the log of W s of each participation.
@@ -234,27 +191,27 @@ def _pool(log_shifts: Array, log_noises: Array, takes_part: NDArray[np.bool_]) -
     log_sums = np.zeros((participations, size))
     log_block_noises = np.zeros((participations, size))
     for i in range(participations):
-        # Participation i begins a block in the orders that have it.
-        orders_with_i = np.flatnonzero(takes_part[:, i])
-        log_sums[counts[orders_with_i], orders_with_i] = log_shifts[orders_with_i, i]
-        log_block_noises[counts[orders_with_i], orders_with_i] = log_noises[orders_with_i, i]
-        counts[orders_with_i] += 1
-
-        # The top block absorbs the block below it where the slope does not rise from that to the top. This is
-        # repeated in the orders in which it happened, as long as they have a block below the top.
-        merging = orders_with_i[counts[orders_with_i] > 1]
-        while len(merging):
+        merging = np.flatnonzero(takes_part[:, i])  # the orders that have participation i
+        log_sums[counts[merging], merging] = log_shifts[merging, i]
+        log_block_noises[counts[merging], merging] = log_noises[merging, i]
+        counts[merging] += 1
+        while True:
+            merging = merging[counts[merging] > 1]
             top = counts[merging] - 1
-            log_top_slope = log_sums[top, merging] - log_block_noises[top, merging]
-            log_slope_below = log_sums[top - 1, merging] - log_block_noises[top - 1, merging]
-            merging = merging[log_slope_below >= log_top_slope]
+            slopes = log_sums[[top - 1, top], merging] - log_block_noises[[top - 1, top], merging]
+            merging = merging[slopes[0] >= slopes[1]]
+            if not len(merging):
+                break
             top = counts[merging] - 1
             for totals in (log_sums, log_block_noises):
-                merged = np.logaddexp(totals[top - 1, merging], totals[top, merging])
-                totals[top - 1, merging] = merged
+                totals[top - 1, merging] = np.logaddexp(
+                    totals[top - 1, merging], totals[top, merging]
+                )
             counts[merging] -= 1
-            merging = merging[counts[merging] > 1]
-    return _Blocks(counts, log_sums, log_block_noises)
+    is_block = np.arange(participations)[:, None] < counts
+    with np.errstate(over="ignore"):  # a square beyond the largest float is infinite
+        squares = np.where(is_block, np.exp(2 * log_sums - log_block_noises), 0.0)
+    return np.asarray(squares.sum(axis=0))
 
 
 def _compute_log_noises(weights: StepWeights, orders: Steps) -> Array:
@@ -315,18 +272,14 @@ def mix_epsilon(mus: Array, shares: Array, delta: float) -> float:
       delta: The delta of epsilon.
     """
 
-    def exceeds(epsilons: Array) -> NDArray[np.bool_]:
-        """Returns (1,) whether the mean delta at epsilons (1,) is above the given delta."""
-        log_deltas = compute_log_deltas(mus, float(epsilons[0]))
-        return np.array([np.exp(log_deltas) @ shares > delta])
+    def exceeds(epsilon: float) -> bool:
+        """Returns whether the mean delta at an epsilon is above the given delta."""
+        return bool(np.exp(compute_log_deltas(mus, epsilon)) @ shares > delta)
 
-    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism alone
-    if not exceeds(np.zeros(1))[0]:  # even an epsilon of 0 is enough
+    if not exceeds(0.0):
         return 0.0
-    # `bisect_all` takes arrays of intervals, here with a single interval. The mean delta is above `delta` at
-    # its lower end, and not at its upper end, which therefore is the bound.
-    _, upper_ends = bisect_all(exceeds, [0.0], [highest], _HALVINGS)
-    return float(upper_ends[0])
+    highest = conversions.epsilon_from_mu(float(mus.max()), delta)  # of the worst mechanism
+    return bisect(exceeds, 0.0, highest, _HALVINGS).high
 
 
 def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -339,13 +292,10 @@ def bound_fixed_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
       schedule: The steps of training.
       delta: The delta of epsilon.
     """
-    weights = weigh_steps(schedule.lipschitz)
     # Row i of the orders (batches, epochs) has the steps of an example in batch i of every epoch.
     places = np.arange(schedule.batches)[:, None]
     orders = places + schedule.batches * np.arange(schedule.epochs)
-    # `compute_order_mus` is for noise of deviation 1: mu is smaller by the noise multiplier.
-    mu = float(compute_order_mus(weights, orders).max()) / schedule.noise_multiplier
-    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(orders), mu)
+    return _limit_worst(schedule, compute_order_mus(weigh_steps(schedule.lipschitz), orders), delta)
 
 
 def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
@@ -358,11 +308,14 @@ def bound_any_order(schedule: ShuffledSteps, delta: float) -> MixtureLimit:
       schedule: The steps of training.
       delta: The delta of epsilon.
     """
-    weights = weigh_steps(schedule.lipschitz)
     strata = _cut_last_epochs(schedule.batches, schedule.epochs, MOST_STRATA)
-    worst = _compute_worst_mus(schedule, weights, strata)
-    mu = float(worst.max()) / schedule.noise_multiplier
-    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, len(worst), mu)
+    return _limit_worst(schedule, _compute_worst_mus(schedule, strata), delta)
+
+
+def _limit_worst(schedule: ShuffledSteps, mus: Array, delta: float) -> MixtureLimit:
+    """Returns the bound for the worst order, from mus for noise of deviation 1."""
+    mu = float(mus.max()) / schedule.noise_multiplier
+    return MixtureLimit(conversions.epsilon_from_mu(mu, delta), 0.0, mu)
 
 
 def bound_one_of_each_epoch(
@@ -395,12 +348,9 @@ def bound_one_of_each_epoch(
     sigma = schedule.noise_multiplier
     weights = weigh_steps(schedule.lipschitz)  # for noise of deviation 1
     if epochs * math.log(batches) <= math.log(most_enumerated):  # there are batches**epochs orders
-        places = np.array(list(itertools.product(range(batches), repeat=epochs)))
-        orders = places + batches * np.arange(epochs)  # from places in an epoch to steps of the run
-        mus = compute_order_mus(weights, orders) / sigma  # for noise of deviation sigma
-        equal_shares = np.full(len(mus), 1 / len(mus))
-        epsilon = mix_epsilon(mus, equal_shares, delta)
-        return MixtureLimit(epsilon, error=0.0, orders=len(mus), mu=float(mus.max()))
+        orders = np.array(list(itertools.product(range(batches), repeat=epochs)))
+        orders += batches * np.arange(epochs)  # from places in an epoch to steps of the run
+        return _mix_orders(schedule, orders, np.full(len(orders), 1 / len(orders)), delta)
 
     # `mus` (draws, strata) has in each row the mu of an order from every stratum. Rows are filled in chunks,
     # to save memory.
@@ -413,16 +363,22 @@ def bound_one_of_each_epoch(
         rows = mus[start : start + rows_at_once]  # a view of `mus`, which is filled below
         places = rng.integers(0, batches, (*rows.shape, epochs))
         # In the last epochs, places from each stratum's own intervals replace these.
-        last_epochs = strata.lows.shape[1]
-        last_shape = (*rows.shape, last_epochs)
-        last_places = rng.integers(strata.lows, strata.highs, last_shape)
-        places[..., epochs - last_epochs :] = last_places
+        last_shape = (len(rows), *strata.lows.shape)
+        places[..., epochs - last_shape[2] :] = rng.integers(strata.lows, strata.highs, last_shape)
         orders = places + batches * np.arange(epochs)
         rows[:] = compute_order_mus(weights, orders.reshape(-1, epochs)).reshape(rows.shape)
 
-    worst = _compute_worst_mus(schedule, weights, strata)
+    worst = _compute_worst_mus(schedule, strata)
     epsilon = _limit_mixture(mus / sigma, worst / sigma, strata.shares, delta)
-    return MixtureLimit(epsilon, ERROR, mus.size, float(worst.max()) / sigma)
+    return MixtureLimit(epsilon, ERROR, float(worst.max()) / sigma)
+
+
+def _mix_orders(
+    schedule: ShuffledSteps, orders: Steps, shares: Array, delta: float
+) -> MixtureLimit:
+    """Returns the bound from all orders (N, K), of which one is drawn with probabilities (N,)."""
+    mus = compute_order_mus(weigh_steps(schedule.lipschitz), orders) / schedule.noise_multiplier
+    return MixtureLimit(mix_epsilon(mus, shares, delta), error=0.0, mu=float(mus.max()))
 
 
 class _Strata(NamedTuple):
@@ -470,7 +426,7 @@ def _cut_last_epochs(batches: int, epochs: int, most: int) -> _Strata:
     return _Strata(lows[cells_of_strata], highs[cells_of_strata], shares)
 
 
-def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _Strata) -> Array:
+def _compute_worst_mus(schedule: ShuffledSteps, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of all orders in each stratum, for noise of deviation 1.
 
     W_t is the product of all Lipschitz constants after step t, and s_t the shift in step t. mu is the largest
@@ -481,18 +437,18 @@ def _compute_worst_mus(schedule: ShuffledSteps, weights: StepWeights, strata: _S
 
     Args:
       schedule: The steps of training.
-      weights: How they count in the last model.
       strata: The strata.
     """
     batches = schedule.batches
     epochs = schedule.epochs
+    weights = weigh_steps(schedule.lipschitz)
 
     # At first no place is ruled out: each stratum (row) has the last step of each epoch (column), with the
     # largest W of the epoch.
-    epoch_ends = batches * np.arange(1, epochs + 1) - 1
+    rows = (len(strata.shares), 1)
     log_w = weights.log_w[: schedule.insertable].reshape(epochs, batches)
-    orders = np.tile(epoch_ends, (len(strata.shares), 1))
-    log_shifts = np.tile(log_w.max(axis=1), (len(strata.shares), 1))
+    orders = np.tile(batches * np.arange(1, epochs + 1) - 1, rows)
+    log_shifts = np.tile(log_w.max(axis=1), rows)
 
     # In the last epochs a stratum allows only some places. Epoch -i is the i-th from the end.
     last_epochs = strata.lows.shape[1]
@@ -538,10 +494,7 @@ def bound_poisson(
         taken = np.array(list(itertools.product([False, True], repeat=steps)))
         orders = np.sort(np.where(taken, np.arange(steps), no_step), axis=1)
         counts = taken.sum(axis=1)
-        mus = compute_order_mus(weights, orders) / sigma
-        shares = rate**counts * (1 - rate) ** (steps - counts)
-        epsilon = mix_epsilon(mus, shares, delta)
-        return MixtureLimit(epsilon, error=0.0, orders=len(orders), mu=float(mus.max()))
+        return _mix_orders(schedule, orders, rate**counts * (1 - rate) ** (steps - counts), delta)
 
     # The worst order has late participations. Other orders have earlier ones, whose W may be larger. So each
     # counts with the largest W of its step and all before it. `[None]` makes an array of a single order.
@@ -563,7 +516,7 @@ def bound_poisson(
     epsilon = _limit_mixture(simulated_mus / sigma, worst / sigma, np.ones(1), remaining_delta)
     # No order at all leaks more than participation in every step, which bounds mu without exception.
     everywhere = compute_order_mus(weights, np.arange(steps)[None], largest_log_w[None])
-    return MixtureLimit(epsilon, ERROR, len(simulated_mus), float(everywhere[0]) / sigma)
+    return MixtureLimit(epsilon, ERROR, float(everywhere[0]) / sigma)
 
 
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
@@ -625,16 +578,10 @@ def _limit_mixture(mus: Array, worst: Array, shares: Array, delta: float) -> flo
         most = float(np.exp(compute_log_deltas(worst, epsilon)) @ shares)
         return limit_mean(means, most, log_inverse_error) <= delta
 
-    # Indices of the grid. The mean delta is low enough at `high`, where even the worst orders' are.
-    low = -1  # before the grid, so that epsilon 0 is tried too
-    high = _EPSILONS
-    while high - low > 1:
-        middle = (low + high) // 2
-        if is_bounded(float(grid[middle])):
-            high = middle
-        else:
-            low = middle
-    return float(grid[high])
+    # The mean delta is low enough at the last index, since even that of the worst orders is.
+    indices = range(_EPSILONS)
+    first = bisect_left(indices, True, key=lambda index: is_bounded(float(grid[index])))
+    return float(grid[first])
 
 
 def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
@@ -665,17 +612,10 @@ def limit_mean(values: Array, most: float, log_inverse_error: float) -> float:
     # Hoeffding's inequality, of values over `most`, by bisection from their mean up to 1.
     share = min(mean / most, 1.0)  # rounding may raise it above 1
 
-    def is_excluded(mean_share: float) -> bool:
-        """Returns whether the values exclude that their mean is this share of `most`."""
+    def is_possible(mean_share: float) -> bool:
+        """Returns whether the values allow that their mean is this share of `most`."""
         entropy = special.rel_entr(share, mean_share) + special.rel_entr(1 - share, 1 - mean_share)
-        return bool(draws * entropy >= log_inverse_error)
+        return bool(draws * entropy < log_inverse_error)
 
-    low = share
-    high = 1.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if is_excluded(middle):
-            high = middle
-        else:
-            low = middle
-    return min(bernstein, most * high, most)
+    hoeffding = most * bisect(is_possible, share, 1.0, _HALVINGS).high
+    return min(bernstein, hoeffding, most)

@@ -13,8 +13,13 @@ import numpy as np
 from audit.conclusions.conclusion import Conclusion, UpperBound
 from audit.evidence.canaries import Fresh
 from audit.methods import claimed_curve, estimate, exact_null, one_run_bounds
-from audit.methods.claimed_curve import ClaimTest, Departure, LogCapital, Power
-from audit.methods.departures import find_least_departure
+from audit.methods.claimed_curve import (
+    ClaimTest,
+    Departure,
+    LogCapital,
+    Power,
+    find_least_departure,
+)
 
 
 class _Bets(NamedTuple):

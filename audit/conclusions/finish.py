@@ -33,8 +33,8 @@ def finish(conclusion: Conclusion, is_interim: bool = False) -> Conclusion:
 
 def examine_curve(worlds: Worlds) -> Curve:
     """Returns the test of whether the trade-off curve of independent scores is Gaussian."""
-    test, power = gaussian_curve.examine_with_power(*worlds)
-    return add_deciding_runs(Curve(test.p_value, power), worlds)
+    test = gaussian_curve.examine(*worlds)
+    return add_deciding_runs(Curve(test.p_value, gaussian_curve.power(*worlds)), worlds)
 
 
 def add_deciding_runs(curve: Curve, worlds: Worlds) -> Curve:

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from audit.claims.hidden_state import HiddenState
-from audit.conclusions.conclusion import Conclusion, method_of
+from audit.conclusions.conclusion import Conclusion
 from audit.json_text import finite, write_json
 from audit.methods.estimate import Bound, Finding
 from audit.storage.store import RESULT, Store
@@ -42,7 +42,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 
     Its fields follow. Those marked * are left out where there is nothing to say.
 
-      bounds: a list of the estimates, with their noise floors, and the lower bounds.
+      bounds: a list of the estimates and the lower bounds.
       notes*: remarks for people.
       upper_bound: the claimed epsilon; null if infinite or unknown.
       hidden_state*, last_model*: the upper bound on the last model alone, or why there is none.
@@ -54,9 +54,7 @@ def bounds_json(conclusion: Conclusion, **more: object) -> str:
 
     Then come the test of the Gaussian curve*, the looks*, and `more`.
     """
-    fields: dict[str, Any] = {
-        "bounds": [finding_fields(row) | _make_noise_floor_fields(row) for row in conclusion.rows()]
-    }
+    fields: dict[str, Any] = {"bounds": [finding_fields(row) for row in conclusion.rows()]}
     if conclusion.notes:
         fields["notes"] = conclusion.notes
     fields["upper_bound"] = finite(conclusion.upper_bound)
@@ -110,9 +108,7 @@ def one_run_fields(conclusion: Conclusion) -> dict[str, Any]:
     estimates = []
     for estimate in conclusion.estimates:
         values = {name: getattr(estimate, name) for name in _ESTIMATE_FIELDS}
-        floor = estimate.noise_floor._asdict()
-        del floor["exceeding"]  # None for all of these estimates: their floors do not count it
-        values["noise_floor"] = floor
+        values["noise_floor"] = estimate.noise_floor._asdict()
         estimates.append({**values, "canaries": estimate.n_in, "caveat": estimate.caveat})
     bounds = []
     for bound in conclusion.bounds:
@@ -262,12 +258,3 @@ def finding_fields(finding: Finding) -> dict[str, Any]:
             del fields["noise_floor"]
             del fields["standard_error"]
     return {"method": method, "assumes": assumes, **fields}
-
-
-def _make_noise_floor_fields(finding: Finding) -> dict[str, Any]:
-    """Returns the field `noise_floor` of an estimate's JSON; empty where its method has no floor."""
-    noise_floor = method_of(finding).noise_floor
-    if noise_floor is None:
-        return {}
-    floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
-    return {"noise_floor": floor._asdict()}

@@ -51,13 +51,11 @@ def find_largest_refuted(
     if not is_refuted(low):
         return low
     bracket = find_bracket(is_refuted, low, first)
-    return bisect(is_refuted, bracket.low, bracket.high, halvings)
+    return bisect(is_refuted, bracket.low, bracket.high, halvings).low
 
 
-def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
-    """Returns the largest parameter at which a condition holds, rounded down to one at which it does hold.
-
-    The error is at most the length of the interval after the last halving.
+def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: int) -> Bracket:
+    """Returns the interval in which a condition ceases to hold, after halvings of a longer one.
 
     Args:
       holds: whether the condition holds at a parameter.
@@ -71,7 +69,7 @@ def bisect(holds: Callable[[float], bool], low: float, high: float, halvings: in
             low = middle
         else:
             high = middle
-    return low
+    return Bracket(low, high)
 
 
 def bisect_all(

@@ -4,7 +4,6 @@ Clopper-Pearson is exact: it covers at least as often as it claims, whatever the
 or Wilson's, which cover on average over rates.
 """
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +25,12 @@ class Interval(NamedTuple):
     upper: Array
 
 
-def clopper_pearson_upper(count: ArrayLike, trials: int, error: float) -> Array:
+def clopper_pearson_upper(count: ArrayLike, trials: int | NDArray[np.int64], error: float) -> Array:
     """Returns one-sided upper limits of a binomial success probability, by Clopper and Pearson (1934).
 
     Args:
       count: The number of successes, any shape, which is that of the limits.
-      trials: The number of trials.
+      trials: The number of trials, or one for each count.
       error: The probability, at most, with which the success probability exceeds its limit.
     """
     k = np.asarray(count, np.float64)
@@ -54,14 +53,3 @@ def clopper_pearson(count: ArrayLike, trials: int, confidence: float) -> Interva
     lower = 1 - clopper_pearson_upper(trials - k, trials, error)
     upper = clopper_pearson_upper(k, trials, error)
     return Interval(lower, upper)
-
-
-@functools.lru_cache(maxsize=64)
-def upper_limits(trials: int, error: float) -> Array:
-    """Returns `clopper_pearson_upper` of every count from 0 to trials, (trials + 1,).
-
-    The result is cached, since thousands of thresholds use it, and read-only, since its callers share it.
-    """
-    limits = clopper_pearson_upper(np.arange(trials + 1), trials, error)
-    limits.setflags(write=False)
-    return limits

@@ -27,7 +27,6 @@ least, so that the grid makes no bound too large.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +181,7 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
     runs_per_pilot_run_in = len(rates_in) / len(pilot_in)
     predicted_out = compute_log_growth(pilot_out, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_out
     predicted_in = compute_log_growth(pilot_in, _COARSE_LEVELS, STAKES) * runs_per_pilot_run_in
-    pairs = _choose_pairs(family, predicted_out, predicted_in, target)
+    stakes_out, stakes_in, shares = _choose_pairs(family, predicted_out, predicted_in, target)
     # The log growth (stakes, levels) in the counted runs.
     growth_out = compute_log_growth(rates_out, _LEVELS, STAKES)
     growth_in = compute_log_growth(rates_in, _LEVELS, STAKES)
@@ -195,26 +194,15 @@ def _bet_on_sets(family: Family, counted: Counted, target: float) -> Callable[[f
         """
         corners = _find_corners(family, parameter, _LEVELS)  # indices of the false-negative rates
         # The log growth of each of L pairs of stakes in each cell, (L, cells). The last level begins no cell.
-        at_corners_out = growth_out[pairs.stakes_out, :-1]
-        at_corners_in = growth_in[pairs.stakes_in[:, None], corners]
-        growth = at_corners_out + at_corners_in
-        return _find_least_mixture(growth, pairs.shares, target)
+        growth = growth_out[stakes_out, :-1] + growth_in[stakes_in[:, None], corners]
+        return _find_least_mixture(growth, shares, target)
 
     return find_least_capital
 
 
-class _Pairs(NamedTuple):
-    """A mixture of pairs of stakes.
-
-    Attributes:
-      stakes_out: (L,) stakes on false-positive rates, as indices into STAKES.
-      stakes_in: (L,) stakes on false-negative rates, as indices into STAKES.
-      shares: (L,) shares of the capital.
-    """
-
-    stakes_out: NDArray[np.int64]
-    stakes_in: NDArray[np.int64]
-    shares: Array
+# The indices in STAKES of L stakes on false-positive and on false-negative rates, and their shares of the
+# capital.
+_Pairs = tuple[NDArray[np.int64], NDArray[np.int64], Array]
 
 
 def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: float) -> _Pairs:
@@ -260,7 +248,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
         """Returns whether some pair should reject the parameter."""
         return bool(find_sufficient(parameter).any())
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
     # The first pair that suffices (`argmax` of booleans). Where none does, not even at the parameter 0, that
     # is the first of all pairs, whose stakes are 0.
     best_out, best_in = np.unravel_index(
@@ -273,7 +261,7 @@ def _choose_pairs(family: Family, growth_out: Array, growth_in: Array, target: f
     no_stake = np.zeros_like(alone)
     stakes_out = np.concatenate([[best_out], neighbours_out, alone, no_stake])
     stakes_in = np.concatenate([[best_in], neighbours_in, no_stake, alone])
-    return _Pairs(stakes_out, stakes_in, _split_capital(len(alone)))
+    return stakes_out, stakes_in, _split_capital(len(alone))
 
 
 def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np.int64]:
@@ -296,18 +284,9 @@ def _find_corners(family: Family, parameter: float, levels: Array) -> NDArray[np
     return np.clip(np.searchsorted(levels, rates_in, side="right") - 1, 0, None)
 
 
-class _CoinBets(NamedTuple):
-    """A mixture of bets on z = part * FN + (1 - part) * FP, of a run's error rates FN and FP.
-
-    Attributes:
-      parts: (L,) weights of the false-negative rate FN.
-      stakes: (L,) stakes lambda.
-      shares: (L,) shares of the capital.
-    """
-
-    parts: Array
-    stakes: Array
-    shares: Array
+_CoinBets = tuple[
+    Array, Array, Array
+]  # the parts, the stakes and the shares of the capital of L bets
 
 
 def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[float], float]:
@@ -324,15 +303,15 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
       counted: The errors at a threshold, in the pilot's runs and in the counted runs.
       target: The log capital at which a parameter is rejected; larger capital is cut to it.
     """
-    bets = _choose_coin_bets(family, counted, target)
-    # The log growth of each bet at each mean of z that is tabulated.
+    parts_of_bets, stakes, shares = _choose_coin_bets(family, counted, target)
+    # The log growth of each bet at each mean of z that is tabulated, (bets, means).
     rows = []
-    for part, stake in zip(bets.parts, bets.stakes, strict=True):
+    for part, stake in zip(parts_of_bets, stakes, strict=True):
         rows.append(_compute_coin_growth(counted.rest, part, _MEANS, np.array([stake])))
-    growth = np.concatenate(rows)  # (bets, means)
+    growth = np.concatenate(rows)
     # Columns, (bets, 1), so that they combine with the cells of a curve.
-    bet_indices = np.arange(len(bets.parts))[:, None]
-    parts = bets.parts[:, None]
+    bet_indices = np.arange(len(stakes))[:, None]
+    parts = parts_of_bets[:, None]
 
     def find_least_capital(parameter: float) -> float:
         """Returns the least log capital on the curve of a parameter, cut to the target.
@@ -348,7 +327,7 @@ def _bet_on_coins(family: Family, counted: Counted, target: float) -> Callable[[
         below = np.searchsorted(_MEANS, means, side="right") - 1
         # _MEANS begins with 0. A mean below 0 could come from rounding only, and would count as no capital.
         growth_on_curve = np.where(below >= 0, growth[bet_indices, below], -np.inf)
-        return _find_least_mixture(growth_on_curve, bets.shares, target)
+        return _find_least_mixture(growth_on_curve, shares, target)
 
     return find_least_capital
 
@@ -423,7 +402,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
         """Returns whether some bet should reject the parameter."""
         return bool(find_margins(parameter).max() >= 0)
 
-    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS)
+    largest_rejected = bisect(should_be_rejected, 0.0, _MOST_PARAMETER, _COARSE_HALVINGS).low
     best_part, best_stake = np.unravel_index(
         int(find_margins(largest_rejected).argmax()), critical_means.shape
     )
@@ -432,7 +411,7 @@ def _choose_coin_bets(family: Family, counted: Counted, target: float) -> _CoinB
     alone = len(stakes_alone)
     parts = np.repeat([_PARTS[best_part], 0.0, 1.0], [len(neighbours), alone, alone])
     all_stakes = np.concatenate([stakes[neighbours], stakes_alone, stakes_alone])
-    return _CoinBets(parts, all_stakes, _split_capital(alone))
+    return parts, all_stakes, _split_capital(alone)
 
 
 def _compute_coin_growth(errors: RunErrors, part: float, means: Array, stakes: Array) -> Array:

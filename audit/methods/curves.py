@@ -223,18 +223,17 @@ def attack(scores_in: ArrayLike, scores_out: ArrayLike) -> Attack:
     right_in = (s_in > middle).mean() + (s_in == middle).mean() / 2
     right_out = (s_out < middle).mean() + (s_out == middle).mean() / 2
     # Each world's limits miss with probability 2.5%, so that the averages of both hold with 95%.
-    rate_in = _find_limits_of_rate(float(right_in), len(s_in), 0.975)
-    rate_out = _find_limits_of_rate(float(right_out), len(s_out), 0.975)
-    accuracy = Rate(
-        float(np.mean([rate_in.value, rate_out.value])),
-        float(np.mean([rate_in.lower, rate_out.lower])),
-        float(np.mean([rate_in.upper, rate_out.upper])),
+    rates = (
+        _limit_rate(float(right_in), len(s_in), 0.975),
+        _limit_rate(float(right_out), len(s_out), 0.975),
     )
-    return Attack(
-        accuracy,
-        _find_true_positive_rate(s_in, s_out, 0.01),
-        _find_true_positive_rate(s_in, s_out, 0.001),
-    )
+    found: list[Rate | None] = []
+    for rate in (0.01, 0.001):
+        if rate * len(s_out) < 1:  # it allows no false positive
+            found.append(None)
+        else:
+            found.append(_limit_rate(true_positive_rate(s_in, s_out, rate), len(s_in), 0.95))
+    return Attack(Rate(*np.mean(rates, axis=0).tolist()), *found)
 
 
 def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
@@ -255,29 +254,10 @@ def _find_median_of_mixture(s_in: Array, s_out: Array) -> float:
     return float(low / 2 + high / 2)  # the sum of both might be too large for a float
 
 
-def _find_true_positive_rate(s_in: Array, s_out: Array, rate: float) -> Rate | None:
-    """Returns the true-positive rate at a false-positive rate, with 95% limits.
-
-    None where there are so few scores out that the rate allows no false positive.
-
-    Args:
-      s_in: (n,) scores.
-      s_out: (m,) scores.
-      rate: The false-positive rate.
-    """
-    if rate * len(s_out) < 1:
-        return None
-    return _find_limits_of_rate(true_positive_rate(s_in, s_out, rate), len(s_in))
-
-
-def _find_limits_of_rate(value: float, guesses: int, confidence: float = 0.95) -> Rate:
+def _limit_rate(value: float, guesses: int, confidence: float) -> Rate:
     """Returns a share of right guesses with its two-sided Clopper-Pearson limits.
 
-    Args:
-      value: The share of right guesses. A guess at a tie counts as half right, so that the number of right
-        guesses is rounded for the limits.
-      guesses: The number of guesses.
-      confidence: The confidence of both limits together.
+    A guess at a tie counts as half right, so that the number of right guesses is rounded for the limits.
     """
     limits = intervals.clopper_pearson(round(value * guesses), guesses, confidence)
     return Rate(value, float(limits.lower), float(limits.upper))
@@ -328,11 +308,7 @@ def compute_limits(trials: int, error: float) -> Limits:
     local = find_local_level(trials, ranks, error)
     lower = _compute_lower_limits(trials, ranks, local)
     # By symmetry the upper limit of rank r mirrors the lower one of rank trials + 1 - r.
-    limits = Limits(ranks, lower, 1 - lower[::-1])
-    # Results are cached, so that callers share these arrays: they must not be written.
-    for array in limits:
-        array.setflags(write=False)
-    return limits
+    return Limits(ranks, lower, 1 - lower[::-1])
 
 
 def find_local_level(trials: int, ranks: Ranks, error: float) -> float:
@@ -392,8 +368,9 @@ def compute_coverage(trials: int, ranks: Ranks, local: float) -> float:
       local: The level of each rank's two-sided limits.
     """
     lower = _compute_lower_limits(trials, ranks, local)
-    upper = 1 - lower[::-1]  # the ranks are symmetric, and so are their limits
-    limits = np.concatenate([lower, upper])
+    limits = np.concatenate(
+        [lower, 1 - lower[::-1]]
+    )  # the ranks are symmetric, and so are their limits
     order = np.argsort(limits, kind="stable")  # from the lowest limit to the highest
 
     # The mean number of points between neighbouring limits, and the least and the largest number

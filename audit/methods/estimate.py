@@ -6,7 +6,6 @@ independent runs with the canary (in) and without (out), higher meaning "in":
     in_sample        hidden-state paper, Algorithm 4: the best of all thresholds on the scores that it
                      then counts. An Estimate, not a confidence bound: with 5,000 scores it exceeds the
                      truth in up to 15% of audits where 5% is claimed, and more with more (Errata H10);
-                     `noise_floor` says what it shows where nothing leaks.
     if_gaussian      the threshold's rank from a twentieth, one exact test on the rest (`exact`).
     assumption_free  likewise from an eighth, against the trade-off function of (epsilon, delta)-DP itself.
 
@@ -21,18 +20,16 @@ Meier and Buehlmann, "p-Values for high-dimensional regression", 2009).
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
-from audit.laws import conversions, intervals
+from audit.laws import conversions
 from audit.methods import exact, thresholds
 from audit.methods.level import show_level
 from audit.methods.method import (
@@ -58,19 +55,6 @@ _SPLITS = 21  # into a pilot and the rest
 _REJECTING = 11  # of the splits: the median
 _PILOT_IF_GAUSSIAN = 0.05  # of the scores
 _PILOT = 0.125  # of the scores, for `assumption_free`
-# Neighbouring thresholds differ in a 300th of the scores outside of them, or in one score.
-_FINENESS = 300
-_COUNTS = 1_000_000  # thresholds that a noise floor tries in all its simulated audits together
-_MOST_AUDITS = 1000  # that simulate a noise floor
-
-
-class _Counts(NamedTuple):
-    """The errors at a threshold, and the numbers of the scores that they are among."""
-
-    false_positives: int
-    false_negatives: int
-    n_in: int
-    n_out: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,8 +126,7 @@ class Estimate(_Counted):
       confidence: The level that its formula uses, at which it does not hold.
       caveat: Why it is no bound.
       standard_error: The standard error of epsilon, if canaries are independent; NaN where there is none.
-      noise_floor: What the method shows where nothing leaks. With 0 simulated audits it is not given here,
-        but by the method's own `noise_floor`.
+      noise_floor: What the method shows where nothing leaks; NOT_SIMULATED for most methods.
     """
 
     caveat: str
@@ -194,22 +177,21 @@ def in_sample(
     conversions.require_levels(delta, confidence)
     s_in, s_out = check_scores(scores_in, scores_out)
     # Each rate's upper limit misses with half of the error of its two-sided limits.
-    threshold, mu = thresholds.best_empirical(
-        s_in, s_out, conversions.mu_from_rates, (1 - confidence) / 2
-    )
+    error = (1 - confidence) / 2
+    threshold, mu = thresholds.best_empirical(s_in, s_out, conversions.mu_from_rates, error)
     mu = max(mu, 0.0)
-    errors = thresholds.count_errors(s_in, s_out, np.array([threshold]))
+    false_positives, false_negatives = thresholds.count_errors(s_in, s_out, np.array([threshold]))
     return Estimate(
-        method=IN_SAMPLE,
-        epsilon=conversions.epsilon_from_mu(mu, delta),
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
-        threshold=threshold,
-        false_positives=int(errors.false_positives[0]),
-        false_negatives=int(errors.false_negatives[0]),
-        n_in=len(s_in),
-        n_out=len(s_out),
+        IN_SAMPLE,
+        conversions.epsilon_from_mu(mu, delta),
+        mu,
+        delta,
+        confidence,
+        threshold,
+        int(false_positives[0]),
+        int(false_negatives[0]),
+        len(s_in),
+        len(s_out),
         caveat=_IN_SAMPLE.text,
     )
 
@@ -231,14 +213,10 @@ def if_gaussian(
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
-    mu, counts, threshold = _test_splits(
-        s_in, s_out, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence
-    )
+    worlds = check_scores(scores_in, scores_out)
+    mu, counted = _test_splits(worlds, exact.GAUSSIAN, _PILOT_IF_GAUSSIAN, confidence)
     epsilon = conversions.epsilon_from_mu(mu, delta)
-    return Bound(
-        IF_GAUSSIAN, epsilon, mu, delta, confidence, threshold, *counts, assumes=GAUSSIAN_CURVE
-    )
+    return Bound(IF_GAUSSIAN, epsilon, mu, delta, confidence, *counted, assumes=GAUSSIAN_CURVE)
 
 
 def assumption_free(
@@ -260,100 +238,9 @@ def assumption_free(
       confidence: The confidence of the bound.
     """
     conversions.require_levels(delta, confidence)
-    s_in, s_out = check_scores(scores_in, scores_out)
-    epsilon, counts, threshold = _test_splits(
-        s_in, s_out, exact.approximate_dp(delta), _PILOT, confidence
-    )
-    return Bound(
-        ASSUMPTION_FREE, epsilon, None, delta, confidence, threshold, *counts, assumes=NOTHING
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def noise_floor(n_in: int, n_out: int, delta: float, confidence: float) -> NoiseFloor:
-    """Returns which epsilons `in_sample` shows in simulated audits of a mechanism that leaks nothing.
-
-    If nothing leaks, all orders of both worlds' scores have the same probability. `in_sample` looks at ranks
-    alone. So its law follows from random orders, whatever the distribution of scores. (Ties leave fewer
-    thresholds, so that with ties it shows less.) The draws are the same each time.
-
-    Of up to 1,200 scores in all every threshold is tried; of more, those in the middle lie a few scores
-    apart. Up to 1,000 scores in all get 1,000 simulated audits, 5,000 scores get 458.
-
-    Args:
-      n_in: The number of scores with the canary.
-      n_out: The number of scores without it.
-      delta: The delta of epsilon.
-      confidence: The confidence of each rate's limits, as in `in_sample`.
-
-    Returns:
-      The mean and the 95% quantile of epsilon, the share of audits with an epsilon above 0, and the number of
-      simulated audits.
-
-    Raises:
-      InputError: Numbers or levels out of range.
-    """
-    require(n_in >= 1 and n_out >= 1, f"there are {n_in} and {n_out} scores: both worlds need some")
-    conversions.require_levels(delta, confidence)
-    groups = _cut_into_groups(n_in + n_out)
-    # Thresholds lie between groups. All audits together try at most _COUNTS of them.
-    audits = min(_COUNTS // len(groups), _MOST_AUDITS)
-    # Each rate's upper limit misses with half of the error of its two-sided limits.
-    mus = _simulate_mus(n_in, n_out, groups, audits, error=(1 - confidence) / 2)
-    epsilons = np.array([conversions.epsilon_from_mu(max(mu, 0.0), delta) for mu in mus])
-    return NoiseFloor(
-        mean=float(epsilons.mean()),
-        quantile_95=float(np.quantile(epsilons, 0.95)),
-        exceeding=float(np.mean(epsilons > 0)),
-        audits=audits,
-    )
-
-
-def _cut_into_groups(n: int) -> NDArray[np.int64]:
-    """Returns the sizes of groups into which n ordered scores are cut; thresholds are tried between them.
-
-    Groups are cut from both ends towards the middle. A group's size is a 300th (_FINENESS) of the number of
-    scores between the group and its end, and at least 1. Of 2,000 scores, groups have 1 score up to the 600th
-    from an end, 2 up to the 900th, then 3: 1,568 groups.
-    """
-    half = n // 2
-    lower_groups = []
-    outside = 0
-    while outside < half:
-        size = min(max(outside // _FINENESS, 1), half - outside)
-        lower_groups.append(size)
-        outside += size
-    # An odd number leaves a score in the middle.
-    middle_group = [1] * (n % 2)
-    return np.array(lower_groups + middle_group + lower_groups[::-1])
-
-
-def _simulate_mus(
-    n_in: int, n_out: int, groups: NDArray[np.int64], audits: int, error: float
-) -> Array:
-    """Simulates the mu of `in_sample`, (audits,), on scores in and out in random order.
-
-    Args:
-      n_in: The number of scores in.
-      n_out: The number of scores out.
-      groups: The sizes of the groups of ordered scores between which thresholds are tried, lowest first.
-      audits: The number of simulated audits.
-      error: The error of each rate's upper limit.
-    """
-    # mu = -Phi^-1(fpr) - Phi^-1(fnr), at the upper limits of both rates. So mu is a sum of two tables'
-    # entries: z_in[number of false negatives] + z_out[number of false positives].
-    z_in = -special.ndtri(intervals.upper_limits(n_in, error))
-    z_out = -special.ndtri(intervals.upper_limits(n_out, error))
-    rng = np.random.default_rng(0)
-    # How many scores of each group are in (audits, groups); n_in of all scores are, at random.
-    present = rng.multivariate_hypergeometric(groups, n_in, size=audits, method="marginals")
-    # At a threshold above each group but the last, the scores below it are guessed to be out.
-    false_negatives = np.cumsum(present[:, :-1], axis=1)
-    true_negatives = np.cumsum(groups[:-1]) - false_negatives
-    false_positives = n_out - true_negatives
-    mus = z_out[false_positives] + z_in[false_negatives]
-    # The initial value -inf is for a single group, which leaves no threshold.
-    return np.asarray(mus.max(axis=1, initial=-np.inf))
+    worlds = check_scores(scores_in, scores_out)
+    epsilon, counted = _test_splits(worlds, exact.approximate_dp(delta), _PILOT, confidence)
+    return Bound(ASSUMPTION_FREE, epsilon, None, delta, confidence, *counted, assumes=NOTHING)
 
 
 def most_provable(n_in: int, n_out: int, delta: float, confidence: float) -> float:
@@ -408,7 +295,6 @@ _RECORDS = (
         assumes=_IN_SAMPLE,
         label="in-sample",
         legend="in-sample, as the paper (no bound)",
-        noise_floor=noise_floor,
         mark=Mark("vermilion", "o", 5, 0, filled=False),
     ),
     ScoreMethod(
@@ -529,9 +415,11 @@ def _draw_pilot(world: Array, share: float, rng: np.random.Generator) -> Worlds:
 
 
 def _test_splits(
-    scores_in: Array, scores_out: Array, family: exact.Family, share: float, confidence: float
-) -> tuple[float, _Counts, float]:
-    """Returns (the bound on the parameter, the errors of the split that decides it, its threshold).
+    worlds: Worlds, family: exact.Family, share: float, confidence: float
+) -> tuple[float, tuple[float, int, int, int, int]]:
+    """Returns (the bound on the parameter, what the split that decides it counted).
+
+    The latter is the threshold, false positives, false negatives, and the numbers of scores in and out.
 
     The scores are split 21 times, at random, into a pilot and the rest. The pilot chooses the rank of a
     threshold, and the rest's errors at that threshold are tested. The bound is the median of the splits'
@@ -539,52 +427,45 @@ def _test_splits(
     a true hypothesis at once, which by Markov's inequality has at most the probability of the error.
 
     Args:
-      scores_in, scores_out: (n,) and (m,) checked scores.
+      worlds: (n,) checked scores in and (m,) out.
       family: The trade-off functions that are tested.
       share: The share of the scores that is in the pilot of each split.
       confidence: The confidence of the bound.
     """
-    ordered = _order_scores(scores_in, scores_out)
+    ordered = _order_scores(*worlds)
     # The level of each split's test.
     error = (1 - confidence) * _REJECTING / _SPLITS
     tests = []  # for each split, what the exact test is given
-    results = []  # for each split, what is reported if it decides: the errors of both worlds, the threshold
+    results = []  # for each split, what is reported if it decides
     for root in np.random.SeedSequence(ordered.seed()).spawn(_SPLITS):
         rng = np.random.default_rng(root)
         # Scores are compared by their places, in which ties are in random order.
         places_in, places_out = ordered.places(rng)
         pilot_in, rest_in = _draw_pilot(places_in, share, rng)
         pilot_out, rest_out = _draw_pilot(places_out, share, rng)
-        n_in = len(rest_in)
-        n_out = len(rest_out)
-
-        chosen = thresholds.choose_on_pilot(
-            (pilot_in, pilot_out),
-            n_in,
-            n_out,
-            family.parameter,
-            error,
-            # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
-            any_shape=family is not exact.GAUSSIAN,
-        )
-        # The threshold is itself a score of the rest, of the chosen rank r in its world. The r - 1 scores
-        # before it are that world's errors. The test is of the errors of the other world.
-        if chosen.is_in:
-            place = rest_in[chosen.rank - 1]  # the r-th lowest score in
-            false_negatives = chosen.rank - 1
-            false_positives = n_out - int(np.searchsorted(rest_out, place))
-            test = exact.Counts(chosen.rank, scores=n_in, errors=false_positives, trials=n_out)
-        else:
-            place = rest_out[-chosen.rank]  # the r-th highest score out
-            false_positives = chosen.rank - 1
-            false_negatives = int(np.searchsorted(rest_in, place, side="right"))
-            test = exact.Counts(chosen.rank, scores=n_out, errors=false_negatives, trials=n_in)
-        tests.append(test)
+        sizes = (len(rest_in), len(rest_out))
+        # Under a Gaussian curve scores are normal, up to an increasing map. Else they may be anything.
+        any_shape = family is not exact.GAUSSIAN
+        pilot = (pilot_in, pilot_out)
+        chosen = thresholds.choose_on_pilot(pilot, *sizes, family.parameter, error, any_shape)
+        # The threshold is itself a score of the rest, of the chosen rank r in its world, from the end where
+        # that world's errors lie. The r - 1 scores before it are these errors. The test is of the errors of
+        # the other world. For the highest scores out, all are negated, and the worlds change places.
+        near = rest_in
+        other = rest_out
+        if not chosen.is_in:
+            near = -rest_out[::-1]
+            other = -rest_in[::-1]
+        place = near[chosen.rank - 1]
+        other_errors = len(other) - int(np.searchsorted(other, place))
+        tests.append(exact.Counts(chosen.rank, len(near), other_errors, len(other)))
+        errors = [other_errors, chosen.rank - 1]  # false positives, false negatives
+        if not chosen.is_in:
+            errors.reverse()
         # Without its random part the place is the index of a distinct score.
-        threshold = float(ordered.values[int(place)])
-        results.append((_Counts(false_positives, false_negatives, n_in, n_out), threshold))
+        threshold = float(ordered.values[int(abs(place))])
+        results.append((threshold, errors[0], errors[1], *sizes))
 
     # `exact.lower_bound` is given the whole error, and takes 11/21 of it for each test, as above.
     parameter, deciding = exact.lower_bound(family, tests, _REJECTING, 1 - confidence)
-    counts, threshold = results[deciding]
-    return parameter, counts, threshold
+    return parameter, results[deciding]

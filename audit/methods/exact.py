@@ -85,22 +85,6 @@ class Counts(NamedTuple):
     trials: int
 
 
-def p_value(family: Family, parameter: float, counts: Counts) -> float:
-    """Returns the p-value of the hypothesis that the mechanism is f_t-DP, from the errors at a threshold.
-
-    The threshold is itself a score of one of the two worlds (in or out). The errors that are counted are
-    those of the other world. The p-value is an upper bound on the probability of so few errors, or fewer, if
-    the hypothesis is true.
-
-    Args:
-      family: The trade-off functions f_t.
-      parameter: t, the privacy parameter of the hypothesis.
-      counts: The errors at a threshold.
-    """
-    rates = _compute_rates(counts.rank, counts.scores)
-    return _compute_p_value(family, parameter, counts, rates)
-
-
 def lower_bound(
     family: Family, audits: Sequence[Counts], rejecting: int, error: float
 ) -> tuple[float, int]:

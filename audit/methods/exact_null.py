@@ -40,21 +40,21 @@ P_out(t chosen) a(t) + d(t), where the d(t) sum to delta at most, the share of h
 """
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.evidence.arrays import floats, hash_ranks
+from audit.evidence.arrays import hash_ranks
 from audit.evidence.canaries import Fresh
 from audit.evidence.ranks import measure_law
 from audit.laws import conversions, cosine_law
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import Exceedances
-from audit.methods.departures import ScoreSummary, summarise_scores
+from audit.methods.claimed_curve import Exceedances, ScoreSummary, summarise_scores
 from audit.methods.estimate import Bound
 from audit.methods.method import FRESH_DIRECTIONS, Assumption, Method
 
@@ -90,116 +90,21 @@ _TINY = 1e-300
 _LARGEST_LOG = 700.0  # exp of more overflows
 
 
-class _Split(NamedTuple):
-    """How the capital is split at the start.
+class _Start(NamedTuple):
+    """How the capital begins, and what is bet on the first run.
 
     Attributes:
       ramps: The share of the capital that is on ramps; the rest is on thresholds.
       whole: The share of each component's capital that is bet whole on the first run.
+      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
+      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
+        only on likely thresholds.
     """
 
     ramps: float
     whole: float
-
-
-# A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds. And
-# many prove much by the first run alone, most of all where it may choose its threshold.
-_SPLIT_OF_FEW = _Split(ramps=0.5, whole=0.1)
-_SPLIT_OF_MANY = _Split(ramps=0.1, whole=0.3)
-_SPLIT_OF_CHOSEN = _Split(ramps=0.1, whole=0.9)
-
-
-class Proof(NamedTuple):
-    """What runs prove.
-
-    Attributes:
-      epsilon: The bound from all runs; 0 where nothing is proven.
-      path: (R,) the bound after each run, which never falls; empty where the order is not vouched for.
-      threshold: The cosine (or what a rank is placed at) on which most capital is at the end; of one plain
-        run, the threshold that half of its canaries chose.
-      hits: The number of cosines above the threshold.
-      cosines: The number of all cosines.
-      log_rate: The log of the probability that a cosine exceeds the threshold without its canary.
-    """
-
-    epsilon: float
-    path: Array
-    threshold: float
-    hits: int
-    cosines: int
-    log_rate: float
-
-
-def check_cosines(cosines: ArrayLike, dimension: int) -> Array:
-    """Returns a caller's cosines (R, K), of R runs with K canaries; raises InputError for other values."""
-    cosine_law.require_dimension(dimension)
-    values = floats("the cosines", cosines)
-    fits = values.ndim == 2 and values.size > 0
-    require(fits, f"the cosines have shape {values.shape}: give (runs, canaries)")
-    is_cosine = np.abs(values) <= 1 + 1e-6  # with room for rounding; false of NaN
-    bad = int(np.count_nonzero(~is_cosine))
-    require(
-        not bad,
-        f"{bad} of {values.size} values are no cosines, from -1 to 1: divide by both lengths",
-    )
-    return np.clip(values, -1.0, 1.0)
-
-
-def prove(design: Fresh, delta: float, confidence: float) -> Proof:
-    """Returns the bound on epsilon that a design's cosines prove, and the threshold and counts behind it.
-
-    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon, delta)
-    allows. Capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest that is refuted.
-    Only canaries that are in are bet on; runs without any are skipped, but some run must have one.
-
-    Where rows are in the order in which runs were begun, the bound holds after each run, and the last is
-    returned. Otherwise only the capital after all runs decides, so that no order of rows changes anything.
-
-    Args:
-      design: The cosines.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-
-    Returns:
-      The bound, its path over the runs (empty where the order is not given), the threshold that is reported,
-      the numbers of cosines above it and in all, and the log of the rate of canaries out above it.
-    """
-    conversions.require_levels(delta, confidence)
-    runs = _select_present(design)
-    levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
-    log_rates = compute_log_rates(design, levels)
-    shares = np.stack([_compute_shares(run, levels) for run in runs])
-    # Beside the bets on every run, a part of the capital may be staked entirely on the first run, again on
-    # many cosines above thresholds. If it has enough canaries, half of them may choose a threshold for the
-    # other half. Of several runs the order has to say which was first.
-    if design.in_order or len(runs) == 1:
-        first = _make_first_bet(runs[0], design, delta)
-    else:
-        first = _make_no_first_bet(design)
-
-    growth = _Growth(log_rates, delta, shares, first)
-    target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
-    if design.in_order:
-        path = expand_to_runs(design, _find_path(growth, len(runs), target))
-        epsilon = float(path[-1])
-    else:
-        path = np.zeros(0)
-        epsilon = _bound_after_all(growth, len(runs), target)
-
-    # The reported threshold, as a cosine. Of a single run it is the threshold that half of its canaries chose
-    # in the bet above. `first.level` is None where they chose none. Then, and for several runs, it is the
-    # threshold with most of the capital at the end. Bets on thresholds are the first components of the
-    # capital, and bets on ramps, which have no single threshold, come last.
-    level = first.level
-    if len(runs) > 1 or level is None:
-        components = growth.log_capital(epsilon)[: len(levels) * len(BETS)]
-        by_level = components.reshape(len(levels), len(BETS))
-        log_capital_of_levels = special.logsumexp(by_level, axis=1)
-        level = float(levels[log_capital_of_levels.argmax()])
-    hits = sum(int(np.count_nonzero(run > level)) for run in runs)
-    total = sum(len(run) for run in runs)
-    log_rate = float(compute_log_rates(design, level))
-    return Proof(epsilon, path, level, hits, total, log_rate)
+    won: Payoff
+    level: float | None = None
 
 
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
@@ -240,39 +145,88 @@ class DirectionsMethod(Method):
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
     """Returns the bound on epsilon of the method "exact_null", from a design's cosines.
 
-    The method rests on an exact law of the cosines of canaries that are out. Where the design has such
-    canaries and these refute the law, epsilon is 0 and the bound is marked as not holding.
+    A gambler bets against each epsilon, run by run, that more cosines exceed thresholds than (epsilon, delta)
+    allows. Capital of 1 / (1 - confidence) refutes the epsilon, and the bound is the largest that is refuted.
+    Only canaries that are in are bet on; runs without any are skipped, but some run must have one.
+
+    Where rows are in the order in which runs were begun, the bound holds after each run, and the last is
+    returned. Otherwise only the capital after all runs decides, and `path` is empty.
+
+    The reported threshold has most of the capital at the end. Of a single run it is the threshold that half
+    of the canaries chose, if they chose one. Where canaries that are out refute the law of cosines, epsilon
+    is 0 and the bound is marked as not holding.
 
     Args:
       design: The cosines, or ranks stored as cosines.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    proof = prove(design, delta, confidence)
+    conversions.require_levels(delta, confidence)
+    runs = _select_present(design)
+    levels = cosine_of(STUDENT, design.dimension)  # the thresholds, as cosines
+    shares = np.stack([_compute_shares(run, levels) for run in runs])
+    start = _make_start(runs[0], design, delta)
+    if not design.in_order and len(runs) > 1:
+        # Which run was first is unknown: nothing is bet whole on it.
+        start = _Start(_share_of_ramps(design), 0.0, lambda epsilon: 0.0)
+    capital = _Capital(compute_log_rates(design, levels), delta, shares, start)
+    target = -float(np.log(1 - confidence))  # the log capital that refutes an epsilon
+    if design.in_order:
+        path = expand_to_runs(design, _find_path(capital, shares, target))
+        epsilon = float(path[-1])
+    else:
+        path = np.zeros(0)
+        epsilon = max(capital.find_first_unrefuted(len(runs), 0, target) - 1, 0) * _STEP
+
+    threshold = start.level
+    if len(runs) > 1 or threshold is None:
+        on_thresholds = capital.compute_log(len(runs), epsilon)[: len(levels) * len(BETS)]
+        by_level = special.logsumexp(on_thresholds.reshape(len(levels), len(BETS)), axis=1)
+        threshold = float(levels[by_level.argmax()])
     holds = has_law(design)
-    epsilon = proof.epsilon if holds else 0.0
-    path = proof.path if holds else np.zeros_like(proof.path)
     return Bound(
-        method=EXACT_NULL,
-        epsilon=epsilon,
-        mu=None,
-        delta=delta,
-        confidence=confidence,
-        threshold=_show_threshold(design, proof.threshold, proof.log_rate),
-        false_positives=0,  # none are counted: their rate is known exactly
-        false_negatives=proof.cosines - proof.hits,
-        n_in=proof.cosines,
-        n_out=int((~design.presence).sum()),
+        EXACT_NULL,
+        epsilon * holds,
+        None,
+        delta,
+        confidence,
+        **_count_hits(design, threshold, float(compute_log_rates(design, threshold))),
         assumes=_choose_assumption(design),
         holds=holds,
-        false_positive_rate=float(np.exp(proof.log_rate)),
-        path=tuple(path.tolist()),
+        path=tuple((path * holds).tolist()),
     )
 
 
+def _count_hits(design: Fresh, threshold: float, log_rate: float) -> dict[str, Any]:
+    """Returns the fields of a bound that count canaries above a threshold of a log rate, a cosine.
+
+    Of ranks among M fresh draws the threshold is shown as the largest rank that counts as above it: its rate
+    times M + 1. Low ranks stand for high cosines.
+    """
+    present = design.cosines[design.presence]
+    rate = float(np.exp(log_rate))
+    shown = float(np.rint(rate * (design.draws + 1))) if design.draws else threshold
+    return {
+        "threshold": shown,
+        "false_positives": 0,  # none are counted: their rate is known exactly
+        "false_negatives": int(np.count_nonzero(present <= threshold)),
+        "n_in": len(present),
+        "n_out": int((~design.presence).sum()),
+        "false_positive_rate": rate,
+    }
+
+
 def has_law(design: Fresh) -> bool:
-    """Returns False where canaries that are out refute the exact law, at LAW_LEVEL; True without any."""
-    return _test_out(design) >= LAW_LEVEL
+    """Returns False where canaries that are out refute the exact law, at LAW_LEVEL; True without any.
+
+    The law is that of their cosines or, if there are fresh draws, that of their ranks among the draws.
+    """
+    cosines_out = design.out()
+    if not len(cosines_out):
+        return True
+    if design.draws:
+        return measure_law(design.ranks(), design.is_out(), design.draws) >= LAW_LEVEL
+    return law_test(cosines_out, design.dimension) >= LAW_LEVEL
 
 
 def count_exceedances(design: Fresh) -> Exceedances:
@@ -280,11 +234,11 @@ def count_exceedances(design: Fresh) -> Exceedances:
 
     Only canaries that are in count; runs without any are skipped.
     """
-    runs = _select_present(design)
     levels = cosine_of(claimed_curve.THRESHOLDS, design.dimension)
-    log_rates = compute_log_rates(design, levels)
-    shares = np.stack([_compute_shares(run, levels) for run in runs])
-    return Exceedances(shares, log_rates, design.in_order or len(design.cosines) == 1)
+    shares = np.stack([_compute_shares(run, levels) for run in _select_present(design)])
+    return Exceedances(
+        shares, compute_log_rates(design, levels), design.in_order or len(design.cosines) == 1
+    )
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
@@ -327,23 +281,15 @@ def bound_gdp(design: Fresh, delta: float, confidence: float) -> Bound:
     # The reported threshold is that on which most of the capital is, in the test of this mu.
     place = claimed_curve.find_main_threshold(counted, claimed_curve.gaussian_power(mu))
     threshold = float(cosine_of(claimed_curve.THRESHOLDS[place], design.dimension))
-    runs = _select_present(design)
-    total = sum(len(run) for run in runs)
-    hits = sum(int(np.count_nonzero(run > threshold)) for run in runs)
     return Bound(
-        method=EXACT_NULL_GDP,
-        epsilon=conversions.epsilon_from_mu(mu, delta),
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
-        threshold=_show_threshold(design, threshold, float(counted.log_rates[place])),
-        false_positives=0,  # none are counted: their rate is known exactly
-        false_negatives=total - hits,
-        n_in=total,
-        n_out=int((~design.presence).sum()),
+        EXACT_NULL_GDP,
+        conversions.epsilon_from_mu(mu, delta),
+        mu,
+        delta,
+        confidence,
+        **_count_hits(design, threshold, float(counted.log_rates[place])),
         assumes=_assume_gdp(_choose_assumption(design)),
         holds=holds,
-        false_positive_rate=float(np.exp(counted.log_rates[place])),
         path=tuple(epsilons),
     )
 
@@ -372,56 +318,23 @@ def _select_present(design: Fresh) -> list[Array]:
     return runs
 
 
-def _test_out(design: Fresh) -> float:
-    """Returns the p-value of a test whether canaries that are out have the exact law.
-
-    The law is that of their cosines or, if there are fresh draws, that of their ranks among the draws. The
-    p-value is 1 where no canary is out.
-    """
-    cosines_out = design.out()
-    if not len(cosines_out):
-        return 1.0
-    if design.draws:
-        return measure_law(design.ranks(), design.is_out(), design.draws)
-    return law_test(cosines_out, design.dimension)
-
-
-def _show_threshold(design: Fresh, threshold: float, log_rate: float) -> float:
-    """Returns the threshold on the scale of the scores, which are cosines or ranks.
-
-    For cosines that is the threshold itself. For ranks among M fresh draws it is the largest rank that counts
-    as above the threshold: the threshold's rate times M + 1. Low ranks stand for high cosines.
-
-    Args:
-      design: The design.
-      threshold: The threshold as a cosine.
-      log_rate: The log of the probability that a canary that is out exceeds it.
-    """
-    if not design.draws:
-        return threshold
-    return float(np.rint(np.exp(log_rate) * (design.draws + 1)))
-
-
 def _choose_assumption(design: Fresh) -> Assumption:
     """Returns what the bound assumes: nothing where this tool drew the canaries and trained all runs.
 
     If the design was given by a user, the bound assumes that canaries were drawn as the user says. If several
     runs are declared to be in order, it assumes that order too.
     """
-    relies_on_order = design.in_order and len(design.cosines) > 1
     # Ranks among fresh draws have other words than cosines.
-    if design.draws:
-        if not design.given:
-            return _OWN_RANKS
-        if relies_on_order:
-            return _make_in_order(_GIVEN_RANKS)
-        return _GIVEN_RANKS
-
     if not design.given:
-        return _OWN
-    if relies_on_order:
-        return _GIVEN_IN_ORDER
-    return _GIVEN
+        return _OWN_RANKS if design.draws else _OWN
+    given = _GIVEN_RANKS if design.draws else _GIVEN
+    if not design.in_order or len(design.cosines) == 1:
+        return given
+    return given._replace(
+        text=f"{given.text}, rows in the order in which runs were begun",
+        sentence=f"{given.sentence}; and rows in the order in which runs were begun, as they say too",
+        note=f"{given.note}; rows in the order in which runs were begun",
+    )
 
 
 def law_test(cosines: ArrayLike, dimension: int) -> float:
@@ -441,7 +354,7 @@ def law_test(cosines: ArrayLike, dimension: int) -> float:
     """
     from scipy import stats  # here, since it takes most of SciPy's time to load
 
-    values = check_cosines(np.atleast_2d(floats("the cosines", cosines)), dimension).ravel()
+    values = np.ravel(cosines)
     log_tails = cosine_law.log_sf(np.abs(values), dimension)
     # Normal deviates with the same tail probability as each cosine, on the same side of 0.
     deviates = np.copysign(special.ndtri_exp(log_tails), values)
@@ -471,15 +384,6 @@ _GIVEN_RANKS = Assumption(
 )
 
 
-def _make_in_order(assumption: Assumption) -> Assumption:
-    """Returns an assumption to which is added that rows are in the order in which runs were begun."""
-    return assumption._replace(
-        text=f"{assumption.text}, rows in the order in which runs were begun",
-        sentence=f"{assumption.sentence}; and rows in the order in which runs were begun, as they say too",
-        note=f"{assumption.note}; rows in the order in which runs were begun",
-    )
-
-
 def _assume_gdp(drawn: Assumption) -> Assumption:
     """Returns the assumption of an epsilon that is converted from a limit on mu.
 
@@ -499,7 +403,6 @@ def _assume_gdp(drawn: Assumption) -> Assumption:
     )
 
 
-_GIVEN_IN_ORDER = _make_in_order(_GIVEN)
 METHODS = {
     EXACT_NULL: DirectionsMethod(
         name=EXACT_NULL,
@@ -518,259 +421,130 @@ METHODS = {
 }
 
 
-class _First(NamedTuple):
-    """How the capital begins, and what is bet on the first run.
-
-    Attributes:
-      split: How the capital is split at the start.
-      won: Maps epsilon to what a capital of 1 becomes that is bet whole on the first run.
-      level: The cosine chosen as the threshold of that bet by half of the run's canaries; None where it bets
-        on likely thresholds alone.
-    """
-
-    split: _Split
-    won: Payoff
-    level: float | None = None
-
-    def log_won(self, epsilon: float) -> float:
-        """Returns the log of what a component's bet on the first run becomes, for each 1 of its capital."""
-        return float(np.log(max(self.split.whole * self.won(epsilon), _TINY)))
-
-
-class _Growth:
+class _Capital:
     """The capital of a mixture of bets against epsilon, as a function of epsilon.
 
-    A component bets on a threshold with one of BETS, or on a ramp. Runs after the first are counted by their
-    distinct shares of exceeding cosines, so that the growth over all of them is computed at once for any
-    epsilon.
+    There is a component for each pair of a threshold and one of BETS, and one for each ramp: those of the
+    first threshold, those of the second, ..., then the ramps, T * C + V in all.
     """
 
-    def __init__(self, log_rates: Array, delta: float, shares: Array, first: _First) -> None:
-        """Sets up the capital after the first run; later runs are added by `add_run`.
+    def __init__(self, log_rates: Array, delta: float, shares: Array, start: _Start) -> None:
+        """Keeps what the capital depends on.
 
         Args:
           log_rates: (T,) the log of a(t), the rate at which a canary that is out exceeds each threshold t.
           delta: The delta of the bound.
           shares: (R, T) the share of each run's cosines above each threshold.
-          first: How the capital is split at the start, and what is bet on the first run alone.
+          start: How the capital is split at the start, and what is bet on the first run.
         """
         self._log_rates = log_rates
         self._delta = delta
         self._shares = shares
-        self._first = first
+        self._start = start
+        # Runs with few canaries have few distinct rows of shares: each is computed once.
+        self._rows, self._places = np.unique(shares, axis=0, return_inverse=True)
 
-        # For bets on a threshold, which depend on a single share of a run: the distinct shares, the index of
-        # each (R, T), and how often each threshold had each share in the added runs. So a bet's growth over
-        # equal shares is computed once.
-        self._distinct_shares, places = np.unique(shares, return_inverse=True)
-        self._share_places = places.reshape(shares.shape)
-        self._share_counts = np.zeros((shares.shape[1], len(self._distinct_shares)))
+    def log_factors(self, shares: Array, epsilon: float) -> Array:
+        """Returns the log of the factors (n, T * C + V) by which runs multiply the components' capital.
 
-        # For ramps, which depend on all shares of a run: the distinct rows of shares, the index of each run's
-        # row (R,), and how many added runs have each row.
-        self._distinct_runs, self._run_places = np.unique(shares, axis=0, return_inverse=True)
-        self._run_counts = np.zeros(len(self._distinct_runs))
-
-    def add_run(self, run: int) -> None:
-        """Adds a run after the first, by its index, to those over which the capital has grown."""
-        self._run_counts[self._run_places[run]] += 1
-        thresholds = np.arange(len(self._share_counts))
-        self._share_counts[thresholds, self._share_places[run]] += 1
-
-    def log_factors(self, run: int, epsilon: float) -> Array:
-        """Returns the log of the factor by which a run multiplies each component's capital against epsilon.
-
-        With h(t) the share of the run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, it is
+        With h(t) the share of a run's cosines above threshold t, and m(t) = e^epsilon a(t) + delta, it is
 
             1 + c (h(t) / m(t) - 1)                                      of a threshold t and a bet c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))          of a ramp that rises by b_t at t.
 
-        A ramp is a step function of the cosine, which begins at 1. Its mean over the run's cosines is divided
-        by the most that (epsilon, delta)-DP allows for this mean on average.
-
-        If the mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given the runs before.
-
-        Args:
-          run: The index of the run.
-          epsilon: The epsilon that is bet against.
-
-        Returns:
-          (T * C + V,) for T thresholds, C bets and V ramps, in the order of `log_capital`.
-        """
-        largest_means = self._compute_most(epsilon)
-        rises = self._make_ramps(epsilon)
-        gains = self._shares[run] / largest_means - 1
-        bets = np.log1p(BETS * gains[:, None])
-        ramps = np.log1p(rises @ self._shares[run]) - self._compute_expected(rises, largest_means)
-        return np.append(bets, ramps)
-
-    def log_capital(self, epsilon: float) -> Array:
-        """Returns the log capital of each component against epsilon, after all runs that were added.
-
-        There is a component for each pair of a threshold t and a bet c, and one for each ramp. Component j
-        starts with a share s_j of the capital (`_split_capital`). A part w = `first.split.whole` of it is
-        staked entirely on a special bet on run 0, which turns a capital of 1 into won(epsilon). The rest is
-        multiplied by f_j(0) in run 0 (`log_factors`), and all of it by f_j(i) in each later run i. After runs
-        0, ..., n - 1 the component has
-
-            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
-
-        The capital of the whole mixture is the sum over the components.
-
-        Args:
-          epsilon: The epsilon that is bet against.
-
-        Returns:
-          (T * C + V,) for T thresholds, C bets and V ramps: the bets of the first threshold, those of the
-          second, ..., then the ramps.
-        """
-        first = self._first
-        log_shares = _split_capital(first.split.ramps)
-        # s_j ((1 - w) f_j(0) + w won(epsilon)), in logs.
-        by_components = np.log1p(-first.split.whole) + self.log_factors(0, epsilon)
-        after_first = np.logaddexp(by_components, first.log_won(epsilon)) + log_shares
-
-        # The pairs of a threshold and a distinct share that occurred in added runs, by threshold.
-        thresholds, places = np.nonzero(self._share_counts)
-        if not len(thresholds):
-            return np.asarray(after_first)
-
-        # Thresholds and bets: log f_j once for each of these pairs, times the number of runs that have it.
-        # Each threshold's pairs follow each other, from `starts` on, and are summed: (T, C). No threshold is
-        # without pairs, since each added run has a share above every threshold.
-        largest_means = self._compute_most(epsilon)
-        gains = (self._distinct_shares[places] / largest_means[thresholds] - 1)[:, None]
-        log_bets = np.log1p(BETS * gains) * self._share_counts[thresholds, places][:, None]
-        starts = np.searchsorted(thresholds, np.arange(len(largest_means)))
-        bets = np.add.reduceat(log_bets, starts)
-
-        # Ramps: log f_j once for each distinct run, a row of shares (T,), times the number of such runs.
-        rises = self._make_ramps(epsilon)
-        added = self._run_counts > 0
-        log_ramps = np.log1p(self._distinct_runs[added] @ rises.T) - self._compute_expected(
-            rises, largest_means
-        )
-        ramps = self._run_counts[added] @ log_ramps
-        return np.asarray(after_first + np.append(bets, ramps))
-
-    def _compute_most(self, epsilon: float) -> Array:
-        """Returns m(t) = e^epsilon a(t) + delta of each threshold t, (T,).
-
-        It is the most that the mean share of cosines above t can be under (epsilon, delta)-DP, where a canary
-        that is out exceeds t at the rate a(t). The exponent is cut where exp would overflow.
-        """
-        return np.asarray(np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta)
-
-    def _make_ramps(self, epsilon: float) -> Array:
-        """Returns b_t, by how much each ramp rises at each threshold t, (V, T).
-
         A ramp is the likelihood ratio of N(nu, 1) to N(0, 1) over e^epsilon, cut at 1 from below and at 20
-        from above; nu is one of _SHIFTS. Before the first threshold its height is 1.
+        from above. If the mechanism is (epsilon, delta)-DP, each factor has a mean of at most 1 given the
+        runs before.
+
+        Args:
+          shares: (n, T) h(t) of each run.
+          epsilon: The epsilon that is bet against.
         """
+        # The exponent is cut where exp would overflow.
+        largest_means = np.exp(np.minimum(epsilon + self._log_rates, _LARGEST_LOG)) + self._delta
+        bets = np.log1p((shares / largest_means - 1)[..., None] * BETS)  # (n, T, C)
         exponents = _SHIFTS[:, None] * (STUDENT - _SHIFTS[:, None] / 2) - epsilon
         heights = np.exp(np.clip(exponents, 0.0, np.log(_RAMPS_TOP)))
-        return np.diff(heights, axis=1, prepend=1.0)
+        rises = np.diff(heights, axis=1, prepend=1.0)  # b_t, (V, T)
+        expected = 1 + rises @ np.minimum(largest_means, 1.0)
+        ramps = np.log((1 + shares @ rises.T) / expected)
+        return np.hstack([bets.reshape(len(shares), shares.shape[1] * len(BETS)), ramps])
 
-    def _compute_expected(self, rises: Array, largest_means: Array) -> Array:
-        """Returns the log of the most that each ramp's mean can be, log(1 + sum_t b_t min(m(t), 1)), (V,).
+    def compute_log(self, runs: int, epsilon: float) -> Array:
+        """Returns the log capital (T * C + V,) of each component against epsilon after the first runs.
 
-        A ramp is 1 plus the rise b_t for each threshold t below a cosine. The mean share of cosines above t
-        is at most m(t) under (epsilon, delta)-DP, and no share is above 1.
+        Component j starts with a share s_j of the capital (`_split_capital`). A part w of it is staked
+        entirely on a special bet on run 0, which turns a capital of 1 into won(epsilon). The rest is
+        multiplied by f_j(0) in run 0 (`log_factors`), and all of it by f_j(i) in each later run i:
+
+            s_j ((1 - w) f_j(0) + w won(epsilon)) prod_{i = 1}^{n - 1} f_j(i).
+        """
+        start = self._start
+        by_components = np.log1p(-start.whole) + self.log_factors(self._shares[:1], epsilon)[0]
+        log_won = np.log(max(start.whole * start.won(epsilon), _TINY))
+        after_first = np.logaddexp(by_components, log_won) + _split_capital(start.ramps)
+        counts = np.bincount(self._places[1:runs], minlength=len(self._rows))
+        occur = counts > 0
+        grown = counts[occur] @ self.log_factors(self._rows[occur], epsilon)
+        return np.asarray(after_first + grown)
+
+    def find_first_unrefuted(self, runs: int, steps: int, target: float) -> int:
+        """Returns the least k >= `steps` whose epsilon k * _STEP the capital after the first runs allows.
 
         Args:
-          rises: b_t, (V, T).
-          largest_means: m(t), (T,).
+          runs: The number of runs.
+          steps: The first k that is tried.
+          target: The log capital that refutes.
         """
-        return np.asarray(np.log1p(rises @ np.minimum(largest_means, 1.0)))
+
+        on_thresholds = len(STUDENT) * len(BETS)  # components, which come first
+
+        def is_refuted(step: int) -> bool:
+            """Returns whether the capital refutes the epsilon step * _STEP."""
+            return bool(special.logsumexp(self.compute_log(runs, step * _STEP)) >= target)
+
+        def is_left(step: int) -> bool:
+            """Returns whether bets on thresholds do not refute the epsilon step * _STEP."""
+            capital = self.compute_log(runs, step * _STEP)[:on_thresholds]
+            return bool(special.logsumexp(capital) < target)
+
+        if not is_refuted(steps):
+            return steps
+        # The capital on thresholds falls with epsilon, which need not be so of the whole capital: after the
+        # epsilons that it refutes each multiple is tried.
+        leap = 1
+        while not is_left(steps + leap):
+            leap *= 2
+        end = steps + leap
+        steps = bisect_left(range(end), True, lo=steps + leap // 2, key=is_left)
+        while is_refuted(steps):
+            steps += 1
+        return steps
 
 
-def _find_path(growth: _Growth, runs: int, target: float) -> Array:
-    """Returns the bound after each run, (runs,), in multiples of _STEP.
+def _find_path(capital: _Capital, shares: Array, target: float) -> Array:
+    """Returns the bound after each run, (R,), in multiples of _STEP.
 
     The multiples 0, 1, 2, ... of _STEP are refuted in this order, each by the capital after some run so far.
     The bound is the last multiple that is refuted, or 0.
 
     Args:
-      growth: The capital, with the first run alone.
-      runs: The number of runs.
+      capital: The capital.
+      shares: (R, T) the share of each run's cosines above each threshold.
       target: The log capital that refutes.
     """
-    bounds = np.zeros(runs)
+    bounds = []
     first_unrefuted = 0  # the least multiple of _STEP that is not refuted yet
-    capital = growth.log_capital(0.0)  # of each component, against that epsilon
-    for run in range(runs):
-        if run:
-            growth.add_run(run)
-            # This gives what `growth.log_capital` would, and needs only the new run instead of all.
-            capital += growth.log_factors(run, first_unrefuted * _STEP)
-        if special.logsumexp(capital) >= target:
-            first_unrefuted = _find_first_unrefuted(growth, first_unrefuted, target)
-            capital = growth.log_capital(first_unrefuted * _STEP)
-        bounds[run] = max(first_unrefuted - 1, 0) * _STEP
-    return bounds
-
-
-def _bound_after_all(growth: _Growth, runs: int, target: float) -> float:
-    """Returns the bound from the capital after all runs alone, a multiple of _STEP.
-
-    It is the last multiple before the first that this capital does not refute, or 0.
-
-    Args:
-      growth: The capital, with the first run alone.
-      runs: The number of runs.
-      target: The log capital that refutes.
-    """
-    for run in range(1, runs):
-        growth.add_run(run)
-    return max(_find_first_unrefuted(growth, 0, target) - 1, 0) * _STEP
-
-
-def _find_first_unrefuted(growth: _Growth, steps: int, target: float) -> int:
-    """Returns the least k >= `steps` for which the capital does not refute the epsilon k * _STEP.
-
-    Args:
-      growth: The capital, of which `log_capital` gives the logarithm of each component.
-      steps: The first k that is tried, a number of multiples of _STEP.
-      target: The log capital that refutes.
-    """
-    if special.logsumexp(growth.log_capital(steps * _STEP)) < target:
-        return steps
-    # Bets on thresholds alone refute all epsilons up to the result of `_leap`. Their capital falls with
-    # epsilon, which need not be so of the whole capital: from there on each multiple is tried.
-    steps = _leap(growth, steps, target)
-    while special.logsumexp(growth.log_capital(steps * _STEP)) >= target:
-        steps += 1
-    return steps
-
-
-def _leap(growth: _Growth, steps: int, target: float) -> int:
-    """Returns the last k >= `steps` for which bets on thresholds alone refute the epsilon k * _STEP.
-
-    The capital of these bets falls with epsilon, so that they refute all epsilons before it too. The search
-    leaps over distances that double and then halve. Where the bets do not refute the next multiple of _STEP,
-    the result is `steps` itself.
-
-    Args:
-      growth: The capital.
-      steps: The number of _STEPs of an epsilon that the whole capital refutes.
-      target: The log capital that refutes.
-    """
-    on_thresholds = len(STUDENT) * len(BETS)  # their number: they come first among the components
-
-    def is_refuted(step: int) -> bool:
-        """Returns whether the bets on thresholds alone refute the epsilon step * _STEP."""
-        capital = growth.log_capital(step * _STEP)[:on_thresholds]
-        return bool(special.logsumexp(capital) >= target)
-
-    leap = 1
-    while is_refuted(steps + leap):
-        steps += leap
-        leap *= 2
-    while leap > 1:
-        leap //= 2
-        if is_refuted(steps + leap):
-            steps += leap
-    return steps
+    components = capital.compute_log(1, 0.0)  # against that epsilon
+    for run in range(len(shares)):
+        if run:  # what `compute_log` would give, from the new run only
+            epsilon = first_unrefuted * _STEP
+            components = components + capital.log_factors(shares[run : run + 1], epsilon)[0]
+        if special.logsumexp(components) >= target:
+            first_unrefuted = capital.find_first_unrefuted(run + 1, first_unrefuted, target)
+            components = capital.compute_log(run + 1, first_unrefuted * _STEP)
+        bounds.append(max(first_unrefuted - 1, 0) * _STEP)
+    return np.array(bounds)
 
 
 def _compute_shares(run: Array, levels: Array) -> Array:
@@ -779,14 +553,16 @@ def _compute_shares(run: Array, levels: Array) -> Array:
     return np.asarray((len(run) - not_above) / max(len(run), 1))
 
 
-def _has_many_canaries(design: Fresh) -> bool:
-    """Returns whether runs have enough canaries for half of them to choose a threshold for the others."""
-    canaries: int = design.cosines.shape[1]
-    return canaries >= 2 * _LEAST_PILOT
+def _share_of_ramps(design: Fresh) -> float:
+    """Returns the share of the capital on ramps.
+
+    A ramp gains by single far cosines, which are what few canaries show; many show shares above thresholds.
+    """
+    return 0.1 if design.cosines.shape[1] >= 2 * _LEAST_PILOT else 0.5
 
 
-def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
-    """Returns the special bet on the first run, on which a part of the capital is staked entirely.
+def _make_start(run: Array, design: Fresh, delta: float) -> _Start:
+    """Returns how the capital begins: with a special bet on the first run, which stakes a part of it.
 
     Against an epsilon the bet turns a capital of 1 into h(t) / m(t), on average over likely thresholds t.
     h(t) is the share of the cosines above t, and m(t) = e^epsilon a(t) + delta, where a(t) is the rate at
@@ -810,11 +586,10 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
         most = np.exp(np.minimum(epsilon + log_rates, _LARGEST_LOG)) + delta
         return float(np.mean(shares / most))
 
-    # With few canaries, or where scores depend on other canaries' directions, there is no other bet.
-    may_choose = design.plain and len(run) >= 2 * _LEAST_PILOT
-    if not may_choose:
-        split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
-        return _First(split, win_on_likely)
+    if not design.plain or len(run) < 2 * _LEAST_PILOT:
+        ramps = _share_of_ramps(design)
+        # Many canaries prove much by the first run.
+        return _Start(ramps, 0.3 if ramps == 0.1 else 0.1, win_on_likely)
 
     # Half of the canaries, the pilot, chooses the threshold above which the others are counted.
     pilot_places, rest_places = split_pilot(run, len(run) // 2)
@@ -833,13 +608,7 @@ def _make_first_bet(run: Array, design: Fresh, delta: float) -> _First:
         chosen = share / most
         return float(_CHOSEN_SHARE * chosen + (1 - _CHOSEN_SHARE) * win_on_likely(epsilon))
 
-    return _First(_SPLIT_OF_CHOSEN, win_on_both, level)
-
-
-def _make_no_first_bet(design: Fresh) -> _First:
-    """Returns a start in which nothing is bet whole on the first run: the order of runs is unknown."""
-    split = _SPLIT_OF_MANY if _has_many_canaries(design) else _SPLIT_OF_FEW
-    return _First(split._replace(whole=0.0), lambda epsilon: 0.0)
+    return _Start(0.1, 0.9, win_on_both, level)
 
 
 def split_pilot(values: Array, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -889,7 +658,7 @@ def _split_capital(ramps: float) -> Array:
       ramps: The share of all ramps together.
 
     Returns:
-      (T * C + V,) for T thresholds, C bets and V ramps, in the order of `_Growth.log_capital`.
+      (T * C + V,) for T thresholds, C bets and V ramps, in the order of `_Capital`.
     """
     is_near = STUDENT < _FAR
     near_share = (1 - _FAR_SHARE) / is_near.sum()

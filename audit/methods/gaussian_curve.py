@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.laws import known_laws
+from audit.laws import gaussians, known_laws
 from audit.laws.bisection import bisect_all
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
@@ -77,17 +77,11 @@ class CurveTest(NamedTuple):
 
     Attributes:
       p_value: The p-value of a Gaussian curve, from all three statistics.
-      p_cells: The p-value of the statistic "cells" alone.
-      p_spread: The p-value of the statistic "spread" alone.
-      p_tails: The p-value of the statistic "tails" alone.
       mu: The fitted mu, from -12 to 12; negative where the worlds are swapped.
       cells: The number of cells.
     """
 
     p_value: float
-    p_cells: float
-    p_spread: float
-    p_tails: float
     mu: float
     cells: int
 
@@ -105,11 +99,6 @@ class _Null(NamedTuple):
     fit: Fit
     drawn: Array
 
-    @property
-    def is_testable(self) -> bool:
-        """Returns whether statistics were drawn, without which nothing can be tested."""
-        return len(self.drawn) > 0
-
 
 def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     """Tests whether the trade-off curve between two sets of scores, (n,) in and (m,) out, is Gaussian.
@@ -122,7 +111,11 @@ def examine(scores_in: ArrayLike, scores_out: ArrayLike) -> CurveTest:
     Raises:
       InputError: Scores that `estimate.check_scores` refuses.
     """
-    return _test(_fit_null(*estimate.check_scores(scores_in, scores_out)))
+    null = _fit_null(*estimate.check_scores(scores_in, scores_out))
+    p_value = 1.0  # refutes nothing
+    if len(null.drawn):
+        p_value = float(_compute_p_values(_compute_statistics(null.table, null.fit), null.drawn))
+    return CurveTest(p_value, float(null.fit.mu), null.table.shape[1])
 
 
 def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
@@ -136,12 +129,6 @@ def power(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
     return _compute_power(_fit_null(*estimate.check_scores(scores_in, scores_out)))
 
 
-def examine_with_power(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[CurveTest, float]:
-    """Returns (`examine`, `power`) of scores (n,) in and (m,) out, from a single fit."""
-    null = _fit_null(*estimate.check_scores(scores_in, scores_out))
-    return _test(null), _compute_power(null)
-
-
 def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | None:
     """Returns how many scores in all, if they are like these, would give the test `examine` a power of 95%.
 
@@ -149,7 +136,7 @@ def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | 
     or where nothing can be tested.
     """
     null = _fit_null(*estimate.check_scores(scores_in, scores_out))
-    if not null.is_testable:
+    if not len(null.drawn):
         return None
     for factor in _FACTORS:
         # With the factor 1.5 a size may end in a half, which does no harm: `draw_tables` rounds it
@@ -158,32 +145,16 @@ def count_deciding_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> int | 
         tables = draw_tables(sizes, compute_shares(null.fit), _TABLES)
         # A table of so many scores like these has the same fit.
         larger = _Null(null.table * factor, null.fit, _refit(tables, null.fit))
-        if _has_power(larger):
+        if _compute_power(larger) >= CURVE_POWER:
             return int(sizes.sum())
     return None
 
 
-def _test(null: _Null) -> CurveTest:
-    """Returns the result of the test, which compares the table's statistics with those of drawn tables."""
-    mu = float(null.fit.mu)
-    cells = null.table.shape[1]
-    if not null.is_testable:
-        return CurveTest(1.0, 1.0, 1.0, 1.0, mu, cells)  # p-values of 1, which refute nothing
-    p_values = _compute_p_values(_compute_statistics(null.table, null.fit), null.drawn)
-    p_cells, p_spread, p_tails = (float(p_value) for p_value in p_values)
-    return CurveTest(float(_combine(p_values)), p_cells, p_spread, p_tails, mu, cells)
-
-
 def _compute_power(null: _Null) -> float:
     """Returns the least probability over the reference laws that the test fires; 0 if nothing is testable."""
-    if not null.is_testable:
+    if not len(null.drawn):
         return 0.0
     return min(_simulate_firing_rate(law, null) for law in _REFERENCES)
-
-
-def _has_power(null: _Null) -> bool:
-    """Returns whether the test has CURVE_POWER against all reference laws; stops at the first failure."""
-    return all(_simulate_firing_rate(law, null) >= CURVE_POWER for law in _REFERENCES)
 
 
 def _fit_null(scores_in: Array, scores_out: Array) -> _Null:
@@ -221,11 +192,11 @@ def _compute_statistics(tables: Array, fits: Fit) -> Array:
 
 
 def _compute_p_values(statistics: Array, drawn: Array) -> Array:
-    """Returns the p-values (..., 3) of the statistics cells, spread and tails, from drawn statistics.
+    """Returns the test's p-values (...,) from the statistics cells, spread and tails, by Bonferroni.
 
-    Each is the tail of a smooth law with the mean and variance of the drawn statistics: a gamma law for cells
-    and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n drawn statistics
-    reach the observed one, the p-value is at least (r + 1) / (n + 1), which needs no smooth law.
+    A statistic's p-value is the tail of a smooth law with the mean and variance of the drawn statistics: a
+    gamma law for cells and spread, which are about chi-squared, a normal law for tails. Where r > 0 of the n
+    drawn statistics reach the observed one, it is at least (r + 1) / (n + 1), which needs no smooth law.
 
     Args:
       statistics: (..., 3) observed statistics.
@@ -235,21 +206,15 @@ def _compute_p_values(statistics: Array, drawn: Array) -> Array:
     variance = np.maximum(drawn.var(0), 1e-24)  # above 0, since it divides
     # Columns 0 and 1 are cells and spread, column 2 is tails. A gamma law of mean m and variance v has shape
     # m^2 / v and rate m / v.
-    gamma_shape = mean[:2] ** 2 / variance[:2]
-    gamma_tails = special.gammaincc(gamma_shape, statistics[..., :2] * mean[:2] / variance[:2])
+    smooth = special.gammaincc(mean**2 / variance, np.maximum(statistics, 0) * mean / variance)
     # At least 1: tables of few scores vary too little around their own fit.
     deviation = max(np.sqrt(variance[2]), 1.0)
-    normal_tail = special.ndtr((mean[2] - statistics[..., 2]) / deviation)
-    smooth = np.concatenate([gamma_tails, normal_tail[..., None]], -1)
+    smooth[..., 2] = special.ndtr((mean[2] - statistics[..., 2]) / deviation)
 
     reaching = (drawn >= statistics[..., None, :]).sum(-2)
-    # Where none reaches it, the smooth law decides alone.
+    # Where none reaches it, the smooth law decides.
     share = np.where(reaching, (reaching + 1) / (len(drawn) + 1), 0.0)
-    return np.asarray(np.maximum(smooth, share))
-
-
-def _combine(p_values: Array) -> Array:
-    """Returns the test's p-value (...,) from its statistics' p-values (..., 3), by Bonferroni."""
+    p_values = np.maximum(smooth, share)
     return np.asarray(np.minimum((p_values / _LEVEL_SHARES).min(-1), 1.0))
 
 
@@ -271,8 +236,7 @@ def _simulate_firing_rate(law: ScoreFamily, null: _Null) -> float:
     # The table of mean counts, whose fit is near those of all tables.
     expected = shares * sizes[:, None]
     statistics = _refit(tables, fit_tables(expected, approximate_fit(expected)))
-    p_values = _combine(_compute_p_values(statistics, null.drawn))
-    return float((p_values < CURVE_LEVEL).mean())
+    return float((_compute_p_values(statistics, null.drawn) < CURVE_LEVEL).mean())
 
 
 @functools.lru_cache(maxsize=64)
@@ -397,17 +361,8 @@ def _compute_edges(fit: Fit) -> Array:
 
 
 def _compute_normal_mass(edges: Array) -> Array:
-    """Returns the standard normal law's mass (..., cells) between neighbouring edges (..., cells + 1).
-
-    Intervals above 0 are mirrored to below 0, where the difference of distribution functions is precise. The
-    mass is kept above 0, since it divides.
-    """
-    low = edges[..., :-1]
-    high = edges[..., 1:]
-    mirrored = low > 0
-    left = np.where(mirrored, -high, low)
-    right = np.where(mirrored, -low, high)
-    return np.asarray(np.maximum(special.ndtr(right) - special.ndtr(left), _TINY))
+    """Returns the standard normal law's mass (..., cells) between edges; kept above 0, since it divides."""
+    return np.maximum(gaussians.mass_between(edges), _TINY)
 
 
 def _compute_density(edges: Array) -> Array:

@@ -86,13 +86,7 @@ class VarianceBound(NamedTuple):
 _VARIANCE_OF_BIT = VarianceBound(1.0, 0.0)
 Limits = tuple[float, float]
 Interval = Callable[[float, int, float, VarianceBound], Limits]
-
-
-class Proven(NamedTuple):
-    """The values that a method proves: epsilon, and mu where epsilon follows from mu (else None)."""
-
-    epsilon: float
-    mu: float | None = None
+Proven = tuple[float, float | None]  # epsilon, and the mu that it follows from; None without a mu
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,7 +95,7 @@ class CanaryMethod(Method):
 
     Attributes:
       family: Maps delta to the family of trade-off functions that the threshold is chosen for.
-      prove: Maps (error counts, delta, confidence) to the values of the bound.
+      prove: Maps (error counts, delta, confidence) to epsilon and the mu that it follows from, else None.
       canaries: The least number of canaries per run that the method needs.
     """
 
@@ -135,7 +129,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
 
 def lifted(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns the bound on epsilon at delta by betting, for any trade-off curve and any number of runs."""
-    return Proven(betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence))
+    return betting.lower_bound(exact.approximate_dp(delta), counted, 1 - confidence), None
 
 
 def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven:
@@ -151,23 +145,41 @@ def lifted_gaussian(counted: Counted, delta: float, confidence: float) -> Proven
       confidence: The confidence of the bound.
     """
     mu = betting.lower_bound(exact.GAUSSIAN, counted, 1 - confidence)
-    return Proven(conversions.epsilon_from_mu(mu, delta), mu)
+    return conversions.epsilon_from_mu(mu, delta), mu
 
 
 def clustered(counted: Counted, delta: float, confidence: float) -> Proven:
     """Returns a lower bound on mu from the average error rates and their spread over runs, and its epsilon.
 
-    The bound is the estimate of mu minus Student's quantile times its standard error, but at least 0. Runs
-    are the independent units, not canaries. The bound is asymptotic: it needs many runs. The epsilon that is
-    computed from mu also needs a Gaussian trade-off curve.
+    The bound is the estimate mu = -(Phi^-1(FPR) + Phi^-1(FNR)) minus Student's quantile times its standard
+    error, but at least 0. Runs are the independent units, not canaries. It is asymptotic: it needs many runs.
+    The epsilon also needs a Gaussian trade-off curve.
+
+    By the delta method a normal quantile moves by 1 / phi(quantile) times the change of its rate. Where both
+    rates come from the same runs the variance is that of the sum, else the sum of both variances.
 
     Args:
       counted: The errors at a threshold; only those of the runs outside the pilot are used.
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
+
+    Raises:
+      InputError: Fewer than two runs that give misses, or fewer than two that give false alarms.
     """
-    mu = max(_compute_normal_limit(counted.rest, 1 - confidence), 0.0)
-    return Proven(conversions.epsilon_from_mu(mu, delta), mu)
+    errors = counted.rest
+    rates_out, rates_in = errors.rates()
+    runs = min(len(rates_out), len(rates_in))
+    require(runs >= 2, "a standard error over runs needs two runs of a kind")
+    # The rates are kept off 0 and 1, where a quantile is infinite.
+    quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
+    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
+    terms = [slope_out * rates_out, slope_in * rates_in]
+    if errors.paired:
+        terms = [terms[0] + terms[1]]
+    variance = sum(float(np.var(values, ddof=1)) / len(values) for values in terms)
+    students_quantile = special.stdtrit(runs - 1, confidence)
+    mu = max(float(-quantiles.sum() - students_quantile * np.sqrt(variance)), 0.0)
+    return conversions.epsilon_from_mu(mu, delta), mu
 
 
 def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
@@ -182,27 +194,15 @@ def lidp(order: int, interval: Interval, assumes: Assumption) -> CanaryMethod:
       assumes: What the interval needs to be valid.
     """
 
-    def bound_rate(scale: float, sums: Array, canaries: int, error: float) -> float:
-        """Returns the upper limit of an error rate, from the numbers of errors `sums` (n,) of n runs.
-
-        The rate is `scale` times the mean share of errors among a run's canaries (`RunErrors`).
-        """
-        _, upper = exchangeable_limits(sums, canaries, order, error, interval)
-        return min(scale * upper, 1.0)  # a scale above 1 may lift the limit above 1
-
     def prove(counted: Counted, delta: float, confidence: float) -> Proven:
-        """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0.
-
-        Args:
-          counted: The errors at a threshold; only those of the runs outside the pilot are used.
-          delta: The delta of epsilon.
-          confidence: The least probability with which both limits hold, provided that the interval is valid.
-        """
-        error_per_limit = (1 - confidence) / 2
+        """Returns the epsilon of the trade-off curve through both rates' upper limits, at least 0."""
+        error = (1 - confidence) / 2  # of each limit
         errors = counted.rest
-        fpr = bound_rate(errors.scale_out, errors.alarms, errors.canaries_out, error_per_limit)
-        fnr = bound_rate(errors.scale_in, errors.misses, errors.canaries_in, error_per_limit)
-        return Proven(max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0))
+        _, misses = exchangeable_limits(errors.misses, errors.canaries_in, order, error, interval)
+        _, alarms = exchangeable_limits(errors.alarms, errors.canaries_out, order, error, interval)
+        fpr = min(errors.scale_out * alarms, 1.0)  # a scale above 1 may lift the limit above 1
+        fnr = min(errors.scale_in * misses, 1.0)
+        return max(float(conversions.epsilon_from_rates(fpr, fnr, delta)), 0.0), None
 
     return CanaryMethod(
         name=f"lidp_{interval.__name__}_{order}",
@@ -317,7 +317,7 @@ def exchangeable_limits(
       (lower, upper)
 
     Raises:
-      InputError: An order that is no power of two or above K, or sums out of range.
+      InputError: An order that is no power of two or above K.
     """
     # A power of two, and no other number, shares no bit with the number before it.
     require(order >= 1 and order & (order - 1) == 0, f"`order={order}`: give a power of two")
@@ -325,7 +325,6 @@ def exchangeable_limits(
         order <= canaries,
         f"order {order} needs {order} canaries a run, here are {canaries}",
     )
-    require(np.all((sums >= 0) & (sums <= canaries)), "sums of bits lie between 0 and K")
     means = moments(sums, canaries, order)
     n = len(sums)
     error_per_moment = error / order  # `order` limits are computed in all
@@ -357,13 +356,10 @@ def moments(sums: Array, canaries: int, order: int) -> list[float]:
       canaries: K, the number of bits of a run.
       order: The highest l.
     """
-    shares = np.ones_like(sums, np.float64)  # (n,) C(S, j) / C(K, j), for j = 0
-    means = [1.0]
-    for j in range(order):
-        # From j to j + 1. The share is 0 where a run has fewer than j + 1 ones.
-        shares = shares * np.maximum(sums - j, 0) / (canaries - j)
-        means.append(float(shares.mean()))
-    return means
+    # From l to l + 1, C(S, l) / C(K, l) is multiplied by (S - l) / (K - l), or 0 with fewer ones.
+    taken = np.arange(order)
+    factors = np.maximum(sums[:, None] - taken, 0) / (canaries - taken)
+    return [1.0, *np.cumprod(factors, axis=1).mean(axis=0).tolist()]
 
 
 def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> VarianceBound:
@@ -379,14 +375,12 @@ def _bound_variance(j: int, canaries: int, upper_limits: dict[int, float]) -> Va
       canaries: K, at least 2 j.
       upper_limits: Upper limits of mu_(j + 1), ..., mu_(2 j), by order.
     """
-    overlap_probabilities = _overlaps(j, canaries)
-    constant = 0.0
-    for shared in range(j):
-        constant += overlap_probabilities[shared] * upper_limits[2 * j - shared]
-    return VarianceBound(linear=overlap_probabilities[j], constant=constant)
+    overlaps = _overlaps(j, canaries)
+    others = np.array([upper_limits[2 * j - shared] for shared in range(j)])
+    return VarianceBound(linear=float(overlaps[j]), constant=float(overlaps[:j] @ others))
 
 
-def _overlaps(size: int, canaries: int) -> list[float]:
+def _overlaps(size: int, canaries: int) -> Array:
     """Returns the probabilities that two random subsets of the canaries share i = 0, 1, ..., size canaries.
 
     They are those of the hypergeometric law: with the first subset fixed, the second draws i canaries from it
@@ -396,12 +390,9 @@ def _overlaps(size: int, canaries: int) -> list[float]:
       size: The number of canaries of each subset.
       canaries: The number of all canaries.
     """
-    all_subsets = special.comb(canaries, size)
-    probabilities = []
-    for shared in range(size + 1):
-        subsets = special.comb(size, shared) * special.comb(canaries - size, size - shared)
-        probabilities.append(float(subsets / all_subsets))
-    return probabilities
+    shared = np.arange(size + 1)
+    subsets = special.comb(size, shared) * special.comb(canaries - size, size - shared)
+    return np.asarray(subsets / special.comb(canaries, size))
 
 
 def _gaussian(delta: float) -> Family:
@@ -410,12 +401,8 @@ def _gaussian(delta: float) -> Family:
 
 
 _RECORDS = (
-    lidp(1, wilson, MANY_RUNS),
-    lidp(2, wilson, MANY_RUNS),
-    lidp(4, wilson, MANY_RUNS),
-    lidp(1, bernstein, NOTHING),
-    lidp(2, bernstein, NOTHING),
-    lidp(4, bernstein, NOTHING),
+    *(lidp(order, wilson, MANY_RUNS) for order in (1, 2, 4)),
+    *(lidp(order, bernstein, NOTHING) for order in (1, 2, 4)),
     CanaryMethod(
         name=LIFTED,
         family=exact.approximate_dp,
@@ -455,10 +442,7 @@ def counterpart(method: str) -> CanaryMethod | None:
     Returns:
       The method's record; None where no method stands in.
     """
-    for record in METHODS.values():
-        if record.counterpart == method:
-            return record
-    return None
+    return next((record for record in METHODS.values() if record.counterpart == method), None)
 
 
 def usable(canaries: int) -> dict[str, CanaryMethod]:
@@ -509,69 +493,34 @@ def _conclude(
     """
     limits = design.limits(1 - confidence)
     assumes = method.assumes
+    errors = counted.rest
     # Runs out are neighbours of the runs in only if they hold the other K - 1 canaries, which no score shows.
-    needs_others = not counted.rest.paired and counted.rest.canaries_in > 1
-    if assumes == NOTHING and needs_others:
+    if assumes == NOTHING and not errors.paired and errors.canaries_in > 1:
         assumes = OTHERS_IN
     if limits is None:  # no coins decide, or the library's own, which are fair
-        proven = method.prove(counted, delta, confidence)
+        epsilon, mu = method.prove(counted, delta, confidence)
     else:
-        widened = counted._replace(rest=limits.widened(counted.rest))
+        widened = counted._replace(rest=limits.widened(errors))
         # The limits use up a part of the error. `limits.error` is the part that is left for the bound.
-        proven = method.prove(widened, delta, 1 - limits.error)
-        if assumes == NOTHING:
-            assumes = COINS
+        epsilon, mu = method.prove(widened, delta, 1 - limits.error)
+        assumes = COINS if assumes == NOTHING else assumes
     # With coins, a guess on each canary counts for both worlds, with a scale of about 2. So the number of
     # guesses over the scale is about the number of canaries that are in (or out), half of all. Without coins
-    # a guess counts for its own world alone, and the scale is 1.
-    guesses_in, guesses_out = counted.rest.guesses()
+    # a guess counts only for its own world, and the scale is 1.
+    guesses_in, guesses_out = errors.guesses()
     return Bound(
         method=method.name,
-        epsilon=proven.epsilon,
-        mu=proven.mu,
+        epsilon=epsilon,
+        mu=mu,
         delta=delta,
         confidence=confidence,
         threshold=counted.threshold,
-        false_positives=int(counted.rest.alarms.sum()),
-        false_negatives=int(counted.rest.misses.sum()),
-        n_in=round(guesses_in / counted.rest.scale_in),
-        n_out=round(guesses_out / counted.rest.scale_out),
+        false_positives=int(errors.alarms.sum()),
+        false_negatives=int(errors.misses.sum()),
+        n_in=round(guesses_in / errors.scale_in),
+        n_out=round(guesses_out / errors.scale_out),
         assumes=assumes,
     )
-
-
-def _compute_normal_limit(errors: RunErrors, error: float) -> float:
-    """Returns the lower limit of mu = -(Phi^-1(FPR) + Phi^-1(FNR)) by the delta method.
-
-    The normal quantile of a rate moves by slope = 1 / phi(quantile) times the change of the rate. So the
-    variance of mu is that of slope_out * FPR + slope_in * FNR, over runs. Where both rates come from the same
-    runs it is the variance of the sum, else the sum of both variances. Student's quantile has the degrees of
-    freedom of the smaller set of runs.
-
-    Args:
-      errors: The errors at a threshold, run by run.
-      error: The probability with which the limit may exceed mu, if runs are many.
-
-    Raises:
-      InputError: Fewer than two runs that give misses, or fewer than two that give false alarms.
-    """
-    rates_out, rates_in = errors.rates()
-    runs = min(len(rates_out), len(rates_in))
-    require(runs >= 2, "a standard error over runs needs two runs of a kind")
-    # The normal quantiles of (FPR, FNR); both rates are kept off 0 and 1, where a quantile is infinite.
-    quantiles = special.ndtri(np.clip(errors.smoothed(), 1e-12, 1 - 1e-12))
-    slope_out, slope_in = np.sqrt(2 * np.pi) * np.exp(0.5 * quantiles**2)  # 1 / phi(quantile)
-
-    if errors.paired:
-        sums = slope_out * rates_out + slope_in * rates_in
-        variance = float(np.var(sums, ddof=1)) / len(rates_out)
-    else:
-        variance_out = float(slope_out * slope_out * np.var(rates_out, ddof=1)) / len(rates_out)
-        variance_in = float(slope_in * slope_in * np.var(rates_in, ddof=1)) / len(rates_in)
-        variance = variance_out + variance_in
-
-    students_quantile = special.stdtrit(runs - 1, 1 - error)
-    return float(-quantiles.sum() - students_quantile * np.sqrt(variance))
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
@@ -591,21 +540,16 @@ def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: fl
       error: The error of the bound.
     """
     candidates = thresholds.candidates(*pilot.pooled())
-    # The parameters (T,) that each estimate of the rates predicts.
-    normal = _predict_parameters(*candidates.normal, sizes, family, error)
-    counted = _predict_parameters(*candidates.counted, sizes, family, error)
-    raised = _predict_parameters(*candidates.raised, sizes, family, error)
-    if normal.max() > 0:
-        usual = int(np.argmax(normal))
-    else:
-        counted_out, counted_in = candidates.counted
-        usual = int(np.argmin(counted_out + counted_in))
-
+    normal, counted, raised = (
+        _predict_parameters(*rates, sizes, family, error) for rates in candidates[1:]
+    )
+    usual = int(np.argmax(normal))
+    if normal.max() <= 0:
+        usual = int(np.argmin(np.add(*candidates.counted)))
     # A parameter below 0 proves no more than 0 does.
     best = int(np.argmax(raised))
-    if raised[best] > max(counted[usual], 0.0):
-        return float(candidates.thresholds[best])
-    return float(candidates.thresholds[usual])
+    is_better = raised[best] > max(counted[usual], 0.0)
+    return float(candidates.thresholds[best if is_better else usual])
 
 
 def _predict_parameters(

@@ -8,26 +8,24 @@ Importing this loads no SciPy.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 
 class NoiseFloor(NamedTuple):
-    """The epsilon that a method shows in simulated audits in which nothing leaks.
+    """The epsilon that an estimate shows in simulated audits in which nothing leaks.
 
     Attributes:
-      mean, quantile_95: The mean and the 95% quantile of epsilon.
-      exceeding: The share of audits with an epsilon above 0; None where it was not counted.
-      audits: The number of simulated audits; 0 where the floor was not simulated.
+      mean: The mean of epsilon.
+      quantile_95: The epsilon that 95% of the audits do not exceed.
+      audits: The number of simulated audits.
     """
 
     mean: float
     quantile_95: float
-    exceeding: float | None
     audits: int
 
 
-NOT_SIMULATED = NoiseFloor(math.nan, math.nan, None, 0)
+NOT_SIMULATED = NoiseFloor(math.nan, math.nan, 0)
 
 
 class Assumption(NamedTuple):
@@ -86,7 +84,6 @@ class Method:
       label: Its name in figures and on pages.
       legend: Its name together with what it assumes.
       counterpart: The name of the method for a single canary a run that it replaces where runs have several.
-      noise_floor: Maps (n_in, n_out, delta, confidence) to the values of an estimate where nothing leaks.
       mark: Its look in sweeps' figures; None where they leave it out.
     """
 
@@ -95,7 +92,6 @@ class Method:
     label: str
     legend: str = ""
     counterpart: str = ""
-    noise_floor: Callable[[int, int, float, float], NoiseFloor] | None = None
     mark: Mark | None = None
 
 

@@ -39,6 +39,7 @@ coin, whose flip replaces a canary. A mechanism that is (epsilon, delta)-DP or m
 for replacing it, (2 epsilon, (1 + e^epsilon) delta)-DP or 2 mu-GDP.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -54,7 +55,6 @@ from audit.laws import conversions, intervals
 from audit.laws.bisection import find_largest_refuted
 from audit.methods import exact_null
 from audit.methods.estimate import Bound
-from audit.methods.exact_null import EXACT_NULL
 from audit.methods.method import GAUSSIAN_CURVE, Assumption
 
 Array = NDArray[np.float64]
@@ -68,10 +68,9 @@ _LEAST_PILOT = 20  # coins
 _GUESSED_SHARES = np.concatenate([np.geomspace(0.02, 0.5, 8), np.linspace(0.6, 1.0, 5)])
 _LARGEST_LOG = 700.0  # exp of more overflows
 _HALVINGS = 40  # of an interval of epsilon
-# The largest mu is searched for in a grid of sections, in the section that it lies in, and so on.
-_SECTIONS = 32
-_PASSES = 5
-_FIRST_MU = 8.0  # where the search ends unless it is refuted too
+_HALVINGS_OF_MU = 25  # of an interval of mu
+_SECTIONS = 32  # of an interval of mu, by which numbers of guesses are compared
+_FIRST_MU = 8.0  # where a search ends unless it is refuted too
 
 
 UNIFORM = Assumption(
@@ -165,26 +164,20 @@ def bound_uniform_canaries(cosines: Cosines, delta: float, confidence: float) ->
       delta: The delta of epsilon.
       confidence: The confidence of the bound.
     """
-    proof = exact_null.prove(make_design(cosines), delta, confidence)
-    return Bound(
-        method=EXACT_NULL,
-        epsilon=proof.epsilon,
-        mu=None,  # the method gives epsilon directly
-        delta=delta,
-        confidence=confidence,
-        threshold=proof.threshold,
-        false_positives=0,  # there are no scores out
-        false_negatives=proof.cosines - proof.hits,  # `hits` are the cosines above the threshold
-        n_in=proof.cosines,
-        n_out=0,
+    bound = exact_null.bound_directions(make_design(cosines), delta, confidence)
+    hits = bound.n_in - bound.false_negatives
+    return dataclasses.replace(
+        bound,
         assumes=UNIFORM,
-        counted=f"{proof.hits}/{proof.cosines} above {proof.threshold:.3g}",
+        false_positive_rate=None,
+        path=(),
+        counted=f"{hits}/{bound.n_in} above {bound.threshold:.3g}",
     )
 
 
 def make_design(cosines: Cosines) -> Fresh:
     """Returns the observed cosines as the design of a single run of fresh directions, all in."""
-    observed = exact_null.check_cosines(cosines.observed[None], cosines.dimension)
+    observed = cosines.observed[None]
     return Fresh(observed, np.ones(observed.shape, bool), cosines.dimension, plain=True)
 
 
@@ -258,20 +251,16 @@ def from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bou
     error = 1 - confidence
     ordered = _split_and_order(evidence)
     best = _best_for_epsilon(ordered.guess_counts, ordered.expected_shares, error)
-    guesses = ordered.count_guesses(best)
-    coins, number, right = guesses
-    epsilon = epsilon_from_guesses(coins, number, right, delta, error, evidence.steps)
-    mu = None  # the method gives epsilon directly
-    return _bound(ONE_RUN_GUESSES, guesses, epsilon, mu, delta, confidence, evidence.assumes)
+    counts = ordered.count_guesses(best)
+    epsilon = epsilon_from_guesses(*counts, delta, error, evidence.steps)
+    return _bound(ONE_RUN_GUESSES, counts, (epsilon, None), delta, confidence, evidence.assumes)
 
 
 def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: float) -> Bound:
     """Returns the lower bound `one_run_gaussian` on mu, by Mahloujifar, Melis and Chaudhuri (2024).
 
-    It follows from how many guesses at the run's coins are right. A random part of the coins, the pilot,
-    chooses how many of the other coins are guessed. Those with the surest guesses are then guessed. The
-    pilot's own coins are not, since their luck decides the number of guesses. The bound is proven for a fixed
-    number (Errata O11). Its epsilon follows from mu and holds if the trade-off curve is Gaussian.
+    Coins are guessed as in `from_guesses`. The bound is proven for a fixed number of guesses (Errata O11).
+    Its epsilon follows from mu and holds if the trade-off curve is Gaussian.
 
     Args:
       evidence: For each coin, how sure the guess is and whether it is right.
@@ -281,66 +270,41 @@ def gaussian_from_guesses(evidence: CoinEvidence, delta: float, confidence: floa
     conversions.require_levels(delta, confidence)
     error = 1 - confidence
     ordered = _split_and_order(evidence)
-    best = _best_for_mu(ordered.coins, ordered.guess_counts, ordered.expected_shares, error)
-    guesses = ordered.count_guesses(best)
-    coins, number, right = guesses
+    best = _best_for_mu(ordered, error)
+    counts = ordered.count_guesses(best)
     # Guesses bound the mu of a coin's flip: that of a pair removes a canary and adds another, 2 steps of mu.
-    mu = mu_from_guesses(coins, number, right, error) / evidence.steps
-    epsilon = conversions.epsilon_from_mu(mu, delta)
+    mu = mu_from_guesses(*counts, error) / evidence.steps
+    proven = (conversions.epsilon_from_mu(mu, delta), mu)
     assumed = with_gaussian_curve(evidence.assumes)
-    return _bound(ONE_RUN_GAUSSIAN, guesses, epsilon, mu, delta, confidence, assumed)
-
-
-class Guesses(NamedTuple):
-    """The guesses of a run's coins.
-
-    Attributes:
-      coins: The number of coins that could be guessed.
-      number: The number of coins that were guessed.
-      right: The number of right guesses.
-    """
-
-    coins: int
-    number: int
-    right: int
+    return _bound(ONE_RUN_GAUSSIAN, counts, proven, delta, confidence, assumed)
 
 
 def _bound(
     method: str,
-    guesses: Guesses,
-    epsilon: float,
-    mu: float | None,
+    counts: tuple[int, int, int],
+    proven: tuple[float, float | None],
     delta: float,
     confidence: float,
     assumed: Assumption,
 ) -> Bound:
-    """Returns the record of a bound from guesses.
+    """Returns the record of a bound (epsilon, mu) from the numbers of coins, guesses and right guesses.
 
     A record counts the errors of two worlds, but here a guess is only right or wrong. All guesses are counted
     as scores in, and wrong guesses as false negatives.
-
-    Args:
-      method: The method's name.
-      guesses: The numbers of coins, guesses and right guesses.
-      epsilon: The bound on epsilon.
-      mu: The bound on mu; None where the method gives epsilon directly.
-      delta: The delta of epsilon.
-      confidence: The confidence of the bound.
-      assumed: What the bound assumes.
     """
+    coins, number, right = counts
     return Bound(
-        method=method,
-        epsilon=epsilon,
-        mu=mu,
-        delta=delta,
-        confidence=confidence,
+        method,
+        *proven,
+        delta,
+        confidence,
         threshold=None,
         false_positives=0,
-        false_negatives=guesses.number - guesses.right,
-        n_in=guesses.number,
+        false_negatives=number - right,
+        n_in=number,
         n_out=0,
         assumes=assumed,
-        counted=f"{guesses.right}/{guesses.number} right of {guesses.coins}",
+        counted=f"{right}/{number} right of {coins}",
     )
 
 
@@ -368,11 +332,10 @@ class _OrderedCoins(NamedTuple):
     guess_counts: NDArray[np.int64]
     expected_shares: Array
 
-    def count_guesses(self, choice: int) -> Guesses:
+    def count_guesses(self, choice: int) -> tuple[int, int, int]:
         """Returns the numbers of coins, guesses and right guesses if guess_counts[choice] are guessed."""
         number = int(self.guess_counts[choice])
-        right = int(self.right[number - 1])  # the entry at index i is for i + 1 guesses
-        return Guesses(self.coins, number, right)
+        return self.coins, number, int(self.right[number - 1])
 
 
 def _split_and_order(evidence: CoinEvidence) -> _OrderedCoins:
@@ -437,10 +400,6 @@ def epsilon_from_guesses(
 def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
     """Returns the largest mu for which so many right guesses refute mu-GDP; 0 where they refute none.
 
-    This mu is bracketed by doubling from 8. The bracket is then cut into 32 sections, and the section in
-    which mu lies becomes the next bracket, 5 times over: to test a grid of mus takes hardly longer than to
-    test a single mu.
-
     Args:
       coins: The number of coins.
       number: The number of coins that are guessed, taken as fixed.
@@ -448,27 +407,11 @@ def mu_from_guesses(coins: int, number: int, right: int, error: float) -> float:
       error: The probability with which a true mu may be refuted.
     """
 
-    def are_refuted(mus: Array) -> NDArray[np.bool_]:
-        """Returns, for each of several mus, whether the right guesses refute mu-GDP."""
-        return gaussian_refutes(coins, number, right, mus, error)
+    def is_refuted(mu: float) -> bool:
+        """Returns whether the right guesses refute mu-GDP."""
+        return bool(gaussian_refutes(coins, number, right, mu, error))
 
-    if not are_refuted(np.zeros(1))[0]:  # not even that nothing leaks is refuted
-        return 0.0
-
-    low = 0.0
-    high = _FIRST_MU
-    while are_refuted(np.array([high]))[0]:
-        low = high
-        high = 2 * high
-
-    for _ in range(_PASSES):
-        points = np.linspace(low, high, _SECTIONS + 1)
-        last_refuted = int(np.flatnonzero(are_refuted(points))[-1])
-        # The first point is refuted and the last is not, so that both ends of the section exist. The minimum
-        # would act only if rounding refuted the last point, too, and then keeps the index in range.
-        low = points[last_refuted]
-        high = points[min(last_refuted + 1, _SECTIONS)]
-    return float(low)
+    return find_largest_refuted(is_refuted, 0.0, _FIRST_MU, _HALVINGS_OF_MU)
 
 
 def log_p_approximate(
@@ -588,46 +531,31 @@ def _best_for_epsilon(guess_counts: NDArray[np.int64], expected_shares: Array, e
     """
     # Whole numbers, rounded so as to predict no more than is expected.
     expected_wrong = np.ceil(guess_counts * (1 - expected_shares))
-    wrong_limits = []
-    for wrong, number in zip(expected_wrong, guess_counts, strict=True):
-        wrong_limits.append(float(intervals.clopper_pearson_upper(wrong, int(number), error)))
-    return int(np.argmin(wrong_limits))
+    return int(np.argmin(intervals.clopper_pearson_upper(expected_wrong, guess_counts, error)))
 
 
-def _best_for_mu(
-    coins: int, guess_counts: NDArray[np.int64], expected_shares: Array, error: float
-) -> int:
+def _best_for_mu(ordered: _OrderedCoins, error: float) -> int:
     """Returns the index of the number of guesses that should refute the largest mu.
 
     For each number, the largest mu that its expected right guesses refute is sought in a coarse grid, and
     then in a fine grid that starts there.
 
     Args:
-      coins: The number of coins.
-      guess_counts: (choices,) the numbers of guesses to choose from.
-      expected_shares: (choices,) the share of right guesses expected of each number.
+      ordered: The coins, the numbers of guesses to choose from, and their expected shares.
       error: The error of the bound.
     """
+    numbers = ordered.guess_counts[:, None]
     # Whole numbers, rounded so as to predict no more than is expected.
-    expected_right = np.floor(guess_counts * expected_shares)
+    expected_right = np.floor(numbers * ordered.expected_shares[:, None])
 
-    def find_last_refuted(grids: Array) -> NDArray[np.int64]:
-        """Returns the index of the last refuted mu of each number of guesses, or 0 where none is.
-
-        Args:
-          grids: (choices, mus) a row of ascending mus for each number of guesses.
-        """
-        refuted = gaussian_refutes(
-            coins, guess_counts[:, None], expected_right[:, None], grids, error
-        )
-        # In a reversed row, `argmax` gives the place of the last refuted mu, from the end.
-        last = refuted.shape[1] - 1 - refuted[:, ::-1].argmax(1)
-        return np.where(refuted.any(1), last, 0)
+    def find_last_refuted(grids: Array) -> Array:
+        """Returns the last refuted mu of each row (choices, 1) of ascending mus, or the row's first."""
+        refuted = gaussian_refutes(ordered.coins, numbers, expected_right, grids, error)
+        # Refuted mus come first in each row.
+        last = np.maximum(refuted.sum(1, keepdims=True) - 1, 0)
+        return np.take_along_axis(grids, last, 1)
 
     mus = np.linspace(0.0, _FIRST_MU, _SECTIONS + 1)
-    coarse_grids = np.tile(mus, (len(guess_counts), 1))
-    coarse = mus[find_last_refuted(coarse_grids)]
+    coarse = find_last_refuted(np.tile(mus, (len(numbers), 1)))
     section = np.linspace(0.0, mus[1], _SECTIONS + 1)  # from a mu of the coarse grid to the next
-    fine_grids = coarse[:, None] + section
-    largest_mus = fine_grids[np.arange(len(guess_counts)), find_last_refuted(fine_grids)]
-    return int(np.argmax(largest_mus))
+    return int(np.argmax(find_last_refuted(coarse + section)))

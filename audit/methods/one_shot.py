@@ -17,10 +17,8 @@ them.
 Cosines are handled in units of 1/sqrt(d).
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -174,24 +172,19 @@ def estimate_from_fits(
         null = fit(run.unobserved, run.dimension)
         redrawn_null = _draw_fits(rng, null, unobserved_count, _SIMULATED_FITS)
 
-    # A record states a confidence, here a usual value, although these estimates use none.
-    template = _make_template(run, delta, _LEVEL_OF_FITS, _FIT_CAVEAT)
     rows = []
     for name, compute in FITTED.items():
         if name not in methods:
             continue
+        value = compute(null, seen, delta)
         if name == ONE_SHOT_THRESHOLD and not unobserved_count and run.dimension < _EXACT_BELOW:
             value = threshold_exact(run.dimension, seen, delta)
-        else:
-            value = compute(null, seen, delta)
         # The error and the floor take the null for normal in every dimension.
         error = float(compute(redrawn_null, redrawn_seen, delta).std())
         floor = noise_floor(name, observed_count, unobserved_count, delta)
-        rows.append(
-            dataclasses.replace(
-                template, method=name, epsilon=float(value), standard_error=error, noise_floor=floor
-            )
-        )
+        # A record states a confidence, here a usual value, although these estimates use none.
+        levels = (delta, _LEVEL_OF_FITS)
+        rows.append(_make_estimate(name, run, levels, float(value), error, floor))
     return rows
 
 
@@ -232,34 +225,36 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
       error: The one-sided error of each rate's limit.
       prior: The prior of the beta law: 1/2 gives Jeffreys' limits, 1 those of Clopper and Pearson.
     """
-    # Both functions take several audits, a row each: this run is the only row.
-    observed = run.observed[None]
+    observed = run.observed[None]  # a row for each of several audits: here a single one
     unobserved = run.unobserved[None]
-    if len(run.unobserved):
-        values = _find_best_of_both(observed, unobserved, delta, error, prior)
-    else:
-        values = _find_best_against_law(observed, run.dimension, delta, error, prior)
-    return float(values[0])
+    return float(_find_best(observed, unobserved, run.dimension, delta, error, prior)[0])
 
 
-def _make_template(run: Cosines, delta: float, confidence: float, caveat: str) -> Estimate:
-    """Returns an estimate with the fields that all estimates of a run share.
+def _make_estimate(
+    name: str,
+    run: Cosines,
+    levels: tuple[float, float],
+    epsilon: float,
+    standard_error: float,
+    floor: NoiseFloor,
+) -> Estimate:
+    """Returns the record of an estimate of a run at levels (delta, confidence).
 
-    The caller replaces its method, epsilon, standard error and noise floor. These estimates have no mu, no
-    threshold and no counted errors.
+    These estimates have no mu, no threshold and no counted errors.
     """
     return Estimate(
-        method="",
-        epsilon=0.0,
-        mu=None,
-        delta=delta,
-        confidence=confidence,
+        name,
+        epsilon,
+        None,
+        *levels,
         threshold=None,
         false_positives=0,
         false_negatives=0,
         n_in=len(run.observed),
         n_out=len(run.unobserved),
-        caveat=caveat,
+        caveat=_FIT_CAVEAT if name in FITTED else _LIMIT_CAVEAT,
+        standard_error=standard_error,
+        noise_floor=floor,
     )
 
 
@@ -334,14 +329,6 @@ def _maximise_over_thresholds(
     return largest
 
 
-class _Canaries(NamedTuple):
-    """The numbers of observed and unobserved canaries of an audit, and the dimension d."""
-
-    observed: int
-    unobserved: int
-    dimension: int
-
-
 def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns the in-sample estimates, one for each kind of limits, with simulated errors and floors.
 
@@ -353,155 +340,101 @@ def _estimate_in_sample(run: Cosines, delta: float, confidence: float) -> list[E
       confidence: The confidence of each error rate's upper limit.
     """
     error = 1 - confidence
-    canaries = _Canaries(len(run.observed), len(run.unobserved), run.dimension)
+    canaries = (len(run.observed), len(run.unobserved))
     # `fit` scales by sqrt(dimension); with dimension 1 its law is that of the cosines themselves.
     seen = fit(run.observed, 1)
     null = Gaussian(0.0, 1 / np.sqrt(run.dimension))
-    if canaries.unobserved:
+    if canaries[1]:
         null = fit(run.unobserved, 1)
-
-    template = _make_template(run, delta, confidence, _LIMIT_CAVEAT)
+    drawn = _draw_audits(null, seen, canaries)
     rows = []
     for name, prior in LIMITS.items():
         value = in_sample(run, delta, error, prior)
-        deviation = float(_simulate_in_sample(null, seen, canaries, delta, error, prior).std())
-        floor = _compute_limit_floor(canaries.observed, canaries.unobserved, delta, error, prior)
-        rows.append(
-            dataclasses.replace(
-                template, method=name, epsilon=value, standard_error=deviation, noise_floor=floor
-            )
-        )
+        deviation = float(_find_best(*drawn, run.dimension, delta, error, prior).std())
+        floor = _compute_limit_floor(canaries, delta, error, prior)
+        rows.append(_make_estimate(name, run, (delta, confidence), value, deviation, floor))
     return rows
 
 
 @functools.lru_cache(maxsize=256)
 def _compute_limit_floor(
-    observed: int, unobserved: int, delta: float, error: float, prior: float
+    canaries: tuple[int, int], delta: float, error: float, prior: float
 ) -> NoiseFloor:
     """Returns what an in-sample estimate shows where nothing leaks, by simulation.
 
-    All cosines are drawn from N(0, 1/d). The estimate compares them with each other or with that law, so that
-    it depends on the scale neither of cosines nor of the law: any large d will do.
-
-    Args:
-      observed: The number of observed canaries.
-      unobserved: The number of unobserved canaries.
-      delta: The delta of epsilon.
-      error: The error of each rate's upper limit.
-      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
+    It compares cosines with each other or with N(0, 1/d), so that any large d will do.
     """
     dimension = 10**8
-    null = Gaussian(0.0, 1e-4)  # N(0, 1/d)
-    canaries = _Canaries(observed, unobserved, dimension)
-    return _summarise(_simulate_in_sample(null, null, canaries, delta, error, prior))
+    null = Gaussian(0.0, 1 / np.sqrt(dimension))
+    drawn = _draw_audits(null, null, canaries)
+    return _summarise(_find_best(*drawn, dimension, delta, error, prior))
 
 
-def _simulate_in_sample(
-    null: Gaussian, seen: Gaussian, canaries: _Canaries, delta: float, error: float, prior: float
-) -> Array:
-    """Returns the in-sample estimates (S,) of S simulated audits; the draws are the same each time.
-
-    Args:
-      null: The law of unobserved cosines.
-      seen: The law of observed cosines.
-      canaries: The numbers of both in an audit, and the dimension.
-      delta: The delta of epsilon.
-      error: The error of each rate's upper limit.
-      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
-    """
-    observed, unobserved, dimension = canaries
+def _draw_audits(null: Gaussian, seen: Gaussian, canaries: tuple[int, int]) -> tuple[Array, Array]:
+    """Draws the observed and unobserved cosines (S, canaries) of S audits, the same each time."""
     rng = np.random.default_rng(2)
     # Fewer audits where each has many canaries, since their total is limited; but at least 20, of which a
     # deviation or a 95% quantile is taken.
-    audits = int(np.clip(_SIMULATED_CANARIES // (observed + unobserved), 20, _AUDITS))
+    audits = int(np.clip(_SIMULATED_CANARIES // sum(canaries), 20, _AUDITS))
     # A normal draw may leave the range of a cosine, outside of which the exact law is not defined.
-    cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, observed)), -1, 1)
-    if not unobserved:
-        return _find_best_against_law(cosines_in, dimension, delta, error, prior)
-    # Both worlds are compared by rank alone, so that these need not lie in the range of a cosine.
-    cosines_out = rng.normal(null.mean, null.deviation, (audits, unobserved))
-    return _find_best_of_both(cosines_in, cosines_out, delta, error, prior)
+    cosines_in = np.clip(rng.normal(seen.mean, seen.deviation, (audits, canaries[0])), -1, 1)
+    return cosines_in, rng.normal(null.mean, null.deviation, (audits, canaries[1]))
 
 
 def _summarise(values: Array) -> NoiseFloor:
     """Returns the mean, the 95% quantile and the number of simulated estimates (S,) as a noise floor."""
-    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), None, values.size)
+    return NoiseFloor(float(values.mean()), float(np.quantile(values, 0.95)), values.size)
 
 
-def _find_best_against_law(
-    observed: Array, dimension: int, delta: float, error: float, prior: float
+def _find_best(
+    observed: Array, unobserved: Array, dimension: int, delta: float, error: float, prior: float
 ) -> Array:
-    """Returns the largest epsilon (S,) over thresholds, with false-positive rates from the law of a cosine.
+    """Returns the largest epsilon (S,) over thresholds of S audits.
 
-    The law is that of a cosine with a uniform direction. From dimension 1,000 on, its normal limit is taken.
+    Without unobserved cosines each observed one is a threshold, whose false-positive rate is exact: that of
+    the law of a cosine, or from dimension 1,000 on of its normal limit. With them thresholds lie between all
+    cosines, and the false-positive rate has an upper limit.
 
     Args:
-      observed: (S, K) the cosines of S audits; each cosine is a threshold.
+      observed: (S, K) observed cosines.
+      unobserved: (S, M) unobserved cosines; M may be 0.
       dimension: d, of the law of a cosine.
-      delta: The delta of epsilon.
-      error: The one-sided error of the false-negative rate's limit.
-      prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
-    """
-    # The i-th lowest cosine, from 0, as a threshold misses i canaries: those whose cosines are lower.
-    points = np.sort(observed, -1)
-    canaries = points.shape[-1]
-    fnr = _compute_upper_limits(np.arange(canaries), canaries, error, prior)
-    if dimension < _EXACT_BELOW:
-        log_fpr = cosine_law.log_sf(points, dimension)
-    else:  # the cosine's law is nearly N(0, 1/d)
-        log_fpr = special.log_ndtr(-points * np.sqrt(dimension))
-    return _find_largest_epsilon(log_fpr, np.broadcast_to(np.log(fnr), log_fpr.shape), delta)
-
-
-def _find_best_of_both(
-    observed: Array, unobserved: Array, delta: float, error: float, prior: float
-) -> Array:
-    """Returns the largest epsilon (S,) over all K + M + 1 thresholds between the cosines of both worlds.
-
-    At each threshold, both error rates have upper limits.
-
-    Args:
-      observed: (S, K) observed cosines of S audits.
-      unobserved: (S, M) unobserved cosines of the same audits.
       delta: The delta of epsilon.
       error: The one-sided error of each rate's limit.
       prior: The prior of the limits' beta law, 1/2 for Jeffreys', 1 for Clopper and Pearson's.
     """
     n_in = observed.shape[-1]
     n_out = unobserved.shape[-1]
+    limits_in = _compute_upper_limits(n_in, error, prior)
+    if not n_out:
+        # The i-th lowest cosine, from 0, as a threshold misses the i canaries with lower cosines.
+        points = np.sort(observed, -1)
+        log_fpr = special.log_ndtr(-points * np.sqrt(dimension))
+        if dimension < _EXACT_BELOW:
+            log_fpr = cosine_law.log_sf(points, dimension)
+        log_fnr = np.broadcast_to(np.log(limits_in[:-1]), log_fpr.shape)
+        return _find_largest_epsilon(log_fpr, log_fnr, delta)
+
     order = np.argsort(np.concatenate([observed, unobserved], -1), axis=-1, kind="stable")
-    is_observed = order < n_in  # of the cosines of each audit, ascending
-
     # Threshold i, from 0 to K + M, lies above the i lowest cosines and below all others.
-    below = np.arange(n_in + n_out + 1)
-    # The observed cosines below each threshold; a 0 is put in front for threshold 0.
-    misses = np.pad(np.cumsum(is_observed, -1), [(0, 0), (1, 0)])
-    false_alarms = n_out - (below - misses)  # unobserved cosines above each threshold
-
-    # Limits of every possible number of errors, looked up for each threshold.
-    limits_in = _compute_upper_limits(np.arange(n_in + 1), n_in, error, prior)
-    limits_out = _compute_upper_limits(np.arange(n_out + 1), n_out, error, prior)
+    misses = np.pad(np.cumsum(order < n_in, -1), [(0, 0), (1, 0)])
+    false_alarms = n_out - (np.arange(n_in + n_out + 1) - misses)
+    limits_out = _compute_upper_limits(n_out, error, prior)
     return _find_largest_epsilon(np.log(limits_out[false_alarms]), np.log(limits_in[misses]), delta)
 
 
-def _compute_upper_limits(
-    count: NDArray[np.int64], trials: int, error: float, prior: float
-) -> Array:
-    """Returns upper limits of error rates, from Beta(count + prior, trials - count + 1 - prior).
+def _compute_upper_limits(trials: int, error: float, prior: float) -> Array:
+    """Returns upper limits (trials + 1,) of error rates for 0, 1, ..., trials errors.
 
-    They are its quantiles at 1 - error; where the second parameter is not positive, the limit is 1.
-
-    Args:
-      count: The numbers of errors, any shape.
-      trials: The number of trials.
-      error: The error of each limit.
-      prior: 1/2 for Jeffreys' limits, 1 for those of Clopper and Pearson.
+    They are the quantiles at 1 - error of Beta(count + prior, trials - count + 1 - prior); where the second
+    parameter is not positive, the limit is 1. The prior is 1/2 for Jeffreys' limits, 1 for those of Clopper
+    and Pearson.
     """
+    count = np.arange(trials + 1)
     second_parameter = trials - count + 1 - prior
     # Where it is not positive the quantile is undefined: 1/2 avoids a NaN there. Positive ones are at least
     # 1/2, so that they stay.
-    positive = np.maximum(second_parameter, 0.5)
-    limits = special.betaincinv(count + prior, positive, 1 - error)
+    limits = special.betaincinv(count + prior, np.maximum(second_parameter, 0.5), 1 - error)
     return np.where(second_parameter > 0, limits, 1.0)
 
 

@@ -5,7 +5,8 @@ functions here choose on a set of scores; it is up to `estimate` that others are
 score above the threshold is a guess of "in".
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,9 @@ _LATENT = np.linspace(-12.0, 12.0, 4801)  # scores of normal distributions
 _MOST_THRESHOLDS = 200_000  # that are tried on the scores on which their errors are counted
 
 
-class Parameter(Protocol):
-    """Maps a false-positive rate and a false-negative rate to a privacy parameter.
-
-    It is the parameter of the trade-off curve through both rates. Rates are arrays that broadcast.
-    """
-
-    def __call__(self, false_positive_rate: Array, false_negative_rate: Array, /) -> Array: ...
+# Maps false-positive and false-negative rates, arrays that broadcast, to the privacy parameter, such as mu,
+# of the trade-off curve through both.
+Parameter = Callable[[Array, Array], Array]
 
 
 class ErrorCounts(NamedTuple):
@@ -105,11 +102,9 @@ def _thin(points: Array) -> Array:
 
 
 def _find_limits(counts: Counts, trials: int, error: float) -> Array:
-    """Returns the upper limits of the rates of some error counts (k,)."""
-    if trials > _MOST_THRESHOLDS:
-        return intervals.clopper_pearson_upper(counts, trials, error)
-    # It has the limit of every count from 0 on, and is cached.
-    return intervals.upper_limits(trials, error)[counts]
+    """Returns the upper limits of the rates of some error counts (k,), of which many are equal."""
+    distinct, places = np.unique(counts, return_inverse=True)
+    return np.asarray(intervals.clopper_pearson_upper(distinct, trials, error)[places])
 
 
 class Rank(NamedTuple):
@@ -151,8 +146,8 @@ def choose_on_pilot(
     by_in = _judge_ranks(pilot_in, pilot_out, n_in, n_out, mu, parameter, error)
     by_out = _judge_ranks(-pilot_out, -pilot_in, n_out, n_in, mu, parameter, error)
 
-    ranks = [Rank(is_in=True, rank=int(rank)) for rank in by_in.ranks]
-    ranks += [Rank(is_in=False, rank=int(rank)) for rank in by_out.ranks]
+    ranks = [Rank(True, int(rank)) for rank in by_in.ranks]
+    ranks += [Rank(False, int(rank)) for rank in by_out.ranks]
     # The limits predicted at these ranks, from normal distributions and from counts. They are rounded, so
     # that the last digits of a platform's functions do not decide between equal ranks.
     normal = np.round(np.concatenate([by_in.normal, by_out.normal]), 9)
@@ -230,9 +225,8 @@ def _judge_ranks(
     levels = ranks / (n_own + 1)  # the expected share of its own world below the threshold
 
     # The share of the other world below each threshold, in two rows: by normal distributions, by counts.
-    below = _estimate_share_below(levels, mu, own, other)
-    normal_share = special.ndtr(mu + special.ndtri(levels))
-    shares_below = np.stack([normal_share, below.shares])
+    shares, places, misfits = _estimate_share_below(levels, mu, own, other)
+    shares_below = np.stack([special.ndtr(mu + special.ndtri(levels)), shares])
 
     # Upper limits of both error rates, and the parameter that follows from them.
     own_limit = intervals.clopper_pearson_upper(ranks - 1, n_own, error)
@@ -241,8 +235,8 @@ def _judge_ranks(
     normal, counted = parameter(other_limits, own_limit)
 
     # How far the counts are from normal distributions, where the pilot has enough scores to tell.
-    steady = below.places >= _STEADY
-    misfit = float(np.abs(below.misfits[steady]).max(initial=0.0))
+    steady = places >= _STEADY
+    misfit = float(np.abs(misfits[steady]).max(initial=0.0))
     return _Judgement(ranks, normal, counted, steady, misfit)
 
 
@@ -266,21 +260,9 @@ def _estimate_separation(pilot_in: Array, pilot_out: Array) -> float:
     return float(np.sqrt(2) * special.ndtri(area))
 
 
-class _Below(NamedTuple):
-    """The other world's share below R quantiles of a world, as a pilot estimates it.
-
-    Attributes:
-      shares: (R,) the estimated shares.
-      places: (R,) the ranks among the pilot's own scores below which the other world's scores were counted.
-      misfits: (R,) the counts' deviations from normal distributions, in standard deviations.
-    """
-
-    shares: Array
-    places: Array
-    misfits: Array
-
-
-def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) -> _Below:
+def _estimate_share_below(
+    levels: Array, mu: float, own: Array, other: Array
+) -> tuple[Array, Array, Array]:
     """Estimates, from a pilot, which share of a world lies below each quantile of the other world.
 
     The quantiles are of the world `own`, the shares of the world `other`. The pilot has a score near each
@@ -316,7 +298,7 @@ def _estimate_share_below(levels: Array, mu: float, own: Array, other: Array) ->
     # of the own score, which moves the count by a share of about 1 / sqrt(place).
     expected = size * normal_at_place
     deviation = np.sqrt(expected * (1 - normal_at_place) + expected**2 / places)
-    return _Below(shares, places, (counted - expected) / deviation)
+    return shares, places, (counted - expected) / deviation
 
 
 class Candidates(NamedTuple):

@@ -274,17 +274,10 @@ def _round_down(value: float) -> str:
 def _describe_assumption(finding: Finding, conclusion: Conclusion) -> str:
     """Returns the last cell of a row: what a bound assumes, or why an estimate is no bound.
 
-    For an estimate with a known noise floor, its values where nothing leaks follow. If a bound assumes a
-    Gaussian curve, what the test of that curve shows follows, or that the scores cannot be tested.
+    If a bound assumes a Gaussian curve, what the test of that curve shows follows, or that the scores cannot
+    be tested.
     """
     assumption = assumption_of(finding)
-    noise_floor = method_of(finding).noise_floor
-    if noise_floor is not None:  # only estimates have a noise floor
-        floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
-        return (
-            f"{assumption.sentence}. Where nothing leaks it exceeds 0 in {floor.exceeding:.1%} of audits; "
-            f"epsilon's mean is then {floor.mean:.2g}, its 95% quantile {floor.quantile_95:.2g}"
-        )
     # Where the law of scores is known, the curve is not tested, and the sentence is all there is to say.
     if not assumption.gaussian or conclusion.law_is_known:
         return assumption.sentence

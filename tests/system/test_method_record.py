@@ -16,7 +16,7 @@ from audit.methods import estimate, lifted
 from audit.methods.estimate import Bound, Estimate, ScoreMethod
 from audit.methods.level import Level
 from audit.methods.lifted import CanaryMethod
-from audit.methods.method import NO_BOUND, Assumption, Mark, NoiseFloor
+from audit.methods.method import NO_BOUND, Assumption, Mark
 from audit.report import audit_page, audit_panels, bounds_table, subjects
 from audit.settings import stored
 from audit.settings.make import setting_of
@@ -46,16 +46,12 @@ def guessed(scores_in, scores_out, delta, confidence):
     return Estimate("guessed", 99.0, None, delta, confidence, *COUNTS, caveat=GUESS.text)
 
 
-def floor(n_in, n_out, delta, confidence):
-    return NoiseFloor(0.125, 0.75, 0.625, n_in + n_out)
-
-
 SHOWN = {"label": "Guessed", "legend": "guessed (no bound)", "mark": Mark("purple", "v", 5, -1)}
-ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, noise_floor=floor, **SHOWN)
+ESTIMATE = ScoreMethod(name="guessed", compute=guessed, assumes=GUESS, **SHOWN)
 
 
 def of_many(counted, delta, confidence):
-    return lifted.Proven(1.234)
+    return 1.234, None
 
 
 NAMES = {
@@ -103,7 +99,6 @@ def test_it_is_in_json_and_audit_json(record, concluded, tmp_path):
     for found in (json.loads(results.bounds_json(concluded)), kept):
         (row,) = [row for row in found["bounds"] if row["method"] == record.name]
         assert row["assumes"] == record.assumes.text
-        assert row.get("noise_floor", {}).get("mean") == (0.125 if record is ESTIMATE else None)
 
 
 def test_it_is_in_the_figure(record, concluded):
@@ -116,7 +111,6 @@ def test_it_is_in_the_figure(record, concluded):
 def test_it_is_on_the_page(record, concluded):
     text = audit_page.report("A page", [subjects.describe_arrays("scores", concluded)]).decode()
     assert f">{record.label}<" in text and record.assumes.sentence in text
-    assert ("exceeds 0 in 62.5% of audits" in text) == (record is ESTIMATE)
 
 
 def test_no_verdict_rests_on_it(record, concluded):
@@ -173,8 +167,4 @@ def test_marks_stand_beside_each_other_and_look_apart(record):
 
 def test_an_estimate_is_called_no_bound_wherever_it_is_named():
     for one in (*estimate.METHODS.values(), *lifted.METHODS.values()):
-        assert (
-            (NO_BOUND in one.legend)
-            == (one.assumes.word == NO_BOUND)
-            == (one.noise_floor is not None)
-        )
+        assert (NO_BOUND in one.legend) == (one.assumes.word == NO_BOUND)

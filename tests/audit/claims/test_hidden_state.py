@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-import audit
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
@@ -210,29 +209,19 @@ ONES = np.ones(4)
 @pytest.mark.parametrize(
     "call, says",
     [
-        (lambda: mu_of(np.ones((2, 2)), 1.0, 1.0), "`shifts` has shape"),
         (lambda: mu_of(1.0, 1.0, 1.0), r"`shifts` has shape \(\)"),
-        (
-            lambda: mu_of(ONES, np.ones(3), 1.0),
-            r"`lipschitz` has shape \(3,\): give a number, or one for each of 4",
-        ),
-        (lambda: mu_of(ONES, 1.0, np.ones((4, 1))), "`noise` has shape"),
-        (lambda: mu_of(-ONES, 1.0, 1.0), "`shifts` holds -1"),
+        (lambda: mu_of(ONES, np.ones(3), 1.0), r"\(3,\): give a number, or one for each of 4"),
         (lambda: mu_of(ONES, [1, 1, -0.5, 1], 1.0), "`lipschitz` holds -0.5"),
         (lambda: mu_of(ONES, np.nan, 1.0), "`lipschitz` holds nan"),
-        (lambda: mu_of(ONES, np.inf, 1.0), "`lipschitz` holds inf"),
-        (lambda: mu_of(ONES, 1e60, 1.0), "`lipschitz` holds 1e"),
-        (lambda: mu_of(ONES, "c", 1.0), "values of `lipschitz` are no numbers but words"),
+        (lambda: mu_of(ONES, [True, 1.0, 1.0, 1.0], 1.0), "`lipschitz` holds True or False"),
+        (lambda: mu_of(ONES, True, 1.0), "`lipschitz` holds True or False"),
         (lambda: mu_of(ONES, 1.0, [1, 1, 0, 1]), "`noise` is 0 at step 3"),
         (lambda: mu_of(ONES, 1.0, 1e-40), "beyond 1e"),
         (lambda: hidden_state_bound(ONES, 1.0, 1.0, 1.0), "delta is 1.0"),
         (lambda: in_periods(1.0, 0, 1), "`k=0`: give at least 1"),
         (lambda: in_periods(1.0, 5, 6), "`insert=6`: give last, first or a number from 1 to 5"),
-        (lambda: in_periods(1.0, 5, 0), "`insert=0`"),
-        (lambda: in_periods(1.0, 10**6, 1), "are 250,000,000 steps: give at most 10,000,000"),
-        (lambda: in_periods(1.0, 5, 1, step_sizes=np.ones(250)), "`step_sizes` has shape"),
-        (lambda: in_periods(1.0, 5, 1, Composition(-1.0, 3)), "`noise_multiplier=-1"),
         (lambda: insert_step("second", 5), "`insert=second`"),
+        (lambda: in_periods(1.0, 10**6, 1), "are 250,000,000 steps: give at most 10,000,000"),
     ],
 )
 def test_bad_input_is_one_line(call, says):
@@ -247,14 +236,6 @@ def test_a_margin_is_shown_no_smaller_than_it_is(epsilon):
     margin = state.margins[2]._replace(epsilon=epsilon)
     shown = state._replace(margins={2: margin}).describe_margin(2).split()[0]
     assert epsilon <= float(shown) < epsilon + 0.1
-
-
-@pytest.mark.parametrize("given", [True, np.True_, np.ones(4, bool), [True, 1.0, 1.0, 1.0]])
-@pytest.mark.parametrize("name", ["lipschitz", "step_sizes"])
-def test_booleans_are_no_numbers(name, given):
-    values = {"lipschitz": 1.0, name: given}
-    with pytest.raises(InputError, match=f"`{name}` holds True or False"):
-        audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=2, k=2, **values)
 
 
 def test_margins_cover_contracting_steps_too():

@@ -44,11 +44,10 @@ def test_what_is_infinite_without_noise_is_null_in_json():
         assert fields[name] is None, name
 
 
-def test_every_row_has_the_same_keys_and_only_the_estimate_a_noise_floor():
+def test_every_row_has_the_same_keys():
     estimate, *bounds = json.loads(results.bounds_json(conclusion()))["bounds"]
-    assert list(estimate) == [*KEYS, "noise_floor"]
+    assert list(estimate) == KEYS
     assert estimate["assumes"] == "in-sample: not a confidence bound"
-    assert set(estimate["noise_floor"]) == {"mean", "quantile_95", "exceeding", "audits"}
     assert [list(bound) for bound in bounds] == [[*KEYS, "holds"]] * 2
 
 

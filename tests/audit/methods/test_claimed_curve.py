@@ -6,7 +6,7 @@ from scipy import special
 
 from audit.claims.claim import DpSgd, EpsilonDelta, Gdp
 from audit.methods import claimed_curve
-from audit.methods.claimed_curve import THRESHOLDS, Exceedances
+from audit.methods.claimed_curve import THRESHOLDS, Exceedances, ScoreSummary, find_least_departure
 from tests.cases import mostly_slow
 
 LOG_RATES = special.log_ndtr(-THRESHOLDS)
@@ -128,3 +128,30 @@ def test_without_an_order_only_the_capital_after_all_runs_counts():
     second = claimed_curve.examine_claim(backwards, power, 1 - LEVEL)
     assert first.e_value == pytest.approx(second.e_value, rel=1e-9)
     assert claimed_curve.trace_least_mu(forwards, 1.0, 1 - LEVEL).size == 0
+
+
+def test_the_departure_that_would_be_seen_is_seen_so_often():
+    claim = Gdp(3.953)
+    scores = ScoreSummary(mean=3.953, between=0.0, within=1.0, runs=20, canaries=64, in_order=True)
+    departure = find_least_departure(scores, LOG_RATES, claim.power, 1 - LEVEL)
+    refuted = 0
+    for seed in range(100):
+        drawn = np.random.default_rng(seed).normal(claim.mu / departure.noise, 1.0, (20, 64))
+        test = claimed_curve.examine_claim(shares_of(drawn), claim.power, 1 - LEVEL)
+        refuted += test.refuted
+    assert departure.probability >= 0.9
+    assert refuted / 100 >= 0.8
+    assert 0.85 < departure.noise < 1
+
+
+def test_scores_that_tell_nothing_would_have_seen_nothing():
+    scores = ScoreSummary(mean=0.0, between=0.0, within=1.0, runs=20, canaries=64, in_order=True)
+    assert find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 0.95) is None
+
+
+def test_runs_without_an_order_see_no_more_than_runs_in_order():
+    ordered = ScoreSummary(1.0, between=0.3, within=1.0, runs=20, canaries=4, in_order=True)
+    seen = []
+    for scores in (ordered, ordered._replace(in_order=False)):
+        seen.append(find_least_departure(scores, LOG_RATES, Gdp(1.0).power, 1 - LEVEL).noise)
+    assert seen[1] < seen[0] < 1

@@ -13,6 +13,7 @@ MAPS = {
     "exp": np.exp,
     "cube": lambda x: x**3,
     "arctan": np.arctan,
+    "scaled": lambda x: 2.0**60 * x - 7,
     "ranks": lambda x: np.unique(x, return_inverse=True)[1].reshape(x.shape),
     "infinite at the ends": lambda x: np.where(
         x == x.max(), np.inf, np.where(x == x.min(), -np.inf, x)
@@ -76,16 +77,18 @@ def test_the_order_of_rows_changes_no_bound_of_one_or_many_canaries(order, round
             halves = [rng.permutation(half) for half in halves]
         if order == "sorted":
             halves = [half[np.argsort(half.mean(1))] for half in halves]
-        if order == "reversed":
-            halves = [half[::-1] for half in halves]
+        if order == "reversed":  # with the columns of each row in another order
+            halves = [rng.permuted(half[::-1], axis=1) for half in halves]
         assert bounds_of(make(np.concatenate(halves))) == bounds_of(make(scores))
 
 
-def test_the_order_of_runs_with_coins_changes_no_bound():
-    scores = drawn((40, 4), "k/21", 8)
-    design = coins(scores)
-    order = np.random.default_rng(44).permutation(80)
-    assert bounds_of(Coins(design.scores[order], design.presence[order], True)) == bounds_of(design)
+def test_the_order_of_runs_and_of_canaries_with_coins_changes_no_bound():
+    rng = np.random.default_rng(44)
+    design = coins(drawn((40, 4), "k/21", 8))
+    columns = np.argsort(rng.random(design.scores.shape), axis=1)
+    rows = rng.permutation(80)
+    turned = [np.take_along_axis(one, columns, axis=1)[rows] for one in design[:2]]
+    assert bounds_of(Coins(*turned, True)) == bounds_of(design)
 
 
 @pytest.mark.parametrize("runs, each", [(200, 1), (12, 64)])

@@ -224,29 +224,27 @@ def on_curve(family, counted, parameter, rates):
         ):
             growth = betting.compute_log_growth(pilot_rates, betting._COARSE_LEVELS, betting.STAKES)
             promised.append(growth * len(counted_rates) / len(pilot_rates))
-        pairs = betting._choose_pairs(family, *promised, float(np.log(20)))
+        stakes_out, stakes_in, shares = betting._choose_pairs(family, *promised, np.log(20))
         growth_out = betting.compute_log_growth(rates_out, rates, betting.STAKES)
         growth_in = betting.compute_log_growth(rates_in, false_negative, betting.STAKES)
-        growth = growth_out[pairs.stakes_out] + growth_in[pairs.stakes_in]
-        return betting.mix_bets(growth, pairs.shares).min()
-    bets = betting._choose_coin_bets(family, counted, float(np.log(20)))
+        growth = growth_out[stakes_out] + growth_in[stakes_in]
+        return betting.mix_bets(growth, shares).min()
+    parts, stakes, shares = betting._choose_coin_bets(family, counted, np.log(20))
 
     def growth(part, stake):
         means = part * false_negative + (1 - part) * rates
         return betting._compute_coin_growth(counted.rest, part, means, np.array([stake]))
 
-    return betting.mix_bets(
-        np.concatenate([*map(growth, bets.parts, bets.stakes)]), bets.shares
-    ).min()
+    return betting.mix_bets(np.concatenate([*map(growth, parts, stakes)]), shares).min()
 
 
 def test_the_capital_is_split_and_no_more():
     counted = lifted.count(normal_coins(1.0, 60, 8), exact.GAUSSIAN, 0.05)
-    assert betting._choose_coin_bets(exact.GAUSSIAN, counted, 3.0).shares.sum() == pytest.approx(1)
+    assert betting._choose_coin_bets(exact.GAUSSIAN, counted, 3.0)[-1].sum() == pytest.approx(1)
     growth = []
     for rates in counted.pilot.rates():
         growth.append(betting.compute_log_growth(rates, betting._COARSE_LEVELS, betting.STAKES))
-    assert betting._choose_pairs(exact.GAUSSIAN, *growth, 3.0).shares.sum() == pytest.approx(1)
+    assert betting._choose_pairs(exact.GAUSSIAN, *growth, 3.0)[-1].sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("mu", [0.0, 1.768])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from audit.claims.shuffling import compute_shuffled_epsilon
+from audit.claims.brackets import compute_shuffled_epsilon
 from experiments.hidden_state import latch
 from experiments.hidden_state.latch import HEIGHT_IN, HEIGHT_OUT, Latch
 
