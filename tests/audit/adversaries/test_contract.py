@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from audit.adversaries import biased, directions, examples
-from audit.adversaries.base import Adversary, AdversaryFields, AdversaryRow, Observer, shapes
+from audit.adversaries.base import Adversary, AdversaryFields, Observer, shapes
 from audit.errors import InputError
 from audit.mechanism import base, dpsgd, ensemble
 from audit.mechanism.clipping.base import clip, per_example
@@ -21,7 +21,7 @@ from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import described
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
-from audit.training import build, training
+from audit.training import build, game
 from tests import programs
 from tests.cases import mostly_slow
 
@@ -205,7 +205,7 @@ def test_every_adversary_of_the_registry_inserts_at_most_c_and_scores_each_canar
         theta = played.init(jax.random.key(0))
         state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
         shapes(adversary, state, theta.size)
-        run = adversary.draw_for_run(state, (jax.random.key(2),))
+        run = adversary.draw_for_run(state, jax.random.key(2))
         seen = () if adversary.observer is None else adversary.observer.begin(run, theta)
         craft = functools.partial(adversary.craft, run)
         for presence in np.eye(adversary.canaries, dtype=np.float32):
@@ -227,11 +227,15 @@ class Stranger(AdversaryFields):
     """The fields of an adversary that a stranger adds: a factor, and the function that reads it."""
 
     name: ClassVar[str] = "stranger"
+    made_by = staticmethod(lambda fields, knowledge: None)
     factor: float = described("stranger: the factor.", default=1.0)
     reader: str = described("stranger: what reads it.", default="score", choices=READERS)
 
     def factor_of(self, function):
         return self.factor if self.reader == function else 1.0
+
+    def make(self, knowledge):
+        return self.made_by(self, knowledge)
 
 
 def _make_closures(fields, knowledge):
@@ -285,15 +289,15 @@ def audited(data, tmp_path):
         chosen = {"batch_size": 10, "steps": 3, "clipping_norm": NORM, **changes}
         setting = setting_of("fcnn", **chosen)
         store = stored.open_store(tmp_path / name, setting, dataset)
-        return training.train(build.build(setting, dataset), store, runs=4).scores.scores
+        return game.train(build.build(setting, dataset), store, runs=4).scores.scores
 
     return audit
 
 
 @pytest.fixture(params=[_make_closures, _make_values])
 def stranger(request, monkeypatch):
-    row = AdversaryRow(Stranger, "stranger", "a stranger", "Strange.", request.param)
-    monkeypatch.setitem(ADVERSARIES, "stranger", row)
+    monkeypatch.setattr(Stranger, "made_by", staticmethod(request.param))
+    monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
     make.fields.cache_clear()
     yield
     make.fields.cache_clear()
@@ -311,8 +315,8 @@ def test_two_values_of_a_field_never_share_scores(stranger, audited, reader):
 @pytest.mark.slow
 def test_functions_that_are_equal_by_value_are_compiled_once(audited, monkeypatch):
     """And what differs from one cell to the next is an argument."""
-    row = AdversaryRow(Stranger, "stranger", "a stranger", "Strange.", _make_values)
-    monkeypatch.setitem(ADVERSARIES, "stranger", row)
+    monkeypatch.setattr(Stranger, "made_by", staticmethod(_make_values))
+    monkeypatch.setitem(ADVERSARIES, "stranger", Stranger)
     make.fields.cache_clear()
     programs.forget()
     for change in ({}, {"seed": 1}, {"periodicity": 3}, {"noise_multiplier": 2.0}):

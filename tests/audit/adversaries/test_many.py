@@ -51,7 +51,7 @@ def simulate(mechanism, data):
     scope="module",
     params=[
         *("gc_r", "gc_s", "cots", "cots of weights", "one shot", "sphere", "sphere, leave-one-out"),
-        *("loss", "excess loss"),
+        "loss",
     ],
 )
 def named(request, model, data, expect, simulate):
@@ -59,14 +59,13 @@ def named(request, model, data, expect, simulate):
         "gc_r": lambda: biased.random_biased_dimension(CANARIES, expect),
         "gc_s": lambda: biased.simulated_biased_dimension(simulate, 1, True, CANARIES, expect),
         "cots": lambda: directions.random_directions(CANARIES, expect),
-        "cots of weights": lambda: directions.random_directions(CANARIES, directions.weights),
+        "cots of weights": lambda: directions.final_cosines(CANARIES, directions.zero_model),
         "one shot": lambda: directions.final_cosines(CANARIES),
         "sphere": lambda: sphere.fresh_directions(CANARIES, lambda theta_0: theta_0, False, True),
         "sphere, leave-one-out": lambda: sphere.fresh_directions(
             CANARIES, lambda theta_0: theta_0, True, True
         ),
         "loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES),
-        "excess loss": lambda: examples.flipped_labels(model.loss, *data, 2, CANARIES, expect),
     }
     return request.param, make[request.param]()
 
@@ -188,9 +187,11 @@ def test_excess_losses_are_centred_where_plain_ones_differ_from_example_to_examp
 ):
     spreads = []
     found = examples.principal(np.asarray(data[0]))
-    tail = examples.Tail(first=4, last=8, scale=1.0, label=1)
+    fields = examples.Poisoned(first_direction=4, end_direction=8)
     for expected in (None, expect):
-        adversary = examples.poisoned_examples(model.loss, lambda: found, tail, CANARIES, expected)
+        adversary = examples.poisoned_examples(
+            model.loss, lambda: found, fields, 1, CANARIES, expected
+        )
         state = adversary.init(jax.random.key(1), theta, jnp.float32(NORM))
         final = expect(adversary.craft, state, theta)
         spreads.append(np.ptp(np.asarray(adversary.score(state, (), final, theta))))

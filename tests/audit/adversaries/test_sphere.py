@@ -36,7 +36,7 @@ def _table(empty_game, adversary, steps=STEPS, parameters=P, **changes):
 
 def _run_state(adversary, seed, run, parameters=P):
     state = adversary.init(game.root(seed, "canary"), jnp.zeros(parameters), jnp.float32(3.0))
-    return adversary.draw_for_run(state, (jax.random.fold_in(game.root(seed, "own"), run),))
+    return adversary.draw_for_run(state, jax.random.fold_in(game.root(seed, "own"), run))
 
 
 def _units(adversary, run, seed=0, parameters=P):
