@@ -60,8 +60,8 @@ GC_S_VARIANTS = {
 }
 
 
-def _require_coordinates(knowledge: Knowledge) -> Expect | None:
-    """Raises InputError for more canaries than coordinates; returns what several canaries expect."""
+def _choose_expect(knowledge: Knowledge) -> Expect | None:
+    """Returns what several canaries expect, None for one; raises InputError for more than coordinates."""
     canaries = knowledge.canaries
     most = knowledge.model.n_parameters
     message = f"`canaries={canaries}`: the model has {most} coordinates; give fewer"
@@ -89,7 +89,7 @@ class GcS(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         from audit.mechanism import dpsgd  # loads JAX
 
-        expect = _require_coordinates(knowledge)
+        expect = _choose_expect(knowledge)
         variant = GC_S_VARIANTS[self.gc_s]
         hyper = dpsgd.without_privacy(knowledge.hyper)
         simulations = 1  # without noise, all are the same
@@ -128,7 +128,7 @@ class GcR(AdversaryFields):
         return 60 if self.afresh else super().usual_runs
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        expect = _require_coordinates(knowledge)
+        expect = _choose_expect(knowledge)
         canaries = knowledge.canaries
         if not self.afresh:
             return random_biased_dimension(canaries, expect)

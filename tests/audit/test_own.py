@@ -522,9 +522,11 @@ def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(
         own_direction(crafts_constant=True),
         own_direction(null=NullLaw(draws=5)),
     ]
-    names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    names = [own._fingerprint_adversary(adversary, model.n_parameters) for adversary in adversaries]
     assert len(set(names)) == len(names)
-    assert names == [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    assert names == [
+        own._fingerprint_adversary(adversary, model.n_parameters) for adversary in adversaries
+    ]
 
 
 @pytest.mark.slow
