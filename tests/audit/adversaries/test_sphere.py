@@ -314,13 +314,6 @@ def test_every_setting_is_audited(dataset, play, fields):
     assert len(found.path) == 4 and found.epsilon <= found.upper_bound
 
 
-@pytest.mark.slow
-def test_games_of_one_program_have_their_own_number_of_canaries(dataset, play):
-    for canaries in (4, 6):
-        _, table = _played(dataset, "fcnn", canaries=canaries, insertions=25, learning_rate=1e-3)
-        assert play(table, [(0, 2)], 2).scores.shape == (2, canaries)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
