@@ -295,7 +295,8 @@ def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
     before = np.searchsorted(measured, numbers, side="right") - 1
     # Beyond the last measured step there is no next, and its own place is taken.
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
-    return np.maximum(at_measured[before], at_measured[after])
+    spread: NDArray[np.float64] = np.maximum(at_measured[before], at_measured[after])
+    return spread
 
 
 def search_secants(
