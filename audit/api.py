@@ -84,8 +84,8 @@ def bounds(
     from audit.values import require_type
 
     require_type("name", name, str)
-    level = _check_level(delta, confidence)
     require_claim(claim)
+    level = _read_level(delta, confidence)
     conclusion = conclude(_read_evidence(scores_in, scores_out), claim, level, looks)
     # The facts of the result's page are only gathered when a page is made.
     return Result(conclusion, partial(subjects.describe_arrays, name, conclusion))
@@ -130,37 +130,31 @@ def audit(
 
     from audit.conclusions import rehearsals
     from audit.settings import make
-    from audit.settings.setting import require_accounted, validate
+    from audit.settings.setting import validate
     from audit.tasks import zoo
     from audit.tasks.task import Sources
     from audit.training import driver
+    from audit.values import path
 
+    request = _read_request(runs, out, delta, confidence, settings)
     # These two are no fields of the setting.
-    lipschitz_request = settings.pop("lipschitz", None)  # "measured", "none" or None
-    rehearsals_request = _take_rehearsals(settings)
-    request = _check_request(runs, out, delta, confidence)
-    sources = Sources(_check_file("data_file", data_file), _check_file("tfds_dir", tfds_dir))
-
+    lipschitz = settings.pop("lipschitz", None)  # "measured", "none" or None
+    rehearsed = settings.pop("rehearsals", None)
+    sources = Sources(
+        None if data_file is None else str(path("data_file", data_file)),
+        None if tfds_dir is None else str(path("tfds_dir", tfds_dir)),
+    )
     # Without any of these settings, the number of steps follows from the default of insertions.
-    gives_steps = {"steps", "insertions", "sampler"} & set(settings)
-    if not gives_steps:
+    if not {"steps", "insertions", "sampler"} & set(settings):
         settings["insertions"] = make.fields()["insertions"].default
     setting = make.setting_of(model, **settings)
-    validate(setting, request.runs)
-    require_accounted(setting, request.level.delta)
-    rehearsed = rehearsals.count_rehearsals(setting, lipschitz_request, rehearsals_request)
+    validate(setting, request.runs, request.level.delta)
+    rehearsed = rehearsals.count_rehearsals(setting, lipschitz, rehearsed)
 
     dataset = zoo.task(model).data.load(sources)
     # As the command does; by default, some devices take matrix products in less than float32.
     with jax.default_matmul_precision("float32"):
-        requested = driver.Request(
-            setting,
-            dataset,
-            request.runs,
-            driver.make_recipe(setting, dataset),
-            request.level,
-            partial(driver.find_zoo_steps, setting, dataset, rehearsed),
-        )
+        requested = driver.make_request(setting, dataset, request.runs, request.level, rehearsed)
         finished = driver.audit(requested, request.out)
     driver.keep(finished)
     return _make_result(finished, request)
@@ -175,6 +169,8 @@ def audit_model(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains a Flax Linen module, half of the runs with a canary, and bounds what their last iterates leak.
@@ -189,8 +185,10 @@ def audit_model(
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or an
         `audit.adversaries.base.Adversary` of your own.
       out: the folder of the store; figure and page are written there too.
-      settings: delta=1e-5 and confidence=0.95 of the bounds, and what describes the training, such as
-        steps=100, noise_multiplier=2, k=5. `model` names the model in the report.
+      delta: the delta at which epsilon is bounded.
+      confidence: the probability with which each bound holds.
+      settings: what describes the training, such as steps=100, noise_multiplier=2, k=5. `model` names the
+        model in the report.
         `lipschitz` is the Lipschitz constant, or a list with one for each step, of the map from a model to
         the next: without canary and noise, with learning rate, clipping and weight decay. Give it where you
         can vouch for it: the upper bound on what the last model leaks then is smaller
@@ -214,10 +212,9 @@ def audit_model(
     installed.require_training_libraries("audit_model")
     from audit import own
 
-    fields: dict[str, Any] = {**settings}  # of which the next line takes delta and confidence out
-    request = _take_request(runs, out, fields)
+    request = _read_request(runs, out, delta, confidence, settings)
     model = own.wrap_module(module, criterion, features, labels)
-    return _audit_own(model, request, adversary, fields)
+    return _audit_own(model, request, {**settings, "adversary": adversary})
 
 
 def audit_loss(
@@ -229,6 +226,8 @@ def audit_loss(
     runs: int,
     adversary: "str | Adversary" = "gc_s",
     out: str | Path = "results",
+    delta: float = 1e-5,
+    confidence: float = 0.95,
     **settings: Any,
 ) -> Result:
     """Trains and audits any JAX model that is given by its loss, as `audit_model` does a Linen module.
@@ -242,7 +241,7 @@ def audit_loss(
       params: a tree of float arrays, at which every run begins.
       features: (N, ...), one row an example.
       labels: (N, ...), one row an example.
-      runs, adversary, out, settings: see `audit_model`.
+      runs, adversary, out, delta, confidence, settings: see `audit_model`.
 
     Raises:
       InputError: the loss, data or setting cannot be audited.
@@ -259,10 +258,9 @@ def audit_loss(
     installed.require_training_libraries("audit_loss")
     from audit import own
 
-    fields: dict[str, Any] = {**settings}  # of which the next line takes delta and confidence out
-    request = _take_request(runs, out, fields)
+    request = _read_request(runs, out, delta, confidence, settings)
     model = own.wrap_loss(loss, params, features, labels)
-    return _audit_own(model, request, adversary, fields)
+    return _audit_own(model, request, {**settings, "adversary": adversary})
 
 
 def require_claim(claim: Any) -> None:
@@ -321,35 +319,24 @@ class _Request(NamedTuple):
     level: "Level"
 
 
-def _check_request(runs: int, out: str | Path, delta: float, confidence: float) -> _Request:
-    """Returns the checked request of an audit that trains; raises InputError for values out of range."""
+def _read_request(
+    runs: int, out: str | Path, delta: float, confidence: float, settings: dict[str, Any]
+) -> _Request:
+    """Returns the checked request of an audit that trains, and checks `rehearsals` among its settings.
+
+    Raises InputError for values out of range.
+    """
     from audit.laws import conversions
     from audit.values import number, path
 
-    level = _check_level(delta, confidence)
+    level = _read_level(delta, confidence)
     conversions.require_levels(*level)
+    if settings.get("rehearsals") is not None:
+        settings["rehearsals"] = number("rehearsals", settings["rehearsals"], int)
     return _Request(number("runs", runs, int), path("out", out), level)
 
 
-def _take_request(runs: int, out: str | Path, fields: dict[str, Any]) -> _Request:
-    """Takes delta and confidence out of a caller's settings, in place; returns the checked request."""
-    delta = fields.pop("delta", 1e-5)
-    confidence = fields.pop("confidence", 0.95)
-    return _check_request(runs, out, delta, confidence)
-
-
-def _take_rehearsals(fields: dict[str, Any]) -> int | None:
-    """Takes the number of runs to rehearse out of a caller's settings, in place, and returns it.
-
-    Returns None where the caller gives none.
-    """
-    from audit.values import number
-
-    runs = fields.pop("rehearsals", None)
-    return None if runs is None else number("rehearsals", runs, int)
-
-
-def _check_level(delta: float, confidence: float) -> "Level":
+def _read_level(delta: float, confidence: float) -> "Level":
     """Returns the level of the bounds; raises InputError for values that are no numbers."""
     from audit.methods.level import Level
     from audit.values import number
@@ -357,36 +344,14 @@ def _check_level(delta: float, confidence: float) -> "Level":
     return Level(number("delta", delta, float), number("confidence", confidence, float))
 
 
-def _check_file(name: str, value: str | Path | None) -> str | None:
-    """Returns a parameter's path as text, or None for None; raises InputError for anything else."""
-    from audit.values import path
-
-    return None if value is None else str(path(name, value))
-
-
-def _audit_own(
-    model: "OwnModel",
-    request: _Request,
-    adversary: "str | Adversary",
-    fields: dict[str, Any],
-) -> Result:
-    """Trains and audits a caller's own model, with matrix products in float32 whatever JAX is set to.
-
-    Args:
-      model: the checked model with its data.
-      request: runs, folder and level.
-      adversary: the name of an adversary of the library, or the caller's own adversary.
-      fields: the caller's settings by name, without delta and confidence; `lipschitz` and `rehearsals` are
-        taken out, in place.
-    """
+def _audit_own(model: "OwnModel", request: _Request, fields: dict[str, Any]) -> Result:
+    """Trains and audits a caller's own model, with matrix products in float32 whatever JAX is set to."""
     import jax
 
     from audit import own
 
-    steps = own.StepsRequest(fields.pop("lipschitz", None), _take_rehearsals(fields))
     with jax.default_matmul_precision("float32"):
-        # The request's fields are the runs, the folder and the level.
-        finished = own.audited(model, fields, adversary, *request, steps)
+        finished = own.audited(model, fields, *request)
     return _make_result(finished, request)
 
 

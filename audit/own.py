@@ -34,7 +34,7 @@ from audit.methods.level import Level
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.fields import declared
 from audit.settings.make import Usual, make_setting
-from audit.settings.setting import Setting, require_accounted, validate
+from audit.settings.setting import Setting, validate
 from audit.storage.store import FIGURE, Store
 from audit.tasks.model import Model, flat_model
 from audit.tasks.task import Dataset, checksum_of
@@ -49,6 +49,7 @@ _PROBE = 4  # examples on which a strategy must agree with per-example gradients
 _PER_EXAMPLE = "per_example"
 _TOLERANCE = 1e-3  # of the clipped gradients' summed norms: a hundred times the rounding error
 _REASON_CHARACTERS = 200  # shown of an error that a caller's code raised
+_USUAL = Usual(learning_rate=0.1, batch_size=400)
 
 
 class OwnModel(NamedTuple):
@@ -70,32 +71,9 @@ class OwnModel(NamedTuple):
     draws: bool
 
 
-class StepsRequest(NamedTuple):
-    """A caller's request for the Lipschitz constants of the steps.
-
-    Attributes:
-      constants: the constants, for which the caller vouches, or "measured" to measure them; None without a
-        request.
-      rehearsals: the number of runs to measure them along; None for the usual number.
-    """
-
-    constants: ArrayLike | str | None = None
-    rehearsals: int | None = None
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether the constants are to be measured."""
-        return isinstance(self.constants, str) and self.constants == MEASURED
-
-
 @dataclasses.dataclass(frozen=True)
 class _Computed:
-    """Functions by a hash of what they compute: equal to all others that compute the same.
-
-    Attributes:
-      computes: the hash.
-      functions: a model, or functions of an adversary.
-    """
+    """Functions by a hash of what they compute: equal to all others that compute the same."""
 
     computes: str
     functions: Any = dataclasses.field(compare=False)
@@ -125,9 +103,7 @@ def wrap_module(
     """
     dataset = _dataset(features, labels)
     model = _model(module, criterion, dataset)
-    fingerprint = _fingerprint(model, dataset)
-    model = _share(_Computed(fingerprint, model))
-    return OwnModel(model, dataset, type(module).__name__, fingerprint, draws=True)
+    return _wrap(model, dataset, type(module).__name__, draws=True)
 
 
 def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLike) -> OwnModel:
@@ -147,20 +123,20 @@ def wrap_loss(loss: TreeLoss, params: Any, features: ArrayLike, labels: ArrayLik
     """
     dataset = _dataset(features, labels)
     model = _model_of_loss(loss, params, dataset)
-    name = getattr(loss, "__name__", "loss")
-    fingerprint = _fingerprint(model, dataset)
-    model = _share(_Computed(fingerprint, model))
-    return OwnModel(model, dataset, name, fingerprint, draws=False)
+    return _wrap(model, dataset, getattr(loss, "__name__", "loss"), draws=False)
+
+
+def _wrap(model: Model, dataset: Dataset, name: str, draws: bool) -> OwnModel:
+    """Returns a model with its fingerprint: of what its initialisation and its loss with gradient compute."""
+    theta = _describe_vector(model.n_parameters)
+    init = jax.jit(model.init).trace(_make_key())
+    loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
+    computes = _digest([init, loss])
+    return OwnModel(_share(_Computed(computes, model)), dataset, name, computes, draws)
 
 
 def audited(
-    own: OwnModel,
-    fields: dict[str, Any],
-    adversary: str | Adversary,
-    runs: int,
-    out: Path,
-    level: Level,
-    steps_request: StepsRequest,
+    own: OwnModel, fields: dict[str, Any], runs: int, out: Path, level: Level
 ) -> driver.Finished:
     """Audits a caller's model: trains the missing runs, concludes, and writes figure and page.
 
@@ -168,105 +144,97 @@ def audited(
 
     Args:
       own: the model with its data.
-      fields: the caller's settings, by the names of the setting's fields.
-      adversary: the name of an adversary of the library, or the caller's own adversary.
+      fields: the caller's settings, by the names of the setting's fields. `adversary` is a name, or the
+        caller's own adversary. `lipschitz` has the constants of the steps for which the caller vouches, or
+        "measured" to measure them; `rehearsals` is the number of runs to measure them along.
       runs: the number of runs to have in all.
       out: the folder of the stores.
       level: delta and confidence of the bounds.
-      steps_request: the caller's request for the Lipschitz constants of the steps.
 
     Raises:
       InputError: the setting, the adversary or the requested constants do not fit the model or each other.
     """
-    # The requested setting, checked. A caller's own adversary fixes the number of canaries.
-    own_adversary = None
-    fields = {**fields, "adversary": adversary}
-    if isinstance(adversary, Adversary):
+    fields = dict(fields)
+    constants = fields.pop("lipschitz", None)
+    rehearsed = fields.pop("rehearsals", None)
+    name = fields.pop("model", None) or own.name
+    adversary = None
+    if isinstance(fields["adversary"], Adversary):
+        adversary = fields["adversary"]
         own_field = _describe_adversary(adversary, own.model)
-        own_adversary = _share_functions(own_field.computes, adversary)
-        fields = {**fields, "adversary": own_field, "canaries": adversary.canaries}
-    setting = _make_setting(own, fields)
-    validate(setting, runs)
-    require_accounted(setting, level.delta)
-    can_start = own.draws or not setting.unknown_initialisation
+        adversary = _share_functions(own_field.computes, adversary)
+        # A caller's own adversary fixes the number of canaries.
+        fields |= {"adversary": own_field, "canaries": adversary.canaries}
+    setting = make_setting(name, _USUAL, fields, len(own.dataset.labels))
+    validate(setting, runs, level.delta)
     require(
-        can_start,
+        own.draws or not setting.unknown_initialisation,
         "`unknown_initialisation` needs a module that draws one: every run begins at params",
     )
-    rehearsals.require_rehearsals(steps_request.constants, steps_request.rehearsals)
-    parameters = own.model.n_parameters
-    _require_covered(setting, steps_request, own_adversary, parameters, level.delta)
+    rehearsals.require_rehearsals(constants, rehearsed)
+    is_measured = isinstance(constants, str) and constants == MEASURED
+    vouched = None
+    if constants is not None and not is_measured:
+        vouched = Steps(constants, "as its author vouches")
+    if constants is not None:
+        # Constants to be measured are not known yet: any constant shows whether a bound would follow.
+        bound = lipschitz.hidden_state(
+            setting, level.delta, vouched or Steps(1.0, ""), own_model=True
+        )
+        reason = bound if isinstance(bound, str) else ""
+        if adversary is not None:
+            reason = reason or _why_adversary_uncovered(adversary, own.model.n_parameters)
+        require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
 
     def make(dataset: Dataset) -> Game:
         """Returns the game of the setting."""
-        return build.build_for(setting, dataset, _make_trainee(own), own_adversary)
+        return build.build(setting, dataset, _make_trainee(own), adversary)
 
+    def describe(dataset: Dataset) -> dict[str, Any]:
+        """Returns the circumstances of the training by name, with what a caller's own adversary sees.
+
+        A store's config has only a hash of the adversary's functions, which does not tell.
+        """
+        described = build.provenance(dataset)
+        if adversary is not None:
+            described["view"] = describe_view(adversary.observer is not None)
+        return described
+
+    def find_steps(store: Store) -> Steps | None:
+        """Returns the Lipschitz constants of the steps, and keeps them in the store; None without any.
+
+        Without a request, constants that an earlier call of this version measured are used again. Others in
+        the store, such as those for which an earlier caller vouched, are deleted.
+        """
+        if is_measured:
+            return _measure_steps(own, setting, make, store, rehearsed)
+        steps = vouched
+        if steps is None:
+            stored = lipschitz.find_current(store)
+            steps = stored if stored is not None and stored.runs else None
+        lipschitz.keep(store, steps)  # deletes what is stored where `steps` is None
+        return steps
+
+    recipe = driver.GameRecipe(own.computes, make, describe)
     request = driver.Request(
-        setting,
-        own.dataset,
-        runs,
-        driver.GameRecipe(own.computes, make, partial(_describe_training, own_adversary)),
-        level,
-        partial(_find_steps, own, setting, make, steps_request),
-        model=own.computes,
+        setting, own.dataset, runs, recipe, level, find_steps, model=own.computes
     )
     finished = driver.audit(request, out)
     driver.keep(finished, [FIGURE, driver.PAGE])
     return finished
 
 
-def _describe_training(own_adversary: Adversary | None, dataset: Dataset) -> dict[str, Any]:
-    """Returns the circumstances of the training by name, with what a caller's own adversary sees."""
-    described = build.provenance(dataset)
-    if own_adversary is not None:
-        # A store's config has only a hash of the adversary's functions, which does not tell.
-        described["view"] = describe_view(own_adversary.observer is not None)
-    return described
-
-
-def _make_setting(own: OwnModel, fields: dict[str, Any]) -> Setting:
-    """Returns the setting that a caller's fields describe, with defaults for fields that are missing.
-
-    Args:
-      own: the model with its data.
-      fields: the caller's values by field. The field `model` is the name that the setting gets; without it,
-        that is the model's own name.
-    """
-    # `make_setting` takes the name apart from the other fields.
-    given = {name: value for name, value in fields.items() if name != "model"}
-    usual = Usual(learning_rate=0.1, batch_size=400)
-    examples = len(own.dataset.labels)
-    return make_setting(fields.get("model") or own.name, usual, given, examples)
-
-
-def _require_covered(
+def _measure_steps(
+    own: OwnModel,
     setting: Setting,
-    request: StepsRequest,
-    own_adversary: Adversary | None,
-    parameters: int,
-    delta: float,
-) -> None:
-    """Raises InputError where the Lipschitz constants that a caller requests are out of range or useless.
-
-    They are useless where no bound on what the last model leaks would follow from them.
-
-    Args:
-      setting: the audit's setting.
-      request: the caller's request; without constants there is nothing to check.
-      own_adversary: the caller's own adversary, if any; an observer that sees every model rules a bound out,
-        and so do several canaries that depend on the model.
-      parameters: the number of the model's parameters.
-      delta: the delta of the bound that would follow.
-    """
-    if request.constants is None:
-        return
-    # Constants to be measured are not known yet: any constant shows whether a bound would follow.
-    steps = Steps(1.0, "") if request.is_measured else _vouched_steps(request)
-    bound_or_reason = lipschitz.hidden_state(setting, delta, steps, own_model=True)
-    reason = bound_or_reason if isinstance(bound_or_reason, str) else ""
-    if own_adversary is not None:
-        reason = reason or _why_adversary_uncovered(own_adversary, parameters)
-    require(not reason, f"`lipschitz` bounds what the last model leaks, and {reason}: drop it")
+    make: Callable[[Dataset], Game],
+    store: Store,
+    rehearsed: int | None,
+) -> Steps:
+    """Returns the measured Lipschitz constants of the steps, from the store or from rehearsed runs."""
+    clipped_sum = build.choices(setting, _make_trainee(own)).clipped_sum
+    runs = rehearsals.USUAL if rehearsed is None else rehearsed
+    return measuring.measure(store, setting, make(own.dataset), clipped_sum, runs)
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
@@ -280,61 +248,9 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
         return "this adversary sees every model"
     # The map of a step then has the other canaries' gradients in it, for which no constant vouches. Canaries
     # that are examples have gradients at the model, whether or not the adversary says that it reads it.
-    if adversary.canaries > 1 and (
-        adversary.reads_theta or _crafts_examples(adversary, parameters)
-    ):
-        return lipschitz.OTHER_CANARIES
-    return ""
-
-
-def _crafts_examples(adversary: Adversary, parameters: int) -> bool:
-    """Returns whether an adversary's canaries are examples; JAX traces its functions, with shapes alone."""
-    theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
-    norm = jax.ShapeDtypeStruct((), jnp.float32)
-    key = jax.random.key(0, impl="threefry2x32")
-    state = jax.eval_shape(adversary.init, key, theta, norm)
-    if adversary.draw is not None:
-        state = jax.eval_shape(adversary.draw, state, key)
-    step = jax.ShapeDtypeStruct((), jnp.int32)
-    return isinstance(jax.eval_shape(adversary.craft, state, step, theta), Examples)
-
-
-def _vouched_steps(request: StepsRequest) -> Steps:
-    """Returns the constants of the steps for which a caller vouches, with that as their reason."""
-    assert request.constants is not None
-    return Steps(request.constants, "as its author vouches")
-
-
-def _find_steps(
-    own: OwnModel,
-    setting: Setting,
-    make: Callable[[Dataset], Game],
-    request: StepsRequest,
-    store: Store,
-) -> Steps | None:
-    """Returns the Lipschitz constants of the steps that an audit uses, and keeps them in the store.
-
-    A request decides whether the constants are measured or are those for which the caller vouches. Without a
-    request, constants that an earlier call of this version measured and stored are used again.
-
-    Returns:
-      The constants; None without a request where no measured constants are stored. Other constants in the
-      store, such as those for which an earlier caller vouched, are deleted.
-    """
-    if request.is_measured:
-        game = make(own.dataset)
-        clipped_sum = build.choices(setting, _make_trainee(own)).clipped_sum
-        runs = rehearsals.USUAL if request.rehearsals is None else request.rehearsals
-        return measuring.measure(store, setting, game, clipped_sum, runs)
-    steps = None
-    if request.constants is not None:
-        steps = _vouched_steps(request)
-    else:
-        stored_steps = lipschitz.find_current(store)
-        if stored_steps is not None and stored_steps.runs:  # 0 where they were vouched for
-            steps = stored_steps
-    lipschitz.keep(store, steps)  # deletes what is stored where `steps` is None
-    return steps
+    crafted = shapes(adversary, _trace_state(adversary, parameters), parameters).crafted
+    reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
+    return lipschitz.OTHER_CANARIES if adversary.canaries > 1 and reads_theta else ""
 
 
 def _make_trainee(own: OwnModel) -> Trainee:
@@ -356,41 +272,48 @@ def _describe_adversary(adversary: Adversary, model: Model) -> OwnAdversary:
     # The number of canaries is checked as the setting's field of that name is.
     declared(Setting)["canaries"].require(number("canaries", adversary.canaries, int))
     try:
-        return OwnAdversary(label, _fingerprint_adversary(adversary, model))
+        return OwnAdversary(label, _fingerprint_adversary(adversary, model.n_parameters))
     except Exception as error:  # whatever an outsider's functions raise
         message = f"`adversary={label}` fails on a model of {model.n_parameters} parameters"
         raise InputError(f"{message}: {_short_reason(error)}") from error
 
 
-def _fingerprint_adversary(adversary: Adversary, model: Model) -> str:
+def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns SHA-256, in hex, of the programs that an adversary's functions become on a model's shapes.
 
-    It names the adversary's results in the store, and finds its compiled programs.
-
-    Its fields that are no functions are hashed too, where they are not at their defaults. JAX traces the
-    functions with shapes in place of arrays; nothing is computed.
+    It names the adversary's results in the store, and finds its compiled programs. Its fields that are no
+    functions are hashed too, where they are not at their defaults. JAX traces the functions with shapes in
+    place of arrays; nothing is computed.
     """
     # JAX would remember what it traced of a function, which may have changed since.
     adversary = _make_anew(adversary)
-    # The shapes of the arguments: parameters, clipping norm, the adversary's state, a step's number, what
-    # its observer remembers of the models that it has seen, and the state of a run.
-    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    norm = jax.ShapeDtypeStruct((), jnp.float32)
-    # The key is of the type that games use, whatever JAX's default is.
-    key = jax.random.key(0, impl="threefry2x32")
-    state = jax.eval_shape(adversary.init, key, theta, norm)
-    step, _, seen, state_of_run = shapes(adversary, state, model.n_parameters)
+    theta = _describe_vector(parameters)
+    step = jax.ShapeDtypeStruct((), jnp.int32)
+    state = _trace_state(adversary, parameters)
+    seen, state_of_run, _ = shapes(adversary, state, parameters)
 
-    traced = [jax.jit(adversary.init).trace(key, theta, norm)]
+    norm = jax.ShapeDtypeStruct((), jnp.float32)
+    traced = [jax.jit(adversary.init).trace(_make_key(), theta, norm)]
     if adversary.draw is not None:
-        traced.append(jax.jit(adversary.draw).trace(state, key))
+        traced.append(jax.jit(adversary.draw).trace(state, _make_key()))
     traced.append(jax.jit(adversary.craft).trace(state_of_run, step, theta))
     if adversary.observer is not None:
         traced.append(jax.jit(adversary.observer.begin).trace(state, theta))
         traced.append(jax.jit(adversary.observer.observe).trace(state_of_run, seen, step, theta))
     # The models are the final and the initial one.
     traced.append(jax.jit(adversary.score).trace(state_of_run, seen, theta, theta))
-    return _digest(traced, _list_facts(adversary))
+
+    facts = ["crafts_constant=True"] if adversary.crafts_constant else []
+    for name, value in adversary.null._asdict().items():
+        if value != NullLaw._field_defaults[name]:
+            facts.append(f"{name}={value}")
+    return _digest(traced, facts)
+
+
+def _trace_state(adversary: Adversary, parameters: int) -> Any:
+    """Returns the shapes of an adversary's state on a model with this number of parameters."""
+    norm = jax.ShapeDtypeStruct((), jnp.float32)
+    return jax.eval_shape(adversary.init, _make_key(), _describe_vector(parameters), norm)
 
 
 def _share_functions(computes: str, adversary: Adversary) -> Adversary:
@@ -400,9 +323,8 @@ def _share_functions(computes: str, adversary: Adversary) -> Adversary:
     has changed. The adversary's `init` may hold data, and is not kept.
     """
     anew = _make_anew(adversary)
-    functions = (anew.craft, anew.score, anew.draw, anew.observer)
-    craft, score, draw, observer = _share(_Computed(computes, functions))
-    return adversary._replace(craft=craft, score=score, draw=draw, observer=observer)
+    functions = {name: getattr(anew, name) for name in ("craft", "score", "draw", "observer")}
+    return adversary._replace(**_share(_Computed(computes, functions)))
 
 
 def _make_anew(adversary: Adversary) -> Adversary:
@@ -419,29 +341,6 @@ def _make_anew(adversary: Adversary) -> Adversary:
     )
 
 
-def _list_facts(adversary: Adversary) -> list[str]:
-    """Returns what an adversary's fields say beside its functions, as "name=value", without defaults."""
-    facts = []
-    if adversary.crafts_constant:
-        facts.append("crafts_constant=True")
-    for name, value in adversary.null._asdict().items():
-        if value != NullLaw._field_defaults[name]:
-            facts.append(f"{name}={value}")
-    return facts
-
-
-def _fingerprint(model: Model, dataset: Dataset) -> str:
-    """Returns SHA-256, in hex, of what a model's initialisation and its loss with gradient compute.
-
-    It names the model's results in the store, and finds its compiled programs.
-    """
-    theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-    # The key is of the type that games use, whatever JAX's default is.
-    init = jax.jit(model.init).trace(jax.random.key(0, impl="threefry2x32"))
-    loss = jax.jit(jax.value_and_grad(model.loss)).trace(theta, _first_example(dataset))
-    return _digest([init, loss])
-
-
 def _digest(traced: list[Any], facts: Sequence[str] = ()) -> str:
     """Returns SHA-256, in hex, of the programs of functions that jax.jit traced, and of facts about them.
 
@@ -450,6 +349,16 @@ def _digest(traced: list[Any], facts: Sequence[str] = ()) -> str:
     """
     texts = [function.lower(lowering_platforms=("cpu",)).as_text() for function in traced]
     return hashlib.sha256("\n".join([*texts, *facts]).encode()).hexdigest()
+
+
+def _make_key() -> Array:
+    """Returns a key of the type that games use, whatever JAX's default is."""
+    return jax.random.key(0, impl="threefry2x32")
+
+
+def _describe_vector(parameters: int) -> jax.ShapeDtypeStruct:
+    """Returns the shape and type of a model's parameters."""
+    return jax.ShapeDtypeStruct((parameters,), jnp.float32)
 
 
 def _first_example(dataset: Dataset) -> tuple[Array, Array]:
@@ -464,14 +373,10 @@ def _dataset(features: ArrayLike, labels: ArrayLike) -> Dataset:
     """
     x = _canonical("features", features)
     y = _canonical("labels", labels)
-    require(
-        x.size and y.size and x.ndim and y.ndim,
-        "features and labels need an axis of examples each",
-    )
-    require(
-        len(x) == len(y),
-        f"there are {len(x)} features and {len(y)} labels: give one label an example",
-    )
+    has_examples = x.size and y.size and x.ndim and y.ndim
+    require(has_examples, "features and labels need an axis of examples each")
+    lengths = f"there are {len(x)} features and {len(y)} labels"
+    require(len(x) == len(y), f"{lengths}: give one label an example")
     checksum = checksum_of({"features": x, "labels": y})
     return Dataset(x, y, "arrays of the caller's", checksum)
 
@@ -480,13 +385,7 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     """Returns a caller's array of real numbers in a type that training takes.
 
     Bytes (uint8) stay bytes, other whole numbers and booleans become int32, and floats become float32.
-
-    Args:
-      name: the array's name in messages.
-      values: an array of any shape.
-
-    Raises:
-      InputError: the values are no numbers, are not finite, or do not fit these types.
+    Raises InputError for values that are no numbers, are not finite, or do not fit these types.
     """
     array = arrays.real(name, values)
     if array.dtype == np.uint8:
@@ -494,11 +393,8 @@ def _canonical(name: str, values: ArrayLike) -> NDArray[Any]:
     is_whole = array.dtype.kind in "biu"  # booleans, signed and unsigned whole numbers
     limit = 2**31 if is_whole else float(np.finfo(np.float32).max)
     # NaN and infinity are below no limit.
-    fits = np.abs(array.astype(np.float64)) < limit
-    require(
-        fits.all(),
-        f"{name} hold {np.sum(~fits)} values that are not finite or too large: fix them",
-    )
+    bad = np.sum(~(np.abs(array.astype(np.float64)) < limit))
+    require(not bad, f"{name} hold {bad} values that are not finite or too large: fix them")
     return array.astype(np.int32 if is_whole else np.float32)
 
 
@@ -510,56 +406,42 @@ def _model(module: nn.Module, criterion: Criterion, dataset: Dataset) -> Model:
     Raises InputError where the module has variables other than parameters or draws randomness, where module
     or criterion fails on the example, or where the loss is no scalar.
     """
-    _require_module(module)
+    if not isinstance(module, nn.Module):
+        kind = module if isinstance(module, type) else type(module)
+        hint = (
+            "give an instance, or any other model as loss(params, (feature, label)) to audit_loss"
+        )
+        raise InputError(f"audit_model takes a Flax Linen module, not {kind.__name__}: {hint}")
     example = _first_example(dataset)
-    features, _ = example
-    try:
-        variables = jax.eval_shape(module.init, jax.random.key(0), features)
-        _require_parameters_alone(set(variables))
-        model = flat_model(module, features, criterion)
-        theta = jax.ShapeDtypeStruct((model.n_parameters,), jnp.float32)
-        loss = jax.eval_shape(model.loss, theta, example)
-    except InputError:  # it has a message for the caller already
-        raise
-    except InvalidRngError:
-        raise InputError(
-            "the module draws randomness: switch dropout off (deterministic=True)"
-        ) from None
-    except Exception as error:  # whatever an outsider's module raises
-        shape = features.shape
-        message = f"the module or criterion fails on one example of shape {shape}, which has no batch axis"
-        raise InputError(f"{message}: {_short_reason(error)}") from error
-    hint = "flatten with x.reshape(-1): an example has no batch axis"
-    require(
-        loss.shape == (),
-        f"the loss of one example has shape {loss.shape}, not (): {hint}",
-    )
+    what = "the module or criterion"
+    variables = _trace(what, example, lambda: jax.eval_shape(module.init, _make_key(), example[0]))
+    others = sorted(set(variables) - {"params"})
+    problem = f"the module keeps {', '.join(others) or 'nothing to train'}"
+    hint = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
+    require("params" in variables and not others, f"{problem}: {hint}")
+    model: Model = _trace(what, example, lambda: flat_model(module, example[0], criterion))
+    _require_scalar(what, model, example)
     return model
 
 
-def _require_module(module: Any) -> None:
-    """Raises InputError unless a caller's module is an instance of a Flax Linen module."""
-    if isinstance(module, type):
-        hint = f"give an instance, {module.__name__}()"
-        raise InputError(
-            f"audit_model takes a Flax Linen module, not the class {module.__name__}: {hint}"
-        )
-    if not isinstance(module, nn.Module):
-        hint = "give any other model as loss(params, (feature, label)) to audit_loss"
-        kind = type(module).__name__
-        raise InputError(f"audit_model takes a Flax Linen module, not one of type {kind}: {hint}")
+def _trace(what: str, example: tuple[Array, Array], function: Callable[[], Any]) -> Any:
+    """Returns what a function that traces a caller's code returns; its errors become one line."""
+    try:
+        return function()
+    except InvalidRngError:
+        fix = "switch dropout off (deterministic=True)"
+        raise InputError(f"the module draws randomness: {fix}") from None
+    except Exception as error:  # whatever an outsider's code raises
+        problem = f"fails on one example of shape {example[0].shape}, which has no batch axis"
+        raise InputError(f"{what} {problem}: {_short_reason(error)}") from error
 
 
-def _require_parameters_alone(collections: set[str]) -> None:
-    """Raises InputError unless "params" is the only one of a module's collections of variables."""
-    others = sorted(collections - {"params"})
-    problem = f"the module keeps {', '.join(others) or 'nothing to train'}"
-    hint = "DP-SGD trains parameters alone (GroupNorm for BatchNorm)"
-    require("params" in collections and not others, f"{problem}: {hint}")
-
-
-class _NoModule(nn.Module):
-    """Stands for the module in a `Model` that is made from a loss, and so has none."""
+def _require_scalar(what: str, model: Model, example: tuple[Array, Array]) -> None:
+    """Raises InputError unless the loss of an example is a single number."""
+    theta = _describe_vector(model.n_parameters)
+    loss = _trace(what, example, lambda: jax.eval_shape(model.loss, theta, example))
+    hint = "give one number (an example has no batch axis: flatten with x.reshape(-1))"
+    require(loss.shape == (), f"the loss of one example has shape {loss.shape}, not (): {hint}")
 
 
 def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
@@ -573,36 +455,30 @@ def _model_of_loss(loss: TreeLoss, params: Any, dataset: Dataset) -> Model:
     Raises:
       InputError: params hold anything but floats, or the loss fails or is no scalar.
     """
-    example = _first_example(dataset)
     _require_floats(params)
     float32_params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
     start, unravel = ravel_pytree(float32_params)
+    theta_0 = np.asarray(start)
 
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the caller's loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
 
-    try:
-        value = jax.eval_shape(flat_loss, start, example)
-    except Exception as error:  # whatever an outsider's loss raises
-        shape = example[0].shape
-        problem = f"fails on one example of shape {shape}, which has no batch axis"
-        raise InputError(
-            f"loss(params, (feature, label)) {problem}: {_short_reason(error)}"
-        ) from error
-    require(
-        value.shape == (),
-        f"the loss of one example has shape {value.shape}, not (): give one number",
-    )
-    theta_0 = np.asarray(start)
-    return Model(
-        module=_NoModule(),  # a field of every Model, of which a loss has none
+    model = Model(
+        module=nn.Module(),  # a field of every Model, of which a loss has none
         n_parameters=start.size,
         init=lambda key: jnp.asarray(theta_0),  # every run begins at params, whatever its key
         unravel=unravel,
         criterion=_no_criterion,  # likewise
         loss=flat_loss,
     )
+    _require_scalar("loss(params, (feature, label))", model, _first_example(dataset))
+    return model
+
+
+def _no_criterion(logits: Array, label: Array) -> Array:
+    """Stands for the criterion of a model that is made from a loss; it must not be called."""
+    raise TypeError("this model is a loss: it has no criterion")
 
 
 def _short_reason(error: Exception) -> str:
@@ -617,21 +493,11 @@ def _require_floats(params: Any) -> None:
     hint = "give float arrays alone (of a whole model: nnx.split, eqx.partition)"
     require(leaves, f"params hold nothing to train: {hint}")
     for leaf in leaves:
-        if isinstance(leaf, Array | np.ndarray | np.generic):
-            is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
-            require(is_float, _wrong_leaf(leaf.dtype, hint))
-        else:
-            require(isinstance(leaf, float), _wrong_leaf(type(leaf).__name__, hint))
-
-
-def _wrong_leaf(kind: object, hint: str) -> str:
-    """Returns the message about a leaf of the wrong type."""
-    return f"params hold a leaf of type {kind}: {hint}"
-
-
-def _no_criterion(logits: Array, label: Array) -> Array:
-    """Stands for the criterion of a model that is made from a loss; it must not be called."""
-    raise TypeError("this model is a loss: it has no criterion")
+        kind = getattr(leaf, "dtype", type(leaf))
+        is_array = isinstance(leaf, Array | np.ndarray | np.generic)
+        is_float = jnp.issubdtype(kind, jnp.floating) if is_array else isinstance(leaf, float)
+        name = getattr(kind, "__name__", kind)
+        require(is_float, f"params hold a leaf of type {name}: {hint}")
 
 
 def _find_strategy(model: Model, dataset: Dataset) -> str:
@@ -645,10 +511,8 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         reason = _why_unfit(name, model, batch)
         if not reason:
             return name
-    print(
-        f"a gradient per example, ten to a hundred times slower: {reason}",
-        file=sys.stderr,
-    )
+    slow = "a gradient per example, ten to a hundred times slower"
+    print(f"{slow}: {reason}", file=sys.stderr)
     return _PER_EXAMPLE
 
 
@@ -665,8 +529,7 @@ def _why_unfit(name: str, model: Model, batch: Batch) -> str:
       model: the model.
       batch: examples to try.
     """
-    features, _ = batch
-    if name == "book_keeping" and features.ndim != 2:
+    if name == "book_keeping" and batch[0].ndim != 2:
         return "book_keeping takes flat features"
     theta = model.init(jax.random.key(0))
     gradients = jax.jit(jax.vmap(jax.grad(model.loss), (None, 0)))(theta, batch)

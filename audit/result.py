@@ -194,37 +194,29 @@ def table(results: Iterable[Result]) -> list[dict[str, Any]]:
     [(80, 4.38), (80, 10.0)]
     """
     from audit.errors import require
+    from audit.settings import stored
+    from audit.settings.setting import flat
+    from audit.storage.store import Store
     from audit.values import require_type, shown
 
     require(isinstance(results, Iterable), f"`results={shown(results)}`: give a list of results")
     rows = []
     for result in results:
         require_type("results", result, Result)
-        rows.append(_describe_row(result))
+        row: dict[str, Any] = {
+            "name": result.subject().title,
+            "verdict": result.verdict,
+            "runs": result.conclusion.count_runs(),
+            "epsilon": result.epsilon,
+            "upper_bound": result.upper_bound,
+            "hidden_state_bound": result.hidden_state_bound,
+            "delta": result.conclusion.delta,
+            "confidence": result.conclusion.confidence,
+        }
+        if result.folder is not None:  # otherwise the scores were given: there is no setting
+            row["folder"] = str(result.folder)
+            audited = stored.parse_config(Store.at(result.folder).config())
+            if audited is not None:
+                row |= flat(audited.setting)
+        rows.append(row)
     return rows
-
-
-def _describe_row(result: Result) -> dict[str, Any]:
-    """Returns a result's row of `table`."""
-    # Imported at the first use, so that `import audit` loads no NumPy.
-    from audit.settings import stored
-    from audit.settings.setting import flat
-    from audit.storage.store import Store
-
-    row: dict[str, Any] = {
-        "name": result.subject().title,
-        "verdict": result.verdict,
-        "runs": result.conclusion.count_runs(),
-        "epsilon": result.epsilon,
-        "upper_bound": result.upper_bound,
-        "hidden_state_bound": result.hidden_state_bound,
-        "delta": result.conclusion.delta,
-        "confidence": result.conclusion.confidence,
-    }
-    if result.folder is None:  # the scores were given: there is no setting
-        return row
-    row["folder"] = str(result.folder)
-    audited = stored.parse_config(Store.at(result.folder).config())
-    if audited is not None:
-        row |= flat(audited.setting)
-    return row

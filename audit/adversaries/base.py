@@ -2,58 +2,61 @@
 
 The convention everywhere: `in` is the world where a canary was inserted, and a higher score means
 "more likely in". An adversary has K canaries a run, each in or out by its own bit; K = 1 is the hidden-state
-paper's. Importing this starts no JAX.
+paper's. Importing this starts no JAX: flags and `--help` need the fields, and so do installations without the
+extra `train`. So adversaries take `jax`, `jnp` and `mechanism` from here, which load at their first use.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from audit.adversaries.lazily import jax, jnp, mechanism
 from audit.errors import require
 from audit.settings import fields
 from audit.settings.fields import deciding
 
+__all__ = ["jax", "jnp", "mechanism"]
+
+
+class _Module:
+    """A module that is imported when one of its attributes is first read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
 if TYPE_CHECKING:
+    import jax
+    import jax.numpy as jnp
     from jax import Array
 
+    from audit.mechanism import base as mechanism
     from audit.mechanism.base import Craft, Data, Hyperparameters, Observe, Trajectory, Tree
     from audit.tasks.model import Model
+else:
+    jax = _Module("jax")
+    jnp = _Module("jax.numpy")
+    mechanism = _Module("audit.mechanism.base")
 
-
-class Init(Protocol):
-    """(key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
-    theta_0 is what the adversary takes the initialisation to be."""
-
-    def __call__(self, key: Array, theta_0: Array, clipping_norm: Array, /) -> Tree: ...
-
-
-class Score(Protocol):
-    """(state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in."""
-
-    def __call__(self, state: Tree, seen: Tree, theta_t: Array, theta_0: Array, /) -> Array: ...
-
-
-class Expect(Protocol):
-    """(craft, state, theta_0 (p,)) -> the final theta (p,) that an adversary expects.
-
-    The adversary knows everything of a training run but the noise and the coins. So it expects the model that
-    is trained without noise and with half of every canary, or with less where steps also take a canary only
-    with some probability.
-    """
-
-    def __call__(self, craft: Craft, state: Tree, theta_0: Array, /) -> Array: ...
-
-
-class Draw(Protocol):
-    """(state, run key) -> the state in that run, with canaries that are drawn for it alone."""
-
-    def __call__(self, state: Tree, key: Array, /) -> Tree: ...
+# (key, theta_0 (p,), clipping_norm) -> state: any pytree of arrays, the same for all runs of an audit.
+# theta_0 is what the adversary takes the initialisation to be.
+Init = Callable[["Array", "Array", "Array"], "Tree"]
+# (state, seen, theta_T (p,), theta_0 (p,)) -> scores (K,): higher means in.
+Score = Callable[["Tree", "Tree", "Array", "Array"], "Array"]
+# (craft, state, theta_0 (p,)) -> the final model (p,) that an adversary expects. It knows everything of a run
+# but the noise and the coins: it trains without noise and inserts each canary times its probability.
+Expect = Callable[["Craft", "Tree", "Array"], "Array"]
+# theta_0 (p,) -> the final model (p,) of training without noise and canaries.
+Rehearse = Callable[["Array"], "Array"]
 
 
 class Observer(NamedTuple):
@@ -114,100 +117,74 @@ class Adversary(NamedTuple):
     observer: Observer | None = None
     reads_theta: bool = False
     crafts_constant: bool = False
-    draw: Draw | None = None
+    draw: Callable[[Tree, Array], Tree] | None = None
     null: NullLaw = NullLaw()
 
-    def draw_for_run(self, state: Tree, keys: tuple[Array, ...]) -> Tree:
-        """Returns the state that craft and score get in a run.
+    def draw_for_run(self, state: Tree, key: Array) -> Tree:
+        """Returns the state that craft and score get in a run, from the common state and the run's key."""
+        return state if self.draw is None else self.draw(state, key)
 
-        Args:
-          state: the state from `init`, the same for all runs.
-          keys: (key,), the run's own key, if each run draws its own canaries; else ().
-        """
-        return state if self.draw is None else self.draw(state, *keys)
+    def craft_for_run(self, state: Tree, key: Array, step: Array, theta: Array) -> Tree:
+        """Returns the canaries of a step in the run with this own key."""
+        return self.craft(self.draw_for_run(state, key), step, theta)
+
+    def score_for_run(
+        self, state: Tree, key: Array, seen: Tree, theta_t: Array, theta_0: Array
+    ) -> Array:
+        """Returns the scores (K,) of the run with this own key."""
+        return self.score(self.draw_for_run(state, key), seen, theta_t, theta_0)
 
 
 class Shapes(NamedTuple):
-    """The shapes, without values, of a step, of theta, of what an observer remembers and of a run's state.
+    """The shapes of what an observer remembers (() without one), of a run's state, and of its canaries."""
 
-    The last is the state that craft, score and observe get: that of the run, if every run draws its own.
-    """
-
-    step: Tree
-    theta: Tree
     seen: Tree
     state: Tree
+    crafted: Tree
 
 
 def shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks the shapes that an adversary's functions return, and returns the shapes of their arguments.
+    """Returns the shapes of what an adversary's functions return; JAX only traces them.
 
-    The functions are only traced by JAX, with shapes in place of arrays. An exception that they raise is
-    passed on.
+    An exception that they raise is passed on.
 
     Args:
       adversary: the adversary to check.
       state: what its `init` returned.
       parameters: p, the number of the model's parameters.
 
-    Returns:
-      The shapes of a step's number, of the model, of what the observer remembers (() without observer), and
-      of a run's state.
-
     Raises:
       InputError: craft or score return other shapes than the contract says.
     """
     theta = jax.ShapeDtypeStruct((parameters,), jnp.float32)
     step = jax.ShapeDtypeStruct((), jnp.int32)
+    key = jax.random.key(0, impl="threefry2x32")
     canaries = adversary.canaries
 
-    seen: Tree = ()  # without an observer
+    seen: Tree = ()
     if adversary.observer is not None:
         seen = jax.eval_shape(adversary.observer.begin, state, theta)
-    if adversary.draw is not None:
-        # Each run has a state of its own, whose shapes are the same for every key.
-        key = jax.random.key(0, impl="threefry2x32")
-        state = jax.eval_shape(adversary.draw, state, key)
-    _require_crafted(jax.eval_shape(adversary.craft, state, step, theta), canaries, parameters)
+    state = jax.eval_shape(adversary.draw_for_run, state, key)
+
+    crafted = jax.eval_shape(adversary.craft, state, step, theta)
+    array = f"an array (canaries, parameters) = {(canaries, parameters)}"
+    if isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
+        number = len(jax.tree.leaves(crafted)[0].shape) and jax.tree.leaves(crafted)[0].shape[0]
+        given = f"{type(crafted).__name__} of {number} canaries: give {canaries}, or"
+        require(number == canaries, f"the adversary's craft gives {given} {array}")
+    else:
+        _require_shape("craft", crafted, (canaries, parameters), array)
 
     scores = jax.eval_shape(adversary.score, state, seen, theta, theta)
-    # A score that is no array, such as a tuple of arrays, has no shape: the message shows its type.
-    shape = getattr(scores, "shape", type(scores).__name__)
-    expected = f"a score a canary, (canaries,) = {(canaries,)}"
-    require(
-        shape == (canaries,),
-        f"the adversary's score gives shape {shape}: give {expected}",
-    )
-    return Shapes(step, theta, seen, state)
+    _require_shape("score", scores, (canaries,), f"a score a canary, (canaries,) = {(canaries,)}")
+    return Shapes(seen, state, crafted)
 
 
-def _require_crafted(crafted: Tree, canaries: int, parameters: int) -> None:
-    """Raises InputError unless an adversary crafted as many canaries as it has, in an accepted form.
-
-    Accepted are an array (canaries, parameters), and Coordinates, Directions or Examples, whose first
-    array has a row for each canary.
-
-    Args:
-      crafted: the shapes that an adversary's craft returned.
-      canaries: K, the number of canaries of a run.
-      parameters: p, the number of the model's parameters.
-    """
-    shape = (canaries, parameters)
-    array = f"(canaries, parameters) = {shape}"
-    if not isinstance(crafted, mechanism.Coordinates | mechanism.Directions | mechanism.Examples):
-        # What is no array, such as a tuple of arrays, has no shape: its type takes the place of one. It
-        # differs from every shape, and the message shows it.
-        given = str(getattr(crafted, "shape", type(crafted).__name__))
-        message = f"the adversary's craft gives shape {given}: give an array {array}"
-        require(given == str(shape), message)
-        return
-
-    # Coordinates, Directions or Examples.
-    first_shape = jax.tree.leaves(crafted)[0].shape
-    number = first_shape[0] if first_shape else 0  # a scalar has no axis of canaries
-    given = f"{type(crafted).__name__} of {number} canaries"
-    message = f"the adversary's craft gives {given}: give {canaries}, or an array {array}"
-    require(number == canaries, message)
+def _require_shape(function: str, found: Any, shape: tuple[int, ...], expected: str) -> None:
+    """Raises InputError unless what a function of an adversary returned is an array of a shape."""
+    # What is no array, such as a tuple of arrays, has no shape: the message has its type.
+    given = getattr(found, "shape", type(found).__name__)
+    require(given == shape, f"the adversary's {function} gives shape {given}: give {expected}")
 
 
 class Knowledge(NamedTuple):
@@ -235,65 +212,44 @@ class Knowledge(NamedTuple):
     insertions: int = 1
     steps: int = 1
 
-    def inputs(self) -> jax.ShapeDtypeStruct:
-        """Returns the shape and dtype of an example as the model's first layer sees it.
+    def count_inputs(self) -> int:
+        """Returns the number of floats of an example as the model's first layer sees it.
 
-        Raises:
-          InputError: the first layer does not take floats, so that no example can lie along a direction.
+        Raises InputError if the first layer does not take floats, so that no example lies along a direction.
         """
-
         features = self.data[0]  # (N, ...)
         example = jax.ShapeDtypeStruct(features.shape[1:], features.dtype)
         first_input: jax.ShapeDtypeStruct = jax.eval_shape(self.model.inputs, example)
-        is_float = jnp.issubdtype(first_input.dtype, jnp.floating)
         require(
-            is_float,
+            jnp.issubdtype(first_input.dtype, jnp.floating),
             "poisoned examples are floats, and this model takes whole numbers: choose another `adversary`",
         )
-        return first_input
+        return math.prod(first_input.shape)
 
-    def labels(self) -> int:
+    def count_classes(self) -> int:
         """Returns the number of classes; raises InputError if labels are not classes."""
         classes = "classes, whole numbers from 0 and at least two, which this adversary needs"
         require(self.classes >= 2, f"labels are no {classes}: choose another `adversary`")
         return self.classes
 
-    def expect_of_several(self) -> Expect | None:
-        """Returns `expect` for several canaries; None for a single one, whose scores it would only shift."""
-        return self.expect if self.canaries > 1 else None
+    def rehearsal(self) -> Rehearse:
+        """Returns the function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
 
-    def require_coordinates(self) -> None:
-        """Raises InputError for more canaries than the model has coordinates."""
-        most = self.model.n_parameters
-        message = f"`canaries={self.canaries}`: the model has {most} coordinates; give fewer"
-        require(self.canaries <= most, message)
-
-    def rehearsal(self) -> Callable[[Array], Array]:
-        """Returns a function theta_0 (p,) -> the final model (p,) of training without noise and canaries.
-
-        The function caches its last result: it trains again only for another theta_0.
+        It caches its last result, since a training run that is continued asks for the same theta_0 again.
         """
         noiseless = self.hyper._replace(noise_multiplier=0.0)
 
-        # A training run that is continued asks for the same theta_0 again.
         @functools.lru_cache(maxsize=1)
         def train(theta_0: bytes) -> Array:
-            """Trains from a float32 theta_0, given as bytes, since the cache needs a hashable argument.
-
-            The key is arbitrary: without noise it decides nothing.
-            """
-
-            key = jax.random.key(0, impl="threefry2x32")
+            """Trains from a float32 theta_0, given as bytes, since the cache needs a hashable argument."""
+            key = jax.random.key(0, impl="threefry2x32")  # without noise it decides nothing
             return self.simulate(noiseless, key, jnp.frombuffer(theta_0, jnp.float32)).theta
 
-        def rehearse(theta_0: Array) -> Array:
-            return train(np.asarray(theta_0, np.float32).tobytes())
-
-        return rehearse
+        return lambda theta_0: train(np.asarray(theta_0, np.float32).tobytes())
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Returns a sentence on whether an adversary sees all models of a training run or the last alone."""
+    """Returns a sentence on whether an adversary sees all models of a training run or only the last."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees the final model only, no model in between."
@@ -301,17 +257,28 @@ def describe_view(sees_every_model: bool) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class AdversaryFields:
-    """An adversary's own fields.
+    """An adversary as people and programs know it: its own fields, and the function that makes it.
 
     Attributes:
-      name: a key of `audit.settings.adversaries.ADVERSARIES`.
+      name: its key in `audit.settings.adversaries.ADVERSARIES`.
+      canary: what it inserts, for --help.
+      description: a sentence or two for a report.
+      biased: whether it inserts a gradient along a single coordinate; the law of its scores is then known if
+        genuine gradients do not interfere.
       group: the group of its flags in --help.
       version: what stored scores of it are; raised where they have to be trained again.
     """
 
     name: ClassVar[str]
+    canary: ClassVar[str] = ""
+    description: ClassVar[str]
+    biased: ClassVar[bool] = False
     group: ClassVar[str] = fields.ADVERSARY
     version: ClassVar[int] = 1
+
+    def make(self, knowledge: Knowledge) -> Adversary:
+        """Returns the adversary; raises InputError if it does not fit the training run."""
+        raise NotImplementedError
 
     @property
     def any_time(self) -> bool:
@@ -322,15 +289,6 @@ class AdversaryFields:
     def inserts_all(self) -> bool:
         """Returns whether every canary is in in every run, without coins."""
         return self.any_time
-
-    @property
-    def least_runs(self) -> int:
-        """Returns the fewest runs of an audit: 2, so that there is a run with the canary and one without.
-
-        It is 1 if every run draws its own canaries (`any_time`), or if all canaries are in (`inserts_all`):
-        bounds then need no run of the world without canaries.
-        """
-        return 1 if self.any_time or self.inserts_all else 2
 
     @property
     def sees_every_model(self) -> bool:
@@ -353,24 +311,3 @@ class AdversaryFields:
         if self.version > 1:
             decisive["version"] = self.version
         return decisive
-
-
-class AdversaryRow(NamedTuple):
-    """An adversary as people and programs know it.
-
-    Attributes:
-      fields: the type of its own fields.
-      label: its name on figures.
-      canary: what it inserts, for --help.
-      description: a sentence or two for a report.
-      make: (its fields, what it knows) -> the adversary.
-      biased: whether it inserts a gradient along a single coordinate; the law of its scores is then known if
-        genuine gradients do not interfere.
-    """
-
-    fields: type[AdversaryFields]
-    label: str
-    canary: str
-    description: str
-    make: Callable[[Any, Knowledge], Adversary]
-    biased: bool = False

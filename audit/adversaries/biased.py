@@ -1,7 +1,7 @@
 """Gradients of norm C along a single coordinate: random (GC-R) and simulated (GC-S) biased dimension.
 
 Hidden-state paper, Section 4 and Appendix C, Algorithms 2 to 4. The update subtracts the gradient, so
-the score is theta_0[d] - theta_T[d] (Errata H3). Importing this starts no JAX.
+the score is theta_0[d] - theta_T[d] (Errata H3).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
-    AdversaryRow,
     Expect,
     Knowledge,
     NullLaw,
+    Rehearse,
+    jax,
+    jnp,
+    mechanism,
 )
-from audit.adversaries.lazily import jax, jnp, mechanism
 from audit.adversaries.ranked import count_below
 from audit.errors import require
 from audit.settings.fields import described
@@ -31,11 +33,11 @@ if TYPE_CHECKING:
 
 # (key, theta_0) -> a training run without the canary.
 Simulate = Callable[["Array", "Array"], "Trajectory"]
+# (key, theta_0) -> the distinct coordinates of K canaries, (K,).
+Choose = Callable[["Array", "Array"], "Array"]
 
 _NOISY_SIMULATIONS = 4  # training runs by which GC-S ranks coordinates, where they are noisy
-
-# `_biased` and `_many` keep their names: `audit.audit_loss` stores an audit of such an adversary under the
-# name of the function that made it.
+_MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
 
 
 class GcSVariant(NamedTuple):
@@ -43,7 +45,7 @@ class GcSVariant(NamedTuple):
 
     Attributes:
       noisy: if True, simulations have the training run's noise and clipping; if False, neither.
-      per_step: if True, it adds up the movement of each step; if False, it looks at the final model alone.
+      per_step: if True, it adds up the movement of each step; if False, it looks at the final model only.
     """
 
     noisy: bool
@@ -56,26 +58,62 @@ GC_S_VARIANTS = {
     "noiseless_final_model": GcSVariant(noisy=False, per_step=False),
     "noisy_final_model": GcSVariant(noisy=True, per_step=False),
 }
-_MOST_RANKED = 2**24  # float32, in which ranks are counted, is exact up to here
+
+
+def _choose_expect(knowledge: Knowledge) -> Expect | None:
+    """Returns what several canaries expect, None for one; raises InputError for more than coordinates."""
+    canaries = knowledge.canaries
+    most = knowledge.model.n_parameters
+    message = f"`canaries={canaries}`: the model has {most} coordinates; give fewer"
+    require(canaries <= most, message)
+    return knowledge.expect if canaries > 1 else None
 
 
 @dataclasses.dataclass(frozen=True)
 class GcS(AdversaryFields):
-    """The fields of GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3)."""
+    """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3)."""
 
     name: ClassVar[str] = "gc_s"
+    canary: ClassVar[str] = "a gradient along the coordinate that moves least"
+    description: ClassVar[str] = (
+        "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
+        "gradient of norm C along it. Its score is how far the final model moved along that coordinate."
+    )
+    biased: ClassVar[bool] = True
     gc_s: str = described(
         "GC-S: {noiseless,noisy}_{per_step,final_model}.",
         default="noiseless_per_step",
         choices=tuple(GC_S_VARIANTS),
     )
 
+    def make(self, knowledge: Knowledge) -> Adversary:
+        from audit.mechanism import dpsgd  # loads JAX
+
+        expect = _choose_expect(knowledge)
+        variant = GC_S_VARIANTS[self.gc_s]
+        hyper = dpsgd.without_privacy(knowledge.hyper)
+        simulations = 1  # without noise, all are the same
+        if variant.noisy:
+            hyper = knowledge.hyper
+            simulations = _NOISY_SIMULATIONS
+        simulate = partial(knowledge.simulate, hyper)
+        return simulated_biased_dimension(
+            simulate, simulations, variant.per_step, knowledge.canaries, expect
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class GcR(AdversaryFields):
-    """The fields of GC-R, the random biased dimension (hidden-state paper, Algorithm 2)."""
+    """GC-R, the random biased dimension (hidden-state paper, Algorithm 2)."""
 
     name: ClassVar[str] = "gc_r"
+    canary: ClassVar[str] = "along a random coordinate"
+    description: ClassVar[str] = (
+        "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
+        "score is how far the final model moved along that coordinate; where every run draws its own, the "
+        "rank of that among all other coordinates."
+    )
+    biased: ClassVar[bool] = True
     afresh: bool = described(
         "gc_r: every run draws coordinates of its own, all in, and ranks them among all others.",
         default=False,
@@ -83,27 +121,26 @@ class GcR(AdversaryFields):
 
     @property
     def any_time(self) -> bool:
-        """Whether the audit may stop at any run: the bound of coordinates drawn afresh holds then."""
         return self.afresh
 
     @property
     def usual_runs(self) -> int:
-        """Returns the number of runs where none is given; for fresh coordinates, as for fresh directions."""
         return 60 if self.afresh else super().usual_runs
 
-
-class BiasedDimension(NamedTuple):
-    """The chosen coordinate d (), and the canary C * e_d (1, p): C at d and 0 elsewhere."""
-
-    dimension: Array
-    gradient: Array
-
-    def craft(self, step: Array, theta: Array) -> Array:
-        return self.gradient
-
-    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-        """Returns the score as an array (1,), of the single canary."""
-        return (theta_0[self.dimension] - theta_t[self.dimension])[None]
+    def make(self, knowledge: Knowledge) -> Adversary:
+        expect = _choose_expect(knowledge)
+        canaries = knowledge.canaries
+        if not self.afresh:
+            return random_biased_dimension(canaries, expect)
+        parameters = knowledge.model.n_parameters
+        few = f"give at most {parameters // 2}, half the parameters, to be ranked among others"
+        require(2 * canaries <= parameters, f"`canaries={canaries}`: {few}")
+        others = parameters - canaries
+        require(
+            others <= _MOST_RANKED,
+            f"`afresh` ranks among at most {_MOST_RANKED:,} other coordinates, not {others:,}: drop it",
+        )
+        return fresh_coordinates(canaries, parameters, knowledge.rehearsal())
 
 
 def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> Adversary:
@@ -119,17 +156,12 @@ def random_biased_dimension(canaries: int = 1, expect: Expect | None = None) -> 
         are measured; None for a single canary.
     """
 
-    def choose_alone(key: Array, theta_0: Array) -> Array:
-        """Draws a coordinate, as an array ()."""
-        return jax.random.randint(key, (), 0, theta_0.size)
-
-    def choose_distinct(key: Array, theta_0: Array) -> Array:
-        """Draws K distinct coordinates, (K,)."""
+    def choose(key: Array, theta_0: Array) -> Array:
+        if canaries == 1:
+            return jax.random.randint(key, (1,), 0, theta_0.size)
         return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
-    if expect is None:  # a single canary
-        return _biased(choose_alone)
-    return _many(choose_distinct, canaries, expect)
+    return at_coordinates(choose, canaries, expect)
 
 
 def simulated_biased_dimension(
@@ -143,7 +175,8 @@ def simulated_biased_dimension(
 
     Each canary is a gradient of norm C along a coordinate. A coordinate's movement is the sum of its
     movements in several simulated training runs. A canary's score is how far below its initial value its
-    coordinate ends; for several canaries, how far below its expected value.
+    coordinate ends; for several canaries, how far below its expected value. Its `init` raises InputError if
+    the simulated training diverges: the first such coordinate would be taken, whatever it is.
 
     Args:
       simulate: (key, theta_0) -> a training run without the canary, noisy or noiseless.
@@ -156,145 +189,78 @@ def simulated_biased_dimension(
         are measured; None for a single canary.
     """
 
-    def rank(key: Array, theta_0: Array) -> Array:
-        return _sum_movements(simulate, simulations, per_step, key, theta_0)
-
-    return _least(rank, canaries, expect)
-
-
-def _least(
-    rank: Callable[[Array, Array], Array], canaries: int, expect: Expect | None
-) -> Adversary:
-    """Returns the adversary of canaries at the K coordinates that rank lowest.
-
-    Args:
-      rank: (key, theta_0 (p,)) -> a value for each coordinate, (p,).
-      canaries: K.
-      expect: (craft, state, theta_0) -> the expected final model, from which the scores of several canaries
-        are measured; None for a single canary.
-
-    Returns:
-      The adversary. Its `init` raises InputError for values that are not finite.
-    """
-
-    def choose_alone(key: Array, theta_0: Array) -> Array:
-        return jnp.argmin(_require_finite(rank(key, theta_0)))
-
-    def choose(key: Array, theta_0: Array) -> Array:
-        return jnp.argsort(_require_finite(rank(key, theta_0)))[:canaries]
-
-    if expect is None:  # a single canary
-        return _biased(choose_alone)
-    return _many(choose, canaries, expect)
-
-
-def _require_finite(values: Array) -> Array:
-    """Returns the values (p,) by which coordinates are ranked; raises InputError unless all are finite.
-
-    Values that are not finite have no order: the first such coordinate would be taken, whatever it is.
-    """
-    # Where only the shapes of an audit are wanted, JAX traces it and there are no values to check.
-    if isinstance(values, jax.core.Tracer):
-        return values
-    infinite = int(jnp.sum(~jnp.isfinite(values)))
-    # Noiseless simulations do not clip either, and diverge sooner than the training run.
-    fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
-    require(
-        not infinite,
-        f"`gc_s`: the simulated training diverges at {infinite} of {values.size} coordinates: {fix}",
-    )
-    return values
-
-
-def _sum_movements(
-    simulate: Simulate, simulations: int, per_step: bool, key: Array, theta_0: Array
-) -> Array:
-    """Returns how far each coordinate moves, (p,), summed over simulated runs without a canary.
-
-    Args:
-      simulate: (key, theta_0) -> a training run.
-      simulations: how many runs to simulate.
-      per_step: if True, a run's movement is the sum of its squared updates; if False, |theta_T - theta_0|.
-      key: the key of the simulations.
-      theta_0: the initial model (p,).
-    """
-
-    def movement(index: int) -> Array:
+    def measure(index: int, key: Array, theta_0: Array) -> Array:
+        """Returns how far each coordinate moves in a simulated run, (p,)."""
         run = simulate(jax.random.fold_in(key, index), theta_0)
         return run.squared_updates if per_step else jnp.abs(run.theta - theta_0)
 
-    movements = [movement(index) for index in range(simulations)]
-    return jnp.sum(jnp.stack(movements), axis=0)
+    def rank(key: Array, theta_0: Array) -> Array:
+        """Returns the movement of each coordinate, (p,), summed over the simulated runs."""
+        movements = [measure(index, key, theta_0) for index in range(simulations)]
+        total = jnp.sum(jnp.stack(movements), axis=0)
+        if isinstance(total, jax.core.Tracer):  # only the shapes of an audit are wanted
+            return total
+        infinite = int(jnp.sum(~jnp.isfinite(total)))
+        # Noiseless simulations do not clip either, and diverge sooner than the training run.
+        fix = "lower `learning_rate`, or choose another `gc_s` (the noisy variants clip)"
+        place = f"{infinite} of {total.size} coordinates"
+        require(not infinite, f"`gc_s`: the simulated training diverges at {place}: {fix}")
+        return total
 
+    def choose(key: Array, theta_0: Array) -> Array:
+        return jnp.argsort(rank(key, theta_0))[:canaries]
 
-def _biased(choose: Callable[[Array, Array], Array]) -> Adversary:
-    """Returns the adversary of a single canary C e_d, for the coordinate d = choose(key, theta_0).
-
-    The score is theta_0[d] - theta_T[d]. A step subtracts the canary, so that an inserted canary raises it.
-    """
-
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimension:
-        dimension = choose(key, theta_0)
-        # C e_d, to which [None] gives the axis of canaries: (1, p).
-        gradient = jnp.zeros_like(theta_0).at[dimension].set(clipping_norm)
-        return BiasedDimension(dimension, gradient[None])
-
-    return Adversary(init, BiasedDimension.craft, BiasedDimension.score)
+    return at_coordinates(choose, canaries, expect)
 
 
 class BiasedDimensions(NamedTuple):
-    """What the adversary of several coordinates decides before training.
+    """What the adversary of K coordinates decides before training.
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one for each canary.
-      values: (K,) each canary's entry at its coordinate: the clipping norm C.
-      expected: (K,) the values of these coordinates after training without noise, with half of every canary.
+      crafted: the canaries, C e_d for each coordinate d; a single one as an array (1, p).
+      expected: (K,) the values at which these coordinates are expected to end.
     """
 
     dimensions: Array
-    values: Array
+    crafted: Array | Coordinates
     expected: Array
-
-    def craft(self, step: Array, theta: Array) -> Coordinates:
-        return mechanism.Coordinates(self.dimensions, self.values)
 
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         return self.expected - theta_t[self.dimensions]
 
 
-def _many(choose: Callable[[Array, Array], Array], canaries: int, expect: Expect) -> Adversary:
+def _craft(state: BiasedDimensions, step: Array, theta: Array) -> Array | Coordinates:
+    return state.crafted
+
+
+def at_coordinates(choose: Choose, canaries: int, expect: Expect | None = None) -> Adversary:
     """Returns the adversary of K canaries C e_d, for the coordinates d (K,) that choose(key, theta_0) gives.
 
-    A canary's score is expected[d] - theta_T[d]: how far below its expected value the coordinate ends. The
-    expected model is trained without noise, and with half of every canary, since a fair coin decides whether
-    a canary is in. theta_0[d] - theta_T[d] would be a worse score: it also contains what training itself
-    moves the coordinate, which is many times the noise.
+    A canary's score is expected[d] - theta_T[d]: how far below its expected value the coordinate ends. A step
+    subtracts the canary, so that an inserted canary raises it. The expected model of several canaries is
+    trained without noise, and with half of every canary, since a fair coin decides whether a canary is in.
+    theta_0[d] - theta_T[d], the score of a single canary, would be worse: it also contains what training
+    itself moves the coordinate, which is many times the noise.
 
     Args:
       choose: (key, theta_0) -> distinct coordinates (K,).
       canaries: K.
-      expect: (craft, state, theta_0) -> the final model of training with half of every canary and no noise.
+      expect: (craft, state, theta_0) -> the expected final model; None: theta_0.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> BiasedDimensions:
-        """Chooses K distinct coordinates, and computes the values at which they are expected to end.
-
-        These are the values after training without noise and with half of every canary, by `expect`.
-
-        Args:
-          key: the key of the choice.
-          theta_0: the initialisation (p,) as the adversary knows it.
-          clipping_norm: C, the entry of every canary at its coordinate.
-        """
         dimensions = choose(key, theta_0)
+        if expect is None:
+            gradient = jnp.zeros_like(theta_0).at[dimensions].set(clipping_norm)
+            return BiasedDimensions(dimensions, gradient[None], theta_0[dimensions])
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
-        unknown = jnp.zeros(canaries, theta_0.dtype)
-        state = BiasedDimensions(dimensions, values, expected=unknown)
-        # `craft` does not read what is expected, so that this state is enough to train with.
-        expected_theta = expect(BiasedDimensions.craft, state, theta_0)
-        return state._replace(expected=expected_theta[dimensions])
+        crafted = mechanism.Coordinates(dimensions, values)
+        # `_craft` does not read what is expected, so that this state is enough to train with.
+        state = BiasedDimensions(dimensions, crafted, theta_0[dimensions])
+        return state._replace(expected=expect(_craft, state, theta_0)[dimensions])
 
-    return Adversary(init, BiasedDimensions.craft, BiasedDimensions.score, canaries=canaries)
+    return Adversary(init, _craft, BiasedDimensions.score, canaries=canaries)
 
 
 class OwnCoordinates(NamedTuple):
@@ -312,6 +278,9 @@ class OwnCoordinates(NamedTuple):
     ties: Array
     expected: Array
 
+    def craft(self, step: Array, theta: Array) -> Coordinates:
+        return mechanism.Coordinates(self.dimensions, self.values)
+
     def draw(self, key: Array) -> OwnCoordinates:
         """Draws a run's K distinct coordinates, and the key that breaks its ties, from the run's key."""
         coordinate_key, tie_key = jax.random.split(key)
@@ -319,22 +288,16 @@ class OwnCoordinates(NamedTuple):
         dimensions = jax.random.choice(coordinate_key, self.expected.size, shape, replace=False)
         return self._replace(dimensions=dimensions, ties=tie_key)
 
-    def craft(self, step: Array, theta: Array) -> Coordinates:
-        return mechanism.Coordinates(self.dimensions, self.values)
-
     def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
         """Returns for each canary how many of the p - K coordinates without a canary moved down less, (K,).
 
         A coordinate's movement down is expected - theta_T there, which a canary raises. Ties are broken at
         random.
         """
-        movement = self.expected - theta_t
-        return count_below(movement, self.dimensions, self.ties)
+        return count_below(self.expected - theta_t, self.dimensions, self.ties)
 
 
-def fresh_coordinates(
-    canaries: int, parameters: int, rehearse: Callable[[Array], Array]
-) -> Adversary:
+def fresh_coordinates(canaries: int, parameters: int, rehearse: Rehearse) -> Adversary:
     """Returns the GC-R in which every run draws K distinct coordinates, each ranked among the p - K others.
 
     Coordinates are ranked by expected - theta_T, how far below its expected value each ends (hidden-state
@@ -350,8 +313,7 @@ def fresh_coordinates(
         """Trains the expected model; the coordinates drawn here are replaced in every run by `draw`."""
         values = jnp.full(canaries, clipping_norm, theta_0.dtype)
         placeholders = jnp.arange(canaries)  # `draw` reads only their number
-        undrawn = OwnCoordinates(placeholders, values, key, rehearse(theta_0))
-        return undrawn.draw(key)
+        return OwnCoordinates(placeholders, values, key, rehearse(theta_0)).draw(key)
 
     return Adversary(
         init,
@@ -363,83 +325,3 @@ def fresh_coordinates(
         # A canary's coordinate is ranked among the others.
         null=NullLaw(all_in=True, draws=parameters - canaries),
     )
-
-
-def _make_gc_s(fields: GcS, knowledge: Knowledge) -> Adversary:
-    """Makes GC-S: gradients of norm C along the coordinates that simulated training moves least.
-
-    Simulated runs are trained without canaries: with the noise and clipping of the real training, or with
-    neither. Raises InputError for more canaries than coordinates.
-    """
-    from audit.mechanism import dpsgd  # loads JAX
-
-    knowledge.require_coordinates()
-    variant = GC_S_VARIANTS[fields.gc_s]
-    if variant.noisy:
-        hyper = knowledge.hyper
-        simulations = _NOISY_SIMULATIONS
-    else:
-        hyper = dpsgd.without_privacy(knowledge.hyper)
-        simulations = 1  # without noise, all are the same
-    simulate = partial(knowledge.simulate, hyper)
-    return simulated_biased_dimension(
-        simulate,
-        simulations,
-        per_step=variant.per_step,
-        canaries=knowledge.canaries,
-        expect=knowledge.expect_of_several(),
-    )
-
-
-def _make_gc_r(fields: GcR, knowledge: Knowledge) -> Adversary:
-    """Makes GC-R: gradients of norm C along random coordinates, the same in all runs or drawn afresh in each.
-
-    Raises InputError for more canaries than coordinates.
-    """
-    knowledge.require_coordinates()
-    if fields.afresh:
-        return _make_fresh_coordinates(knowledge)
-    return random_biased_dimension(knowledge.canaries, knowledge.expect_of_several())
-
-
-def _make_fresh_coordinates(knowledge: Knowledge) -> Adversary:
-    """Makes the GC-R in which every run draws its own coordinates, each ranked among those without a canary.
-
-    Raises InputError for canaries at more than half of the coordinates, so that too few are left to rank them
-    among, and for more coordinates than ranks can count.
-    """
-    canaries = knowledge.canaries
-    parameters = knowledge.model.n_parameters
-    most = parameters // 2
-    require(
-        2 * canaries <= parameters,
-        f"`canaries={canaries}`: give at most {most}, half the parameters, to be ranked among others",
-    )
-    others = parameters - canaries
-    require(
-        others <= _MOST_RANKED,
-        f"`afresh` ranks among at most {_MOST_RANKED:,} other coordinates, not {others:,}: drop it",
-    )
-    # Movements are measured from the final model of training without noise and canaries.
-    return fresh_coordinates(canaries, parameters, knowledge.rehearsal())
-
-
-GC_S = AdversaryRow(
-    GcS,
-    "GC-S",
-    "a gradient along the coordinate that moves least",
-    "GC-S: simulates training, picks the coordinate of the model that moves least, and inserts a "
-    "gradient of norm C along it. Its score is how far the final model moved along that coordinate.",
-    _make_gc_s,
-    biased=True,
-)
-GC_R = AdversaryRow(
-    GcR,
-    "GC-R",
-    "along a random coordinate",
-    "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
-    "score is how far the final model moved along that coordinate; where every run draws its own, the rank "
-    "of that among all other coordinates.",
-    _make_gc_r,
-    biased=True,
-)

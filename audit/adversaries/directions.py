@@ -2,25 +2,26 @@
 
 CotS is the hidden-state paper's (Algorithms 7 and 8, after Andrew et al., 2024). One-shot canaries (Andrew et
 al., 2024) are many, each clipped to C as it is inserted: `final_cosines` sees the final model (Algorithm 2),
-`largest_cosines` every iterate (Algorithm 3). Importing this starts no JAX.
+`largest_cosines` every iterate (Algorithm 3).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
-    AdversaryRow,
     Expect,
     Knowledge,
     NullLaw,
     Observer,
+    Rehearse,
+    jax,
+    jnp,
+    mechanism,
 )
-from audit.adversaries.lazily import jax, jnp, mechanism
 from audit.errors import require
 from audit.settings.fields import described
 
@@ -36,9 +37,19 @@ _MOST_KEPT = 1 << 28
 
 @dataclasses.dataclass(frozen=True)
 class CotS(AdversaryFields):
-    """CotS's fields."""
+    """CotS: gradients along random directions, each scored by its direction's cosine with a vector.
+
+    If `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the displacement
+    theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model is trained
+    without noise and with half of every canary, since a fair coin decides whether a canary is in.
+    """
 
     name: ClassVar[str] = "cots"
+    canary: ClassVar[str] = "along a random direction"
+    description: ClassVar[str] = (
+        "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
+        "cosine of that direction and the model's displacement."
+    )
     cots_score: str = described(
         "Cosine with the model's displacement, or with its final weights as in the LiDP paper.",
         default="displacement",
@@ -46,12 +57,25 @@ class CotS(AdversaryFields):
         has_flag=False,
     )
 
+    def make(self, knowledge: Knowledge) -> Adversary:
+        origin = _ORIGINS[self.cots_score]
+        if knowledge.canaries == 1:
+            return random_direction(origin)
+        if origin is zero_model:
+            return final_cosines(knowledge.canaries, origin)
+        return random_directions(knowledge.canaries, knowledge.expect)
+
 
 @dataclasses.dataclass(frozen=True)
 class OneShotCanaries(AdversaryFields):
-    """The one-shot canaries' fields."""
+    """The one-shot paper's canaries: gradients along random directions, scored by cosines."""
 
     name: ClassVar[str] = "one_shot"
+    canary: ClassVar[str] = "the one-shot paper's random directions"
+    description: ClassVar[str] = (
+        "One-shot: inserts gradients of norm C along random directions. A score is the cosine of a direction "
+        "and the model's displacement, its weights, or the largest with any step's move, as chosen."
+    )
     observe: str = described(
         "one_shot: cosines with the final displacement (final) or weights, or the largest over steps (all).",
         default="final",
@@ -80,6 +104,18 @@ class OneShotCanaries(AdversaryFields):
     def usual_runs(self) -> int:
         return 1 if self.all_in else super().usual_runs
 
+    def make(self, knowledge: Knowledge) -> Adversary:
+        canaries = knowledge.canaries
+        several = "one_shot compares canaries of a run; give several"
+        require(canaries > 1, f"`canaries={canaries}`: {several}")
+        if self.observe == "all":
+            # The law of a largest cosine is not known. So coins decide which canaries are in.
+            return largest_cosines(canaries)
+        adversary = final_cosines(canaries, _ORIGINS[self.observe])
+        # `final_cosines` calls the law known only for directions that every run draws afresh. An audit of a
+        # single run knows it for directions that runs share, too. An audit of several runs does not use it.
+        return adversary._replace(null=NullLaw(all_in=self.all_in, law_is_known=True))
+
 
 class RandomDirection(NamedTuple):
     """The canary C * u (1, p), and the model (p,) from which the final model's displacement is measured."""
@@ -99,8 +135,7 @@ class RandomDirection(NamedTuple):
         displacement = self.origin - theta_t
         lengths = jnp.linalg.norm(direction) * jnp.linalg.norm(displacement)
         # _TINY divides in place of 0.
-        cosine = jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY)
-        return cosine[None]
+        return (jnp.vdot(direction, displacement) / jnp.maximum(lengths, _TINY))[None]
 
 
 def initial_model(theta_0: Array) -> Array:
@@ -113,7 +148,11 @@ def zero_model(theta_0: Array) -> Array:
     return jnp.zeros_like(theta_0)
 
 
-def random_direction(origin: Callable[[Array], Array] = initial_model) -> Adversary:
+# The model from which the displacement of a cosine is measured, by the vector's name.
+_ORIGINS = {"displacement": initial_model, "final": initial_model, "weights": zero_model}
+
+
+def random_direction(origin: Rehearse = initial_model) -> Adversary:
     """Returns the adversary that inserts C * u for a single uniformly random unit vector u.
 
     The score is the cosine of u and origin(theta_0) - theta_T.
@@ -133,17 +172,19 @@ class RandomDirections(NamedTuple):
 
     Attributes:
       keys: (K,) typed keys, from each of which a direction is drawn.
-      norm: the canaries' norm, ().
       origin: (p,) the model from which the final model's displacement is measured.
     """
 
     keys: Array
-    norm: Array
     origin: Array
 
     def draw(self, key: Array) -> RandomDirections:
         """Returns the state in a run with directions of its own, drawn from the run's key."""
         return self._replace(keys=jax.random.split(key, len(self.keys)))
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosines (K,) of the directions and origin - theta_T."""
+        return _draw_cosines(self.keys, _scale_to_unit(self.origin - theta_t))
 
 
 def random_directions(canaries: int, expect: Expect) -> Adversary:
@@ -158,30 +199,13 @@ def random_directions(canaries: int, expect: Expect) -> Adversary:
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        keys = jax.random.split(key, canaries)
-        # `_craft_many` does not read the origin, so that this state is enough to train with.
-        blank = RandomDirections(keys, clipping_norm, jnp.zeros_like(theta_0))
-        return blank._replace(origin=expect(_craft_many, blank, theta_0))
+        # Canaries do not depend on the origin, so that this state is enough to train with.
+        blank = RandomDirections(jax.random.split(key, canaries), jnp.zeros_like(theta_0))
+        return blank._replace(origin=expect(craft_unclipped, blank, theta_0))
 
-    return Adversary(init, _craft_many, _score_many, canaries=canaries, crafts_constant=True)
-
-
-def weights(craft: Craft, state: Tree, theta_0: Array) -> Array:
-    """Returns zeros (p,) as the expected model, so that scores are cosines with the negated final weights.
-
-    The LiDP paper (Section 6) takes such cosines, though the weights contain the initialisation too.
-    """
-    return zero_model(theta_0)
-
-
-def _craft_many(state: RandomDirections, step: Array, theta: Array) -> Directions:
-    """Returns the canaries, the same at every step: directions as keys, and their norm."""
-    return mechanism.Directions(state.keys, state.norm)
-
-
-def _score_many(state: RandomDirections, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """Returns the cosines (K,) of the directions and state.origin - theta_T."""
-    return _draw_cosines(state.keys, _scale_to_unit(state.origin - theta_t))
+    return Adversary(
+        init, craft_unclipped, RandomDirections.score, canaries=canaries, crafts_constant=True
+    )
 
 
 class OneShot(NamedTuple):
@@ -214,7 +238,7 @@ class Seen(NamedTuple):
 
 
 def final_cosines(
-    canaries: int, origin: Callable[[Array], Array] = initial_model, fresh: bool = False
+    canaries: int, origin: Rehearse = initial_model, fresh: bool = False
 ) -> Adversary:
     """Returns one-shot canaries (Andrew et al., 2024, Algorithm 2), scored by the final model.
 
@@ -230,19 +254,11 @@ def final_cosines(
         cosine. The adversary's null law says so.
     """
 
-    def init(key: Array, theta_0: Array, clipping_norm: Array) -> RandomDirections:
-        keys = jax.random.split(key, canaries)
-        # The norm is infinite: the mechanism clips each canary to its own C, which may change by round.
-        return RandomDirections(keys, jnp.float32(jnp.inf), origin(theta_0))
+    def expect(craft: Craft, state: Tree, theta_0: Array) -> Array:
+        return origin(theta_0)
 
-    return Adversary(
-        init,
-        _craft_unclipped,
-        _score_many,
-        canaries=canaries,
-        crafts_constant=True,
-        draw=RandomDirections.draw if fresh else None,
-        null=NullLaw(law_is_known=fresh),
+    return random_directions(canaries, expect)._replace(
+        draw=RandomDirections.draw if fresh else None, null=NullLaw(law_is_known=fresh)
     )
 
 
@@ -264,16 +280,17 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
         """Draws the keys of K directions, and the directions if all K * p entries may stay in memory."""
         keys = jax.random.split(key, canaries)
         stored = canaries if canaries * theta_0.size <= most_kept else 0  # all directions, or none
+
+        def draw(direction_key: Array) -> Array:
+            return mechanism.draw_unit_direction(direction_key, theta_0)
+
         # One after the other, so that only the result is in memory.
-        units = jax.lax.map(
-            lambda direction_key: mechanism.draw_unit_direction(direction_key, theta_0),
-            keys[:stored],
-        )
+        units = jax.lax.map(draw, keys[:stored])
         return OneShot(keys, units, jnp.float32(momentum))
 
     return Adversary(
         init,
-        _craft_unclipped,
+        craft_unclipped,
         OneShot.score,
         canaries=canaries,
         observer=Observer(OneShot.begin, _observe),
@@ -281,7 +298,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0, most_kept: int = _MOST
     )
 
 
-def _craft_unclipped(state: OneShot | RandomDirections, step: Array, theta: Array) -> Directions:
+def craft_unclipped(state: Any, step: Array, theta: Array) -> Directions:
     """Returns directions of infinite norm: the mechanism clips each to C as it inserts it."""
     return mechanism.Directions(state.keys, jnp.float32(jnp.inf))
 
@@ -321,60 +338,3 @@ def _draw_cosines(keys: Array, unit: Array) -> Array:
 
     cosines: Array = jax.lax.map(draw_cosine, keys)
     return cosines
-
-
-def _make_cots(fields: CotS, knowledge: Knowledge) -> Adversary:
-    """Makes CotS: gradients along random directions, each scored by its direction's cosine with a vector.
-
-    If the field `cots_score` is "weights", the vector is -theta_T, minus the final weights. Else it is the
-    displacement theta_0 - theta_T for a single canary, and expected - theta_T for several. The expected model
-    is trained without noise and with half of every canary, since a fair coin decides whether a canary is in.
-    """
-    by_displacement = fields.cots_score == "displacement"
-    if knowledge.canaries == 1:
-        return random_direction(initial_model if by_displacement else zero_model)
-    expect = knowledge.expect if by_displacement else weights
-    return random_directions(knowledge.canaries, expect)
-
-
-def _make_one_shot(fields: OneShotCanaries, knowledge: Knowledge) -> Adversary:
-    """Makes the one-shot paper's canaries: gradients along random directions, scored by cosines.
-
-    The field `observe` chooses the cosine: with the final displacement ("final"), with minus the final
-    weights ("weights"), or the largest over all steps of those with a step's move ("all").
-
-    Raises InputError for a single canary: the method compares the canaries of a run.
-    """
-    canaries = knowledge.canaries
-    require(
-        canaries > 1, f"`canaries={canaries}`: one_shot compares canaries of a run; give several"
-    )
-    if fields.observe == "all":
-        # The law of a largest cosine is not known. So coins decide which canaries are in.
-        return largest_cosines(canaries)
-
-    origin = initial_model
-    if fields.observe == "weights":
-        origin = zero_model
-    adversary = final_cosines(canaries, origin)
-    # `final_cosines` calls the law known only for directions that every run draws afresh. An audit of a
-    # single run knows it for directions that runs share, too. An audit of several such runs does not use it.
-    return adversary._replace(null=NullLaw(all_in=fields.all_in, law_is_known=True))
-
-
-COTS = AdversaryRow(
-    CotS,
-    "CotS",
-    "along a random direction",
-    "CotS: draws a direction at random and inserts a gradient of norm C along it. Its score is the "
-    "cosine of that direction and the model's displacement.",
-    _make_cots,
-)
-ONE_SHOT = AdversaryRow(
-    OneShotCanaries,
-    "one-shot",
-    "the one-shot paper's random directions",
-    "One-shot: inserts gradients of norm C along random  A score is the cosine of a direction "
-    "and the model's displacement, its weights, or the largest with any step's move, as chosen.",
-    _make_one_shot,
-)

@@ -3,18 +3,15 @@
 The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
 Data poisoning (LiDP paper, Section 6 and Appendix F) takes examples along directions in which the data hardly
 vary, so that nothing else in training moves the model there. The directions are right singular vectors of the
-centred data with the smallest singular values; an example is scale * direction + mean, or scale * direction
-alone, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has a single
+centred data with the smallest singular values; an example is scale * direction + mean, or only scale *
+direction, as the LiDP paper's text has it (Errata L10). ClipBKD (Jagielski et al., 2020) has a single
 canary, along the last direction; lifted to many canaries, it draws directions.
-Importing this starts no JAX.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
@@ -23,12 +20,13 @@ from numpy.typing import NDArray
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
-    AdversaryRow,
     Expect,
     Init,
     Knowledge,
+    jax,
+    jnp,
+    mechanism,
 )
-from audit.adversaries.lazily import jax, jnp, mechanism
 from audit.errors import require
 from audit.settings.fields import described, require_fields
 
@@ -39,25 +37,49 @@ if TYPE_CHECKING:
 
 Example = tuple["Array", "Array"]
 ExampleLoss = Callable[["Array", Example], "Array"]
+FindPrincipal = Callable[[], "Principal"]  # () -> the principal directions of the data
 _BLOCK = 4096  # the number of examples that are turned into float64 at once
 _POISON_LABEL = 5  # the label of poisoned examples, as in the LiDP paper's code (Errata L10)
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss(AdversaryFields):
-    """L, the loss baseline (hidden-state paper, Section 5.1), has no fields."""
+    """L, the loss baseline (hidden-state paper, Section 5.1)."""
 
     name: ClassVar[str] = "loss"
+    canary: ClassVar[str] = "an example with a wrong label"
+    description: ClassVar[str] = (
+        "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
+        "model's loss on that example."
+    )
+
+    def make(self, knowledge: Knowledge) -> Adversary:
+        features, labels = knowledge.data[:2]
+        classes = knowledge.count_classes()
+        loss = knowledge.model.loss
+        canaries = knowledge.canaries
+        if canaries == 1:
+            return flipped_label(loss, features, labels, classes)
+        fewer = f"there are {len(labels)} examples; give fewer"
+        require(canaries <= len(labels), f"`canaries={canaries}`: {fewer}")
+        return flipped_labels(loss, features, labels, classes, canaries)
 
 
 @dataclasses.dataclass(frozen=True)
 class Poisoned(AdversaryFields):
-    """Data poisoning's fields, by default those of the LiDP paper's code, for 784 pixels (Errata L10).
+    """Data poisoning: examples along directions in which the data hardly vary, as in ClipBKD.
 
-    They have no flags: the LiDP paper's sweep sets them.
+    By default the fields are those of the LiDP paper's code, for 784 pixels (Errata L10). They have no flags:
+    the LiDP paper's sweep sets them. The principal directions first_direction, ..., end_direction - 1 are
+    counted from 0 by falling singular value.
     """
 
     name: ClassVar[str] = "poisoned"
+    canary: ClassVar[str] = "examples along directions in which the data hardly vary"
+    description: ClassVar[str] = (
+        "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
+        "vary, all of one label. A score is minus the final model's loss on such an example."
+    )
     loss_score: str = described(
         "Minus the loss, or its excess over what is expected.",
         default="loss",
@@ -81,12 +103,41 @@ class Poisoned(AdversaryFields):
         is_range = self.first_direction < self.end_direction
         require(is_range, f"{ends}: give a range of directions, counted from 0")
 
+    def make(self, knowledge: Knowledge) -> Adversary:
+        most = knowledge.count_inputs()  # as many directions as an example has entries
+        data_have = f"`end_direction={self.end_direction}`: the data have {most} directions"
+        require(self.end_direction <= most, f"{data_have}; give at most {most}")
+        label = min(_POISON_LABEL, knowledge.count_classes() - 1)
+        expect = knowledge.expect if self.loss_score == "excess" else None
+        return poisoned_examples(
+            knowledge.model.loss, principal_of(knowledge), self, label, knowledge.canaries, expect
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class ClipBkd(AdversaryFields):
-    """ClipBKD has no fields."""
+    """ClipBKD: a single example along the direction in which the data vary least."""
 
     name: ClassVar[str] = "clip_bkd"
+    canary: ClassVar[str] = "an example along the least of these"
+    description: ClassVar[str] = (
+        "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
+        "the label that a model trained without it finds least likely. Its score is minus the final model's "
+        "loss on that example."
+    )
+
+    def make(self, knowledge: Knowledge) -> Adversary:
+        canaries = knowledge.canaries
+        message = "ClipBKD has one canary; choose `adversary=poisoned`"
+        require(canaries == 1, f"`canaries={canaries}`: {message}")
+        knowledge.count_inputs()  # raises InputError if features are not floats
+        noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
+
+        def train(key: Array, theta_0: Array) -> Array:
+            return knowledge.simulate(noiseless, key, theta_0).theta
+
+        classes = knowledge.count_classes()
+        return least_direction(knowledge.model.loss, principal_of(knowledge), train, classes)
 
 
 class ScoredExamples(NamedTuple):
@@ -112,7 +163,7 @@ class _ScoreByLosses:
 
 
 def inserted_examples(
-    loss: ExampleLoss, init: Init, canaries: int, expect: Expect | None
+    loss: ExampleLoss, init: Init, canaries: int, expect: Expect | None = None
 ) -> Adversary:
     """Returns the adversary of K examples, each scored by its loss.
 
@@ -127,7 +178,6 @@ def inserted_examples(
       expect: (craft, state, theta_0) -> the final model that is expected without noise. With None, scores are
         minus the final losses (LiDP paper, Section 6).
     """
-
     score = _ScoreByLosses(loss)
 
     def begin(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
@@ -162,26 +212,20 @@ def flipped_labels(
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
         """Draws examples, and adds 1 to classes - 1 to each label, modulo classes: never the true label."""
-        indices = jax.random.choice(
-            jax.random.fold_in(key, 0), len(labels), (canaries,), replace=False
-        )
-        shifts = jax.random.randint(jax.random.fold_in(key, 1), (canaries,), 1, classes)
+        shape = (canaries,)
+        index_key = jax.random.fold_in(key, 0)
+        indices = jax.random.choice(index_key, len(labels), shape, replace=False)
+        shifts = jax.random.randint(jax.random.fold_in(key, 1), shape, 1, classes)
         return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
-    return inserted_examples(loss, init, canaries, expect=None)
+    return inserted_examples(loss, init, canaries)
 
 
 def flipped_label(loss: ExampleLoss, features: Array, labels: Array, classes: int) -> Adversary:
     """Returns the adversary of a single random training example with a uniformly drawn wrong label.
 
     Its gradient at the current model is inserted and clipped as in training. The score is minus its loss on
-    the final model, which training on it lowers.
-
-    Args:
-      loss: (theta, (features, label)) -> the loss of a single example.
-      features: (N, ...) the training examples' features.
-      labels: (N,) their labels, from 0 to classes - 1.
-      classes: the number of classes.
+    the final model, which training on it lowers. The arguments are those of `flipped_labels`.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Example:
@@ -227,24 +271,6 @@ class Principal(NamedTuple):
     directions: NDArray[np.float64]
 
 
-class Tail(NamedTuple):
-    """A range of principal directions, along which poisoned examples are made.
-
-    Attributes:
-      first: the index of the first direction, counted from 0 by falling singular value.
-      last: the index after that of the last direction.
-      scale: the distance of a canary from the data's mean, or from 0 where the mean is left out.
-      label: the label of every canary.
-      mean: whether the mean is added to a canary.
-    """
-
-    first: int
-    last: int
-    scale: float
-    label: int
-    mean: bool = True
-
-
 def principal(examples: NDArray[np.float32]) -> Principal:
     """Returns the mean and the principal directions of examples (N, ...), computed in float64.
 
@@ -271,12 +297,18 @@ def principal(examples: NDArray[np.float32]) -> Principal:
     return Principal(mean.reshape(shape), (directions * signs).reshape(-1, *shape))
 
 
+def principal_of(knowledge: Knowledge) -> FindPrincipal:
+    """Returns the function that finds the principal directions of the data as the first layer sees them."""
+    return lambda: principal(np.asarray(jax.vmap(knowledge.model.inputs)(knowledge.data[0])))
+
+
 def poisoned_examples(
     loss: ExampleLoss,
-    data: Callable[[], Principal],
-    tail: Tail,
+    data: FindPrincipal,
+    fields: Poisoned,
+    label: int,
     canaries: int,
-    expect: Expect | None,
+    expect: Expect | None = None,
 ) -> Adversary:
     """Returns ClipBKD with K canaries: examples of one label along principal directions of the data.
 
@@ -285,19 +317,20 @@ def poisoned_examples(
     Args:
       loss: (theta, (features, label)) -> the loss of a single example.
       data: () -> the principal directions of the data.
-      tail: the range of directions, and how canaries are made of them.
+      fields: the range of directions, and how canaries are made of them.
+      label: the label of every canary.
       canaries: K.
       expect: (craft, state, theta_0) -> the expected final model. A score compares an example's loss on it
         with the loss on the real final model. None: no model is expected.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Examples:
-        """Makes K examples: scale * a drawn direction, plus the data's mean if `tail.mean` is True."""
+        """Makes K examples: scale * a drawn direction, plus the data's mean if `poison_mean` is True."""
         mean, directions = data()
-        # Directions tail.first to tail.last - 1.
-        drawn = np.asarray(jax.random.randint(key, (canaries,), tail.first, tail.last))
-        features = tail.mean * mean + tail.scale * directions[drawn]  # tail.mean is True or False
-        labels = jnp.full(canaries, tail.label, jnp.int32)
+        ends = (fields.first_direction, fields.end_direction)
+        drawn = np.asarray(jax.random.randint(key, (canaries,), *ends))
+        features = fields.poison_mean * mean + fields.poison_scale * directions[drawn]
+        labels = jnp.full(canaries, label, jnp.int32)
         return mechanism.Examples(jnp.asarray(features, jnp.float32), labels)
 
     return inserted_examples(loss, init, canaries, expect)
@@ -305,7 +338,7 @@ def poisoned_examples(
 
 def least_direction(
     loss: ExampleLoss,
-    data: Callable[[], Principal],
+    data: FindPrincipal,
     train: Callable[[Array, Array], Array],
     classes: int,
 ) -> Adversary:
@@ -326,8 +359,7 @@ def least_direction(
         """Makes the example, whose label is that with the highest loss on a model trained without it."""
         mean, directions = data()
         theta = train(key, theta_0)
-        least = directions[-1]  # that of the smallest singular value
-        features = jnp.asarray(mean + least, jnp.float32)
+        features = jnp.asarray(mean + directions[-1], jnp.float32)
 
         def loss_of_label(label: Array) -> Array:
             return loss(theta, (features, label))
@@ -337,107 +369,4 @@ def least_direction(
         label = jnp.argmax(losses)[None].astype(jnp.int32)
         return mechanism.Examples(features[None], label)
 
-    return inserted_examples(loss, init, 1, expect=None)
-
-
-def _make_loss(fields: Loss, knowledge: Knowledge) -> Adversary:
-    """Makes L: training examples with wrong labels, whose gradients are inserted.
-
-    Raises InputError for labels that are not classes, and for more canaries than examples.
-    """
-    features, labels = knowledge.data[:2]
-    classes = knowledge.labels()  # their number; refuses labels that are not classes
-    arguments = (knowledge.model.loss, features, labels, classes)
-    canaries = knowledge.canaries
-    if canaries == 1:
-        return flipped_label(*arguments)
-    most = len(labels)
-    require(canaries <= most, f"`canaries={canaries}`: there are {most} examples; give fewer")
-    return flipped_labels(*arguments, canaries)
-
-
-def _find_principal(knowledge: Knowledge) -> Principal:
-    """Returns mean and principal directions, in float64, of the data as the first layer sees them."""
-    features = knowledge.data[0]  # (N, ...)
-    return principal(np.asarray(jax.vmap(knowledge.model.inputs)(features)))
-
-
-def _make_poisoned(fields: Poisoned, knowledge: Knowledge) -> Adversary:
-    """Makes data poisoning: K examples along directions in which the data hardly vary, as in ClipBKD.
-
-    Each of these canaries is mean + poison_scale * direction, and has the label 5, or the
-    last if there are fewer.
-    Its direction is drawn from the data's principal directions first_direction, ..., end_direction - 1,
-    counted from 0 by falling singular value. Without poison_mean, the mean is left out.
-
-    Raises:
-      InputError: the data have fewer directions than end_direction, or labels that are not classes; or
-        features are not floats.
-    """
-    most = math.prod(knowledge.inputs().shape)  # as many directions as an example has entries
-    data_have = f"`end_direction={fields.end_direction}`: the data have {most} directions"
-    require(fields.end_direction <= most, f"{data_have}; give at most {most}")
-    # `labels` returns the number of classes, and raises where labels are not classes.
-    label = min(_POISON_LABEL, knowledge.labels() - 1)
-    expect = knowledge.expect if fields.loss_score == "excess" else None
-    tail = Tail(
-        fields.first_direction, fields.end_direction, fields.poison_scale, label, fields.poison_mean
-    )
-    return poisoned_examples(
-        knowledge.model.loss,
-        partial(_find_principal, knowledge),
-        tail,
-        knowledge.canaries,
-        expect,
-    )
-
-
-def _make_clip_bkd(fields: ClipBkd, knowledge: Knowledge) -> Adversary:
-    """Makes ClipBKD: a single example along the direction in which the data vary least.
-
-    Its label is that with the highest loss on a model trained without noise and without the canary.
-
-    Raises InputError for several canaries, for features that are not floats, and for labels that are not
-    classes.
-    """
-    canaries = knowledge.canaries
-    require(
-        canaries == 1, f"`canaries={canaries}`: ClipBKD has one canary; choose `adversary=poisoned`"
-    )
-    knowledge.inputs()  # called to raise InputError if features are not floats
-    noiseless = knowledge.hyper._replace(noise_multiplier=0.0)
-
-    def train(key: Array, theta_0: Array) -> Array:
-        return knowledge.simulate(noiseless, key, theta_0).theta
-
-    classes = knowledge.labels()  # their number; refuses labels that are not classes
-    return least_direction(
-        knowledge.model.loss, partial(_find_principal, knowledge), train, classes
-    )
-
-
-LOSS = AdversaryRow(
-    Loss,
-    "L",
-    "an example with a wrong label",
-    "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
-    "model's loss on that example.",
-    _make_loss,
-)
-POISONED = AdversaryRow(
-    Poisoned,
-    "poisoned data",
-    "examples along directions in which the data hardly vary",
-    "Poisoned data: inserts the gradients of examples that lie along directions in which the data hardly "
-    "vary, all of one label. A score is minus the final model's loss on such an example.",
-    _make_poisoned,
-)
-CLIP_BKD = AdversaryRow(
-    ClipBkd,
-    "ClipBKD",
-    "an example along the least of these",
-    "ClipBKD: inserts the gradient of an example along the direction in which the data vary least, with "
-    "the label that a model trained without it finds least likely. Its score is minus the final model's "
-    "loss on that example.",
-    _make_clip_bkd,
-)
+    return inserted_examples(loss, init, canaries=1)

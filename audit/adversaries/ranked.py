@@ -6,23 +6,24 @@ ties broken at random, and its law is known exactly (`audit.methods.exact_null`)
 without canaries, no coins and no access to gradients.
 
 A score here is the number of fresh draws below the canary, from 0 to M; the rank is M + 1 less the score.
-Importing this starts no JAX.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
-    AdversaryRow,
     Knowledge,
     NullLaw,
+    Rehearse,
+    jax,
+    jnp,
+    mechanism,
 )
-from audit.adversaries.lazily import jax, jnp, mechanism
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
@@ -36,14 +37,23 @@ _BLOCK = 512
 MOST_DRAWS = 10_000_000  # float32 counts them exactly
 
 Loss = Callable[["Array", "tuple[Array, Array]"], "Array"]
-Rehearse = Callable[["Array"], "Array"]
+# (key, number) -> random examples (number, ...) with labels (number, ...).
+Generator = Callable[["Array", int], "Examples"]
+# (examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,): higher means in.
+ScoreExamples = Callable[["Examples", "Array", "Array"], "Array"]
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """The random examples' fields."""
+    """Random examples that every run draws afresh, each ranked among further ones of the same generator."""
 
     name: ClassVar[str] = "examples"
+    canary: ClassVar[str] = "random examples that every run draws anew"
+    description: ClassVar[str] = (
+        "Random examples: every run draws examples of random features and labels of its own, and inserts "
+        "their gradients. After the run it draws many more from the same generator. A score is an example's "
+        "rank among these, by how far training lowered its loss."
+    )
     # Version 1 scored canaries in a batch of their own, which a compiled program may round otherwise than
     # fresh examples.
     version: ClassVar[int] = 2
@@ -63,17 +73,15 @@ class RandomExamples(AdversaryFields):
     def usual_runs(self) -> int:
         return 20
 
-
-class Generator(Protocol):
-    """(key, number) -> random examples (number, ...) with labels (number, ...)."""
-
-    def __call__(self, key: Array, number: int, /) -> Examples: ...
-
-
-class ScoreExamples(Protocol):
-    """(examples (n, ...), theta_T (p,), the reference model (p,)) -> scores (n,): higher means in."""
-
-    def __call__(self, examples: Examples, theta_t: Array, reference: Array, /) -> Array: ...
+    def make(self, knowledge: Knowledge) -> Adversary:
+        features, labels = knowledge.data[:2]
+        return fresh_examples(
+            random_examples(features, labels, knowledge.classes),
+            LossDrops(knowledge.model.loss),
+            knowledge.rehearsal(),
+            knowledge.canaries,
+            self.fresh,
+        )
 
 
 class Draws(NamedTuple):
@@ -224,23 +232,11 @@ def count_below(scores: Array, places: Array, ties: Array) -> Array:
     # (K, K + M): each canary is compared with each draw.
     below = ((scores < canary_scores[:, None]) & is_fresh).sum(1)
     tied = ((scores == canary_scores[:, None]) & is_fresh).sum(1)
-    counts = break_ties(ties, below, tied)
+    # If t draws tie with a canary, a uniformly drawn number of them, 0 to t, is taken to be below it, so that
+    # the canary's rank among them is uniform.
+    ties_below = jax.random.randint(ties, below.shape, 0, tied + 1)
+    counts = (below + ties_below).astype(jnp.float32)
     return jnp.where(jnp.isfinite(scores).all(), counts, jnp.nan)
-
-
-def break_ties(key: Array, below: Array, tied: Array) -> Array:
-    """Returns how many fresh draws are below each canary, (K,), with ties broken at random.
-
-    If t draws score the same as the canary, a uniformly drawn number of them, 0 to t, is taken to be below
-    it, so that the canary's rank among them is uniform.
-
-    Args:
-      key: the key by which ties are broken.
-      below: the number of fresh draws that score below each canary, (K,).
-      tied: the number of fresh draws that score the same, (K,).
-    """
-    ties_below = jax.random.randint(key, below.shape, 0, tied + 1)
-    return (below + ties_below).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,29 +329,3 @@ def _draw_alike(key: Array, number: int, law: _Law) -> Array:
         return integers.astype(law.dtype)
     normal: Array = jax.random.normal(key, shape, law.dtype)
     return law.mean + law.deviation * normal
-
-
-def _make_random_examples(fields: RandomExamples, knowledge: Knowledge) -> Adversary:
-    """Makes the adversary whose canaries are random examples, drawn afresh in every run.
-
-    Each canary is ranked among `fields.fresh` further examples that the run draws from the same generator.
-    """
-    features, labels = knowledge.data[:2]
-    return fresh_examples(
-        random_examples(features, labels, knowledge.classes),
-        LossDrops(knowledge.model.loss),
-        knowledge.rehearsal(),
-        knowledge.canaries,
-        fields.fresh,
-    )
-
-
-EXAMPLES = AdversaryRow(
-    RandomExamples,
-    "random examples",
-    "random examples that every run draws anew",
-    "Random examples: every run draws examples of random features and labels of its own, and inserts their "
-    "gradients. After the run it draws many more from the same generator. A score is an example's rank among "
-    "these, by how far training lowered its loss.",
-    _make_random_examples,
-)

@@ -7,8 +7,7 @@ other: u moves along all of them. Leave-one-out takes from u what lies along the
 The adversary has them all, and they say nothing about the direction that is scored, so that its law stays
 what it was.
 
-Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory. Importing
-this starts no JAX.
+Directions come from a run's own key, in blocks of coordinates: K x p numbers are never in memory.
 """
 
 from __future__ import annotations
@@ -21,18 +20,21 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from audit.adversaries.base import (
     Adversary,
     AdversaryFields,
-    AdversaryRow,
     Knowledge,
     NullLaw,
+    Rehearse,
+    jax,
+    jnp,
+    mechanism,
 )
-from audit.adversaries.lazily import jax, jnp, mechanism
+from audit.adversaries.directions import craft_unclipped
 from audit.errors import require
 from audit.settings.fields import described
 
 if TYPE_CHECKING:
     from jax import Array
 
-    from audit.mechanism.base import Directions, Tree
+    from audit.mechanism.base import Tree
 
 _TINY = 1e-30  # divides in place of a length of 0
 _INVERSION_ERROR = 1e-8  # the error at which Newton's iteration ends
@@ -46,9 +48,18 @@ _MOST_INTERFERENCE = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """The fields of fresh directions."""
+    """Fresh directions: gradients of norm C along random directions, which every run draws for itself.
+
+    A score leaves out the other canaries' directions where these would add noticeably to its variance.
+    """
 
     name: ClassVar[str] = "sphere"
+    canary: ClassVar[str] = "directions that every run draws anew"
+    description: ClassVar[str] = (
+        "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
+        "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
+        "training run without noise and canaries ends, off the other directions where canaries are many."
+    )
     coins: bool = described(
         "sphere: each canary in by a coin, which checks the law of those that are out; else all are in.",
         default=False,
@@ -67,23 +78,57 @@ class SphereFields(AdversaryFields):
     def usual_runs(self) -> int:
         return 60
 
+    def make(self, knowledge: Knowledge) -> Adversary:
+        canaries = knowledge.canaries
+        parameters = knowledge.model.n_parameters
+        # Fewer dimensions would be left without the other canaries' directions.
+        most = f"give at most {parameters // 2}, half the parameters"
+        require(2 * canaries <= parameters, f"`canaries={canaries}`: {most}")
+        is_several = canaries > 1
+        raise_them = "`coins` are for several canaries: raise `canaries`"
+        require(is_several or not self.coins, raise_them)
+
+        # Along a direction, in units of the learning rate times C, the noise has the variance steps *
+        # sigma^2. The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 /
+        # parameters. They interfere if that is more than a share of the noise; both sides below are
+        # multiplied by `parameters`.
+        sigma = float(knowledge.hyper.noise_multiplier)
+        added = canaries * knowledge.insertions**2
+        interferes = added > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
+        return fresh_directions(
+            canaries,
+            knowledge.rehearsal(),
+            leave_one_out=is_several and interferes,
+            all_in=not self.coins,
+        )
+
 
 class Sphere(NamedTuple):
     """What an adversary of K fresh directions knows in a run.
 
     Attributes:
       keys: (K, blocks) typed keys, from each row of which a direction is drawn, block by block.
-      norm: the canaries' norm C, ().
       expected: (p,) the final model of training without noise and canaries.
     """
 
     keys: Array
-    norm: Array
     expected: Array
+
+    def draw(self, key: Array) -> Sphere:
+        """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
+        return self._replace(keys=_split_keys(key, len(self.keys), self.expected.size))
+
+    def score(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
+        return _plain_cosines(self.keys, self.expected - theta_t)
+
+    def score_leaving_one_out(self, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
+        """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
+        return _leave_one_out_cosines(self.keys, self.expected - theta_t)
 
 
 def fresh_directions(
-    canaries: int, rehearse: Callable[[Array], Array], leave_one_out: bool, all_in: bool
+    canaries: int, rehearse: Rehearse, leave_one_out: bool, all_in: bool
 ) -> Adversary:
     """Returns the adversary that inserts C * v_k for K uniformly random unit vectors v_k, drawn in every run.
 
@@ -100,39 +145,17 @@ def fresh_directions(
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Trains the expected model. Every run replaces the keys, of which its `draw` reads the number."""
-        keys = _split_keys(key, canaries, theta_0.size)
-        return Sphere(keys, clipping_norm, rehearse(theta_0))
+        return Sphere(_split_keys(key, canaries, theta_0.size), rehearse(theta_0))
 
     return Adversary(
         init,
-        _craft,
-        _score_leaving_one_out if leave_one_out else _score,
+        craft_unclipped,
+        Sphere.score_leaving_one_out if leave_one_out else Sphere.score,
         canaries,
         crafts_constant=True,
-        draw=_draw,
+        draw=Sphere.draw,
         null=NullLaw(all_in=all_in, law_is_known=True),
     )
-
-
-def _draw(state: Sphere, key: Array) -> Sphere:
-    """Returns the state with the keys of a run's own K directions, drawn from the run's key."""
-    keys = _split_keys(key, len(state.keys), state.expected.size)
-    return state._replace(keys=keys)
-
-
-def _score(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """Returns the cosine (K,) of each canary's direction with u = expected - theta_T."""
-    return _plain_cosines(state.keys, state.expected - theta_t)
-
-
-def _score_leaving_one_out(state: Sphere, seen: Tree, theta_t: Array, theta_0: Array) -> Array:
-    """Returns the cosine (K,) of each canary's direction with u, off the other canaries' directions."""
-    return _leave_one_out_cosines(state.keys, state.expected - theta_t)
-
-
-def _craft(state: Sphere, step: Array, theta: Array) -> Directions:
-    """Returns the run's canaries, the same at every step: directions as keys, and their norm."""
-    return mechanism.Directions(state.keys, state.norm)
 
 
 def _split_keys(key: Array, canaries: int, parameters: int) -> Array:
@@ -269,46 +292,3 @@ def _leave_one_out_cosines(keys: Array, u: Array) -> Array:
     along = weights / diagonal
     off_others = jnp.sqrt(off_all + weights**2 / diagonal)
     return jnp.asarray(along / jnp.maximum(off_others, _TINY))
-
-
-def _make_sphere(fields: SphereFields, knowledge: Knowledge) -> Adversary:
-    """Makes the adversary of gradients of norm C along random directions, which every run draws afresh.
-
-    A score leaves out the other canaries' directions where these would add noticeably to its variance.
-
-    Raises InputError for coins (each canary in or out at random) of a single canary, and for more canaries
-    than half the parameters: too few dimensions would remain without the other canaries' directions.
-    """
-    canaries = knowledge.canaries
-    parameters = knowledge.model.n_parameters
-    most = parameters // 2
-    require(
-        2 * canaries <= parameters,
-        f"`canaries={canaries}`: give at most {most}, half the parameters",
-    )
-    is_several = canaries > 1
-    require(is_several or not fields.coins, "`coins` are for several canaries: raise `canaries`")
-
-    # Along a direction, in units of the learning rate times C, the noise has the variance steps * sigma^2.
-    # The other canaries are only nearly orthogonal to it, and add canaries * insertions^2 / parameters. They
-    # interfere if that is more than a share of the noise; both sides below are multiplied by `parameters`.
-    sigma = float(knowledge.hyper.noise_multiplier)
-    added = canaries * knowledge.insertions**2
-    interferes = added > _MOST_INTERFERENCE * parameters * knowledge.steps * sigma**2
-    return fresh_directions(
-        canaries,
-        knowledge.rehearsal(),  # the final model without noise, from which scores measure the movement
-        leave_one_out=is_several and interferes,
-        all_in=not fields.coins,
-    )
-
-
-SPHERE = AdversaryRow(
-    SphereFields,
-    "sphere",
-    "directions that every run draws anew",
-    "Fresh directions: every run draws directions on the sphere of its own and inserts a gradient of "
-    "norm C along each. A score is the cosine of a direction and how far the model ended from where a "
-    "training run without noise and canaries ends, off the other directions where canaries are many.",
-    _make_sphere,
-)

@@ -262,7 +262,7 @@ def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
 
 def _counts_epochs(sampler: str | None) -> bool:
     """Returns whether a sampler, given as text such as "shuffled:98", draws by epochs."""
-    from audit.settings.sampler import BY_EPOCHS
+    from audit.settings.setting import BY_EPOCHS
 
     return sampler is not None and sampler.partition(":")[0] in BY_EPOCHS
 

@@ -32,9 +32,7 @@ from audit.methods import estimate, exact_null, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Bound, Finding
 from audit.methods.level import USUAL_LEVEL, Level
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
-from audit.settings.adversaries import adversary_row
-from audit.settings.sampler import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED
-from audit.settings.setting import Setting
+from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED, Setting
 from audit.storage.store import Scores
 from audit.tasks import zoo
 
@@ -494,8 +492,7 @@ def predicted_mu(setting: Setting) -> float | None:
     # An initial value that differs from run to run adds its own variance to scores.
     if setting.unknown_initialisation or setting.sampling.name != EVERY:
         return None
-    inserts_along_a_coordinate = adversary_row(setting.adversary.name).biased
-    if not inserts_along_a_coordinate:
+    if not setting.adversary.biased:
         return None
     task = zoo.tasks().get(setting.model)  # None for a caller's own model
     if task is None or not task.over_parameterised:

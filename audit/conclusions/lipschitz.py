@@ -27,8 +27,7 @@ from audit.claims.hidden_state import (
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
 from audit.rounding import at_most
-from audit.settings.sampler import Sampling
-from audit.settings.setting import Setting
+from audit.settings.setting import Sampling, Setting
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks import zoo

@@ -12,7 +12,9 @@ import numpy as np
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import Steps
 from audit.conclusions.rehearsals import USUAL, find_measured
+from audit.mechanism import expansion
 from audit.mechanism.clipping.base import ClippedSum
+from audit.mechanism.expansion import Stretch
 from audit.runtime import progress
 from audit.settings.setting import Setting
 from audit.storage.store import Store
@@ -20,7 +22,7 @@ from audit.tasks import zoo
 from audit.tasks.task import Dataset
 from audit.training import build, rehearsal
 from audit.training.game import Game
-from audit.training.rehearsal import Effort, Secant
+from audit.training.rehearsal import Effort
 
 
 def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = USUAL) -> None:
@@ -115,7 +117,7 @@ def measure_steps(
 
     # The worst secant is the one that is stretched most beyond what derivatives explain.
     secants = [*measured.secants, *searched_secants]
-    worst = max(secants, key=lambda secant: secant.excess)
+    worst = max(secants, key=lambda secant: expansion.compute_excess(*secant))
     kink = _describe_kink(worst, kinks)
     seconds = math.ceil(time.monotonic() - begun)
     grid = f"{count:,} of {setting.schedule.steps:,} steps"
@@ -123,18 +125,17 @@ def measure_steps(
     return Steps(constants, reason, measured.runs, kink, lipschitz.MEASUREMENT)
 
 
-def _describe_kink(worst: Secant, kinks: bool) -> str:
+def _describe_kink(worst: Stretch, kinks: bool) -> str:
     """Returns why derivatives do not bound how far steps separate models; empty where they seem to.
 
     Args:
       worst: the secant that is stretched most beyond what derivatives say.
       kinks: whether the model is known to have kinks.
     """
-    if worst.excess > 0:
-        stretch = worst.stretch
+    if expansion.compute_excess(*worst) > 0:
         return (
-            f"steps have kinks: a displacement is stretched {stretch.secant:.4g} times "
-            f"where derivatives say {stretch.derivative:.4g}"
+            f"steps have kinks: a displacement is stretched {worst.secant:.4g} times "
+            f"where derivatives say {worst.derivative:.4g}"
         )
     if kinks:
         return "steps have kinks where ReLU or max-pooling switches"

@@ -9,7 +9,7 @@ import functools
 import math
 import resource
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -109,71 +109,27 @@ class Placement(NamedTuple):
         return jax.jit(mapped, donate_argnums=donated)
 
 
-class Insertion(NamedTuple):
-    """An adversary's part in a training run.
+class Bind(Protocol):
+    """(adversary's state, presence (K,), the run's own key) -> the canaries of a run; hashable, by value."""
 
-    Attributes:
-      craft: (state, step, theta) -> the canaries of that step.
-      observe: what the adversary remembers of every iterate; None if it sees only the last.
-      crafts_constant: whether craft gives the same at every step and for every theta.
-      join: the draw of the canaries that join a step; None: all that are in join every step of the mask.
-      draw: (state, the run's own key) -> the adversary's state in that run; None unless each run draws its
-        own canaries.
-    """
-
-    craft: base.Craft
-    observe: base.Observe | None = None
-    crafts_constant: bool = False
-    join: base.Join | None = None
-    draw: Callable[[base.Tree, Array], base.Tree] | None = None
-
-    def bind(
-        self, state: base.Tree, presence: Array, keys: tuple[Array, ...] = ()
-    ) -> base.Canaries:
-        """Returns the canaries of a single run: the adversary's functions, bound to its state in that run.
-
-        Args:
-          state: the adversary's state, the same for all runs.
-          presence: which canaries are in, (K,).
-          keys: (key,), the run's own key, if each run draws its own canaries; else ().
-        """
-        # Each run draws its own canaries: they replace those of the common state.
-        if self.draw is not None:
-            state = self.draw(state, *keys)
-        craft = functools.partial(self.craft, state)
-        observe = None
-        if self.observe is not None:
-            observe = functools.partial(self.observe, state)
-        return base.Canaries(craft, presence, observe, self.crafts_constant, self.join)
-
-
-class RunKeys(NamedTuple):
-    """The keys of a run, or of R runs.
-
-    Attributes:
-      noise: the key of its noise and of the coins by which its canaries join steps, () or (R,).
-      own: (key,), from which it draws canaries of its own; else ().
-    """
-
-    noise: Array
-    own: tuple[Array, ...] = ()
+    def __call__(self, state: base.Tree, presence: Array, own_key: Array, /) -> base.Canaries: ...
 
 
 @functools.lru_cache(MOST_PROGRAMS)
 def compile_segment(
-    mechanism: base.Mechanism, insertion: Insertion, placement: Placement
+    mechanism: base.Mechanism, bind: Bind, placement: Placement
 ) -> jax.stages.Wrapped:
     """Returns the program that trains a chunk of R runs through a segment, compiled when it is first called.
 
     Equal arguments give the same program. It is called as
 
-        program(hyper, states, data, schedule, adversary_state, presence (R, K), keys of R runs) -> states
+        program(hyper, states, data, schedule, adversary_state, presence (R, K), noise_keys, own_keys)
 
-    where `states` is a State with a leading axis of runs. The buffers of the states passed in are reused.
+    and returns states, a State with a leading axis of runs. The buffers of the states passed in are reused.
 
     Args:
       mechanism: what trains.
-      insertion: the adversary's part.
+      bind: makes the canaries of a run from the adversary's state, the same for all runs.
       placement: the devices over which the runs are spread.
     """
 
@@ -184,25 +140,15 @@ def compile_segment(
         schedule: base.Schedule,
         adversary_state: base.Tree,
         presence: Array,
-        keys: RunKeys,
+        noise_key: Array,
+        own_key: Array,
     ) -> base.State:
-        """Returns the state of a single run after a segment of its steps.
-
-        Args:
-          hyper: the hyperparameters.
-          state: the run's state before the segment.
-          data: the training data.
-          schedule: the segment's part of the schedule.
-          adversary_state: the adversary's state, the same for all runs.
-          presence: (K,), which of the run's canaries are in.
-          keys: the run's keys: that of its noise, and that of its own canaries, if each run draws some.
-        """
-        # The adversary's functions get its state in this run, so that they craft the run's canaries.
-        canaries = insertion.bind(adversary_state, presence, keys.own)
-        return mechanism.segment(hyper, state, data, schedule, canaries, keys.noise)
+        """Returns the state of a single run after a segment of its steps."""
+        canaries = bind(adversary_state, presence, own_key)
+        return mechanism.segment(hyper, state, data, schedule, canaries, noise_key)
 
     # Runs differ in their states, presence and keys, and share all else.
-    axes = (None, 0, None, None, None, 0, 0)
+    axes = (None, 0, None, None, None, 0, 0, 0)
     return placement.over_runs(segment_of_run, axes, donated=(1,))
 
 

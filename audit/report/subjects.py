@@ -28,10 +28,8 @@ from audit.report.listing import find_differences
 from audit.report.table import at_least
 from audit.runtime.progress import counted
 from audit.settings import stored
-from audit.settings.adversaries import adversary_row
 from audit.settings.federated import FINAL, FederatedSetting
-from audit.settings.sampler import POISSON
-from audit.settings.setting import Setting, summary
+from audit.settings.setting import POISSON, Setting, summary
 from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
 from audit.storage.store import Kept, Store
@@ -401,7 +399,7 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
         notes.get("view", setting.adversary.view),
         f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
         "does not know the noise.",
-        adversary_row(setting.adversary.name).description,
+        setting.adversary.description,
     ]
     if setting.canaries > 1:
         presence = "each in or out by a coin of its own that the adversary does not know"

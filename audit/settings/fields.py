@@ -6,9 +6,9 @@ Flags and `--help`, validation, keywords, identities in the store and the tests 
 import dataclasses
 import math
 import re
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
 
-from audit.errors import require
+from audit.errors import InputError
 from audit.values import require_type, shown
 
 # The groups into which --help puts the fields' flags.
@@ -61,29 +61,22 @@ class FieldLimits(NamedTuple):
         if self.choices:
             ending = ", or a whole number from 1" if self.numbers_too else ""
             return f"choose one of {', '.join(self.choices)}{ending}"
-        zero = "0, or " if self.zero_too else ""
-        return f"give {zero}{self._describe_bounds()}"
-
-    def _describe_bounds(self) -> str:
-        """Returns the bounds of a number in words: "1 to 10", "at least 0", "a number above 0, at most 1"."""
-        least = _format_bound(self.least)
-        most = _format_bound(self.most)
-        below = _format_bound(self.below)
-
+        bounds = f"at least {_format_bound(self.least)}"
+        if self.most < math.inf:
+            bounds = f"{_format_bound(self.least)} to {_format_bound(self.most)}"
+        elif self.below < math.inf:
+            bounds = f"{_format_bound(self.least)} to below {_format_bound(self.below)}"
         if self.above > -math.inf:
             upper = ""
             if self.most < math.inf:
-                upper += f", at most {most}"
-            if self.below < math.inf:
-                upper += f", below {below}"
+                upper = f", at most {_format_bound(self.most)}"
+            elif self.below < math.inf:
+                upper = f", below {_format_bound(self.below)}"
             # Where no upper bound is given, infinity is still not allowed.
             number = "number" if upper else "finite number"
-            return f"a {number} above {_format_bound(self.above)}{upper}"
-        if self.most < math.inf:
-            return f"{least} to {most}"
-        if self.below < math.inf:
-            return f"{least} to below {below}"
-        return f"at least {least}"
+            bounds = f"a {number} above {_format_bound(self.above)}{upper}"
+        zero = "0, or " if self.zero_too else ""
+        return f"give {zero}{bounds}"
 
 
 class Field(NamedTuple):
@@ -115,9 +108,9 @@ class Field(NamedTuple):
 
     def require(self, value: Any) -> None:
         """Raises InputError for a value beyond the limits; the message names field, value and limits."""
-        unknown = " is unknown" if self.limits.choices else ""
-        message = f"`{self.name}={shown(value)}`{unknown}: {self.limits}"
-        require(self.limits.hold(value), message)
+        if not self.limits.hold(value):
+            unknown = " is unknown" if self.limits.choices else ""
+            raise InputError(f"`{self.name}={shown(value)}`{unknown}: {self.limits}")
 
 
 def described(
@@ -150,11 +143,11 @@ def described(
     Returns:
       A `dataclasses.field`, to be assigned to the annotated name.
     """
-    # The name and the type are placeholders: `declared` takes both from the dataclass.
+    # `declared` takes name and type from the dataclass.
     field = Field(
-        name="",
-        flag=flag,
-        kind=object,
+        "",
+        flag,
+        object,
         default=usual,
         help=help_text,
         group=group,
@@ -197,15 +190,13 @@ def deciding(part: Any) -> dict[str, Any]:
 
     A field at its default is left out, unless it is declared with `always`.
     """
-    described_fields = declared(type(part))
+    always = {name for name, field in declared(type(part)).items() if field.always}
     identity = {}
     for field in dataclasses.fields(part):
-        name = field.name
-        value = getattr(part, name)
-        is_always_in = name in described_fields and described_fields[name].always
+        value = getattr(part, field.name)
         # A field without a default has the default MISSING, which no value equals: it is always in, too.
-        if is_always_in or value != field.default:
-            identity[name] = value
+        if field.name in always or value != field.default:
+            identity[field.name] = value
     return identity
 
 
@@ -224,10 +215,10 @@ def require_types(part: Any) -> None:
 
     Dataclasses do not check types, and a setting that is read from a file may hold anything.
     """
-    kinds = get_type_hints(type(part))  # also where annotations are text
-    for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        require_type(field.name, value, kinds[field.name])
+    for name, kind in get_type_hints(type(part)).items():
+        value = getattr(part, name, None)
+        if get_origin(kind) is not ClassVar:
+            require_type(name, value, kind)
         if dataclasses.is_dataclass(value):
             require_types(value)
 

@@ -1,23 +1,33 @@
 """Settings from flat names and values, as flags and callers give them, and from identities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
 from audit.errors import OutdatedError, require
-from audit.settings.adversaries import ADVERSARIES, OwnAdversary, adversary_row
-from audit.settings.fields import AUTO, Field, FieldLimits, declared, require_fields
-from audit.settings.sampler import KNOWN, POISSON, read_sampler
+from audit.settings.adversaries import ADVERSARIES, OwnAdversary
+from audit.settings.fields import (
+    ADVERSARY,
+    AUDITED,
+    AUTO,
+    Field,
+    FieldLimits,
+    declared,
+    require_fields,
+)
 from audit.settings.setting import (
     FIRST,
+    KNOWN,
     LAST,
     MOST_STEPS,
+    POISSON,
     DpSgdFields,
     ScheduleFields,
     Setting,
     flat,
+    read_sampler,
 )
 from audit.tasks.zoo import task, tasks
 from audit.values import plain, require_type
@@ -37,60 +47,51 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     """Returns every field by which a setting of a kind can be described, by name.
 
     For an audit's setting these are its own fields, those of its parts and those of all adversaries.
-    `insertions` stands in for the steps.
+    `insertions` stands in for the steps. Help and choices of `model` and `adversary` come from the catalogues
+    of models and adversaries.
 
     Args:
       kind: the dataclass of the setting; any other than that of an audit declares all its fields itself.
     """
     if kind is not Setting:
         return declared(kind)
-
-    fields_of_setting = _undeclared_fields()  # model, adversary and insertions
-    adversaries = [row.fields for row in ADVERSARIES.values()]
-    for part in (DpSgdFields, ScheduleFields, *adversaries, Setting):
-        fields_of_setting |= declared(part)
-    return fields_of_setting
-
-
-def _undeclared_fields() -> dict[str, Field]:
-    """Returns the fields of an audit's setting that no class declares by `described`, by name.
-
-    Help and choices of `model` and `adversary` come from the catalogues of models and adversaries.
-    """
-    models_by_data: dict[str, list[str]] = {}
-    for task_row in tasks().values():
-        models_by_data.setdefault(task_row.data.label, []).append(task_row.name)
-    models = "; ".join(f"{_join_by_or(names)} ({data})" for data, names in models_by_data.items())
-    canaries = "; ".join(f"{name}: {row.canary}" for name, row in ADVERSARIES.items())
-
-    model = Field(
-        name="model",
-        flag="model",
-        kind=str,
-        default="fcnn",
-        help=f"{models}.",
-        group=ScheduleFields.group,
-        limits=FieldLimits(choices=tuple(tasks())),
-    )
-    adversary = Field(
-        name="adversary",
-        flag="adversary",
-        kind=str,
-        default="gc_s",
-        help=f"{canaries}.",
-        group=AdversaryFields.group,
-        limits=FieldLimits(choices=tuple(ADVERSARIES)),
-    )
-    insertions = Field(
-        name="insertions",
-        flag="insertions",
-        kind=int,
-        default=250,
-        help="Insertions; training takes insertions * k steps.",
-        group=ScheduleFields.group,
-        limits=FieldLimits(least=1, most=MOST_STEPS),
-    )
-    return {field.name: field for field in (model, adversary, insertions)}
+    models: dict[str, list[str]] = {}
+    for name, row in tasks().items():
+        models.setdefault(row.data.label, []).append(name)
+    by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
+    canaries = [f"{name}: {row.canary}" for name, row in ADVERSARIES.items()]
+    found = {
+        "model": Field(
+            "model",
+            "model",
+            str,
+            default="fcnn",
+            help=f"{'; '.join(by_data)}.",
+            group=AUDITED,
+            limits=FieldLimits(choices=tuple(tasks())),
+        ),
+        "adversary": Field(
+            "adversary",
+            "adversary",
+            str,
+            default="gc_s",
+            help=f"{'; '.join(canaries)}.",
+            group=ADVERSARY,
+            limits=FieldLimits(choices=tuple(ADVERSARIES)),
+        ),
+        "insertions": Field(
+            "insertions",
+            "insertions",
+            int,
+            default=250,
+            help="Insertions; training takes insertions * k steps.",
+            group=AUDITED,
+            limits=FieldLimits(least=1, most=MOST_STEPS),
+        ),
+    }
+    for part in (DpSgdFields, ScheduleFields, *ADVERSARIES.values(), Setting):
+        found |= declared(part)
+    return found
 
 
 def setting_of(model: str, **given: Any) -> Setting:
@@ -125,8 +126,10 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
       usual: the model's own defaults.
       given: values by name; None means the default. `adversary` is a name, or an adversary's fields as one
         object. `insertions` may be given in place of `steps`, of which there are then insertions *
-        periodicity. Of the fields of adversaries only those of the chosen adversary are used; values for
-        others need the right type and must be within their limits, too. NumPy's scalars become Python's.
+        periodicity. Without either there are as many steps as the default of `insertions` says, whatever the
+        period, in whole epochs if the sampler has epochs. Of the fields of adversaries only those of the
+        chosen adversary are used; values for others need the right type and must be within their limits, too.
+        NumPy's scalars become Python's.
       examples: the number of examples in the data; 0 where it is unknown. It decides the length of an epoch
         for a sampler that is given without a number.
 
@@ -134,126 +137,70 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
       InputError: a name is no field's and no flag's, or a value has a wrong type or is beyond its limits.
     """
     require_type("model", model, str)
-    given_values = _by_field(given)
-    if type(given_values.get("insert")) is int:  # the field holds text: "first", "last" or a number
-        given_values["insert"] = str(given_values["insert"])
-    # Checked as they were given, so that an error's message shows the caller's own value.
-    _require_given(given_values)
+    changes = _read(given)
+    steps, insertions = changes.get("steps"), changes.get("insertions")
+    conflict = f"`steps={steps}` and `insertions={insertions}` say the same: drop one"
+    require(steps is None or insertions is None, conflict)
 
-    values = _fill_in(given_values, usual, examples)
-    values["insert"] = _canonical_insert(values["insert"], values["periodicity"])
+    values = {name: field.default for name, field in fields().items() if field.default is not None}
+    values |= usual._asdict() | changes
+    # The batch size has not been checked yet: it may be 0.
+    sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
+    values["sampler"] = str(sampler)
+    periodicity = values["periodicity"]
+    values["insert"] = _canonical_insert(values["insert"], periodicity)
+    if insertions is not None:
+        values["steps"] = insertions * periodicity
+        product = f"`insertions={insertions}` times `periodicity={periodicity}`"
+        require(values["steps"] <= MOST_STEPS, f"{product}: give at most {MOST_STEPS:,} steps")
+    elif steps is None:
+        epoch = sampler.batches or 1
+        values["steps"] = max(values["insertions"] // epoch, 1) * epoch
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        adversary = _make_part(ADVERSARIES[adversary].fields, values)
+        adversary = _make_part(ADVERSARIES[adversary], values)
     setting = Setting(
-        model=model,
-        adversary=adversary,
-        mechanism=_make_part(DpSgdFields, values),
-        schedule=_make_part(ScheduleFields, values),
-        **_select_declared(Setting, values),
+        model,
+        adversary,
+        _make_part(DpSgdFields, values),
+        _make_part(ScheduleFields, values),
+        **{name: values[name] for name in declared(Setting)},
     )
     require_fields(setting)
     return setting
 
 
-def _require_given(values: Mapping[str, Any]) -> None:
-    """Raises InputError for a value of another type than its field's, or beyond the field's limits."""
-    for name, value in values.items():
-        if name == "adversary" and isinstance(value, AdversaryFields):
-            continue  # an adversary may be given as its fields, in place of its name
-        require_type(name, value, fields()[name].kind)
-        fields()[name].require(value)
+def _read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a caller's values by the names of their fields, checked, without those that are None.
 
-
-def _fill_in(given: Mapping[str, Any], usual: Usual, examples: int) -> dict[str, Any]:
-    """Returns the values of a setting's fields by name: given ones, else the model's or the fields' defaults.
-
-    `steps` and `sampler` are always among them. Where `steps` is not given, it follows from `insertions` and
-    `periodicity` if `insertions` is given. Otherwise there are as many steps as the default of `insertions`
-    says, whatever the period, in whole epochs if the sampler has epochs. Where only `steps` is given,
-    `insertions` keeps its default, which nobody reads: a setting does not hold it.
-
-    Args:
-      given: the caller's values by field.
-      usual: the model's own defaults.
-      examples: the number of examples in the data; 0 where it is unknown.
-
-    Raises:
-      InputError: both steps and insertions are given, or values that decide them are beyond their limits.
+    The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
+    Python's.
     """
-    conflict = f"`steps={given.get('steps')}` and `insertions={given.get('insertions')}`"
-    is_given_twice = "steps" in given and "insertions" in given
-    require(not is_given_twice, f"{conflict} say the same: drop one")
+    by_flag = {field.flag: name for name, field in fields().items()}
+    unknown = sorted(set(given) - set(by_flag) - set(fields()))
+    choices = f"choose of {', '.join(sorted(by_flag))}"
+    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
 
     values = {}
-    for name, field in fields().items():
-        if field.default is not None:
-            values[name] = field.default
-    values |= usual._asdict()
-    values |= given
-
-    # The batch size has not been checked yet: it may be 0.
-    batches_of_epoch = examples // max(values["batch_size"], 1)
-    sampler = read_sampler(values["sampler"], batches_of_epoch)
-    values["sampler"] = str(sampler)
-    if "insertions" in given:
-        values["steps"] = _count_steps(values["insertions"], values["periodicity"])
-    elif "steps" not in given:
-        values["steps"] = _count_usual_steps(values["insertions"], sampler.batches)
+    for name, value in given.items():
+        field = fields()[by_flag.get(name, name)]
+        value = plain(value)
+        if field.name == "insert" and type(value) is int:  # the field holds text
+            value = str(value)
+        if value is None:
+            continue
+        values[field.name] = value
+        if field.name == "adversary" and isinstance(value, AdversaryFields):
+            continue
+        require_type(field.name, value, field.kind)
+        field.require(value)
     return values
-
-
-def _count_usual_steps(usual: int, batches: int) -> int:
-    """Returns the default number of steps: `usual`, rounded down to whole epochs, but at least an epoch.
-
-    Args:
-      usual: the number of steps without epochs.
-      batches: the steps of an epoch; 0 for a sampler without epochs.
-    """
-    if not batches:
-        return usual
-    return max(usual // batches, 1) * batches
-
-
-def _select_declared(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of those fields that a class declares by `described`."""
-    return {name: values[name] for name in declared(kind)}
 
 
 def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
     """Returns a part of a setting, an object of class `kind`, from the values of all fields by name."""
-    return kind(**_select_declared(kind, values))
-
-
-def _by_field(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a caller's values by the names of their fields, without those that are None.
-
-    The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
-    Python's.
-
-    Raises:
-      InputError: a name is neither a field's nor a flag's.
-    """
-    field_by_flag = {field.flag: name for name, field in fields().items()}
-    unknown = sorted(set(given) - set(field_by_flag) - set(fields()))
-    choices = f"choose of {', '.join(sorted(field_by_flag))}"
-    require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
-
-    # Of two names of the same field, as k and periodicity, the later one counts, even if its value is None.
-    values = {field_by_flag.get(name, name): plain(value) for name, value in given.items()}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _count_steps(insertions: int, periodicity: int) -> int:
-    """Returns the number of steps that have this many insertions, one in every `periodicity` steps.
-
-    Raises InputError for more than MOST_STEPS.
-    """
-    steps = insertions * periodicity
-    product = f"`insertions={insertions}` times `periodicity={periodicity}`"
-    require(steps <= MOST_STEPS, f"{product}: give at most {MOST_STEPS:,} steps")
-    return steps
+    return kind(**{name: values[name] for name in declared(kind)})
 
 
 def _canonical_insert(insert: str, periodicity: int) -> str:
@@ -265,9 +212,7 @@ def _canonical_insert(insert: str, periodicity: int) -> str:
     number = "1" if insert == FIRST else insert
     if number == str(periodicity):
         return LAST
-    if number == "1":
-        return FIRST
-    return number
+    return FIRST if number == "1" else number
 
 
 def changed(setting: Setting, **given: Any) -> Setting:
@@ -281,14 +226,13 @@ def changed(setting: Setting, **given: Any) -> Setting:
     given = {name: value for name, value in given.items() if value is not None}
     mechanism = setting.mechanism
     usual = Usual(mechanism.learning_rate, mechanism.batch_size)
-
-    values = flat(setting)
-    del values["model"]  # which `make_setting` takes apart from the fields
+    # `make_setting` takes the model apart from the fields. Those of a caller's own adversary are no keywords:
+    # it is passed on as one object.
+    values = {name: value for name, value in flat(setting).items() if name in fields()}
+    del values["model"]
     if "insertions" in given:
         del values["steps"]
     if isinstance(setting.adversary, OwnAdversary):
-        # The fields of a caller's own adversary are no keywords: it is passed on as one object.
-        values = {name: value for name, value in values.items() if name in fields()}
         values["adversary"] = setting.adversary
     return make_setting(setting.model, usual, {**values, **given})
 
@@ -303,33 +247,26 @@ def from_identity(config: Mapping[str, Any]) -> Setting:
       OutdatedError: the scores are of another version of the adversary than this program's.
       KeyError, TypeError, AttributeError or ValueError: the config is not that of an audit.
     """
-    mechanism_fields = dict(config["mechanism"])
-    del mechanism_fields["name"]  # which is no field: DP-SGD is the only mechanism
-    adversary_fields = dict(config["adversary"])
-    adversary_kind = adversary_row(adversary_fields.pop("name")).fields
-    version = adversary_fields.pop("version", 1)
-    if version != adversary_kind.version:
+    mechanism = dict(config["mechanism"])
+    del mechanism["name"]  # which is no field: DP-SGD is the only mechanism
+    adversary = dict(config["adversary"])
+    kinds: dict[str, type[AdversaryFields]] = {**ADVERSARIES, OwnAdversary.name: OwnAdversary}
+    kind = kinds[adversary.pop("name")]
+    version = adversary.pop("version", 1)
+    if version != kind.version:
         raise OutdatedError(
-            f"scores of version {version} of `adversary={adversary_kind.name}`, where this program makes "
-            f"version {adversary_kind.version}: train them again"
+            f"scores of version {version} of `adversary={kind.name}`, where this program makes version "
+            f"{kind.version}: train them again"
         )
-    fields_of_setting = {name: config[name] for name in declared(Setting) if name in config}
+    own = {name: config[name] for name in declared(Setting) if name in config}
     # Of the samplers `poisson` and `known` an identity holds only the number; !r writes all its digits.
-    if "sampling_rate" in config:
-        fields_of_setting["sampler"] = f"{POISSON}:{config['sampling_rate']!r}"
-    if "repetitions" in config:
-        fields_of_setting["sampler"] = f"{KNOWN}:{config['repetitions']!r}"
+    for name, sampler in (("sampling_rate", POISSON), ("repetitions", KNOWN)):
+        if name in config:
+            own["sampler"] = f"{sampler}:{config[name]!r}"
     return Setting(
-        model=config["model"],
-        adversary=adversary_kind(**adversary_fields),
-        mechanism=DpSgdFields(**mechanism_fields),
-        schedule=ScheduleFields(**config["schedule"]),
-        **fields_of_setting,
+        config["model"],
+        kind(**adversary),
+        DpSgdFields(**mechanism),
+        ScheduleFields(**config["schedule"]),
+        **own,
     )
-
-
-def _join_by_or(names: Sequence[str]) -> str:
-    """Returns names joined by commas and a last "or": "a, b or c"."""
-    if len(names) == 1:
-        return names[0]
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -6,14 +6,14 @@ left out, so that a further field changes no stored name.
 """
 
 import dataclasses
-from typing import Any, ClassVar
+import functools
+from typing import Any, ClassVar, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
-from audit.errors import require
+from audit.errors import InputError, require
 from audit.settings import fields
 from audit.settings.fields import MOST_SEED, deciding, declared, described, require_fields
-from audit.settings.sampler import EVERY, KNOWN, POISSON, Sampling, find_identity, read_sampler
-from audit.values import MAX_NOISE, MIN_NOISE
+from audit.values import MAX_NOISE, MIN_NOISE, plain_digits
 
 MOST_RUNS = 10**8
 MOST_STEPS = 10**7
@@ -29,6 +29,108 @@ PRECISIONS = ("float32", "tf32")
 # Words for the step of a period that inserts the canary, which may also be a number.
 LAST = "last"
 FIRST = "first"
+
+# How canaries come to the steps of a training run, as the text of the field `sampler`. The adversary knows
+# which steps take a canary with `every` and `known`, and with no other.
+#
+#     every               all steps of the schedule that insert take all canaries that are in
+#     poisson:0.01        each of these steps takes each canary with probability 0.01, by a coin
+#     shuffled:98         canaries are shuffled in every epoch of 98 steps, and each comes in one of these
+#     balls_in_bins:98    each canary comes in a single step of every epoch of 98, by a die of its own
+#     random_allocation:98  the same
+#     known:30            each canary comes in 30 steps drawn beforehand, the same in all runs
+EVERY = "every"
+POISSON = "poisson"
+SHUFFLED = "shuffled"
+BALLS_IN_BINS = "balls_in_bins"
+RANDOM_ALLOCATION = "random_allocation"
+KNOWN = "known"
+BY_EPOCHS = (SHUFFLED, BALLS_IN_BINS, RANDOM_ALLOCATION)
+
+
+class Sampling(NamedTuple):
+    """How it is decided which steps of a training run take a canary that is in.
+
+    Attributes:
+      name: one of the names above.
+      rate: with `poisson` the probability with which a step takes a canary; else 1.
+      batches: with samplers by epochs the number of steps in an epoch, one of which takes the canary; else 0.
+      times: with `known` the number of steps that take a canary; else 0.
+    """
+
+    name: str = EVERY
+    rate: float = 1.0
+    batches: int = 0
+    times: int = 0
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether the adversary does not know which steps take a canary."""
+        return self.name not in (EVERY, KNOWN)
+
+    @property
+    def chance(self) -> float:
+        """The probability with which a step takes a canary that is in, if it is a step that may take it."""
+        return 1 / self.batches if self.batches else self.rate
+
+    def __str__(self) -> str:
+        """Returns the text from which `read_sampler` makes this sampler."""
+        if self.name == EVERY:
+            return EVERY
+        if self.name == POISSON:
+            return f"{POISSON}:{self.rate!r}"
+        return f"{self.name}:{self.batches or self.times}"
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the entries about the sampler in a setting's identity in the store; none for `every`."""
+        if self.name == EVERY:
+            return {}
+        if self.name == POISSON:
+            return {"sampling_rate": self.rate}
+        if self.name == KNOWN:
+            return {"repetitions": self.times}
+        return {"sampler": str(self)}
+
+
+def read_sampler(text: str, batches: int = 0) -> Sampling:
+    """Returns the sampler that a text describes, such as "every", "poisson:0.01" or "shuffled:98".
+
+    Args:
+      text: a sampler's name, or its name, a colon and its number: the rate of `poisson`, the number of steps
+        of `known`, the number of batches in an epoch of each other sampler.
+      batches: the number of batches in an epoch of the data; 0 where it is unknown. It is used where the text
+        lacks a number: `poisson` then has the rate 1 / batches. `known` always needs its number.
+
+    Raises:
+      InputError: the text describes no sampler.
+    """
+    form = f"give every, poisson:RATE, {', '.join(BY_EPOCHS)}, each with :BATCHES of an epoch"
+    wrong = InputError(f"`sampler={text}`: {form}, or known:STEPS")
+    name, colon, number = text.partition(":")
+    if text == EVERY:
+        return Sampling()
+    if name not in (POISSON, KNOWN, *BY_EPOCHS) or bool(colon) != bool(number):
+        raise wrong
+    if not number:
+        # An epoch of a single batch would leave nothing to sample.
+        if batches < 2 or name == KNOWN:
+            raise wrong
+        number = repr(1 / batches) if name == POISSON else str(batches)
+    if name == POISSON:
+        try:
+            rate = float(plain_digits(number))
+        except ValueError:
+            raise wrong from None
+        require(0 < rate <= 1, f"{wrong}; a rate is above 0, at most 1")
+        return Sampling(POISSON, rate=rate) if rate < 1 else Sampling()
+    # Nine digits or more are above any number of steps that a setting may have.
+    if not (number.isascii() and number.isdecimal() and len(number) < 9):
+        raise wrong
+    count = int(number)
+    if name == KNOWN:
+        return Sampling(KNOWN, times=count) if count else Sampling()
+    require(count >= 2, f"`sampler={text}`: give at least 2 batches an epoch")
+    return Sampling(name, batches=count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,22 +235,12 @@ class Setting:
         group=fields.ADVERSARY,
     )
 
-    @property
+    @functools.cached_property
     def sampling(self) -> Sampling:
         """How it is decided which steps take a canary that is in: the parsed field `sampler`."""
         return read_sampler(self.sampler)
 
-    @property
-    def sampling_rate(self) -> float:
-        """The probability with which a step that inserts takes a canary; 1 without Poisson sampling."""
-        return self.sampling.rate
-
-    @property
-    def repetitions(self) -> int:
-        """The number of steps that take a canary with the sampler `known`; 0 with other samplers."""
-        return self.sampling.times
-
-    @property
+    @functools.cached_property
     def insertions(self) -> int:
         """The number of steps at which a canary that is in is inserted.
 
@@ -167,7 +259,7 @@ class Setting:
     @property
     def composition(self) -> tuple[float, int, float]:
         """(noise multiplier, insertions, sampling rate): what an accountant needs for an upper bound."""
-        return self.mechanism.noise_multiplier, self.insertions, self.sampling_rate
+        return self.mechanism.noise_multiplier, self.insertions, self.sampling.rate
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
@@ -181,13 +273,12 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
       setting: the setting.
       experiment: the name of what is computed for the setting.
     """
-    # The entries for the sampler and for the setting's three parts are made below.
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)
     return {
         "experiment": experiment,
         **top_level_fields,
-        **find_identity(setting.sampling),
+        **setting.sampling.identity(),
         "mechanism": {"name": setting.mechanism.name, **deciding(setting.mechanism)},
         "adversary": {"name": setting.adversary.name, **setting.adversary.deciding()},
         "schedule": deciding(setting.schedule),
@@ -196,15 +287,10 @@ def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
 
 def flat(setting: Setting) -> dict[str, Any]:
     """Returns the values of all fields of a setting and of its parts in one dict, by the fields' names."""
-    fields_of_setting = {name: getattr(setting, name) for name in declared(Setting)}
-    return {
-        "model": setting.model,
-        "adversary": setting.adversary.name,
-        **dataclasses.asdict(setting.adversary),
-        **dataclasses.asdict(setting.mechanism),
-        **dataclasses.asdict(setting.schedule),
-        **fields_of_setting,
-    }
+    values = {"model": setting.model, "adversary": setting.adversary.name}
+    for part in (setting.adversary, setting.mechanism, setting.schedule):
+        values |= dataclasses.asdict(part)
+    return values | {name: getattr(setting, name) for name in declared(Setting)}
 
 
 def summary(setting: Setting, runs: int) -> str:
@@ -218,14 +304,16 @@ def summary(setting: Setting, runs: int) -> str:
     )
 
 
-def validate(setting: Setting, runs: int) -> None:
+def validate(setting: Setting, runs: int | None = None, delta: float = 1e-5) -> None:
     """Raises InputError for a setting with a value out of range, or for too few or too many runs.
 
     What needs the data is checked when the game is built.
 
     Args:
       setting: the setting.
-      runs: the number of runs to train.
+      runs: the number of runs to train; None if it is not known yet.
+      delta: the delta at which Poisson sampling needs an upper bound on epsilon: without one, nothing could
+        be concluded from the runs.
     """
     require_fields(setting)
     steps = setting.schedule.steps
@@ -242,25 +330,25 @@ def validate(setting: Setting, runs: int) -> None:
     require(
         steps * batch_size <= MOST_DRAWS, f"{draws}: their product is to be at most {MOST_DRAWS:,}"
     )
-    _validate_sampler(setting)
-    _validate_runs(setting, runs)
+    _validate_sampler(setting, delta)
+    if runs is not None:
+        _validate_runs(setting, runs)
 
 
 def _validate_runs(setting: Setting, runs: int) -> None:
     """Raises InputError for a number of runs that is out of range, or does not go with the canaries.
 
-    Where runs share their canaries, two more rules hold. If all canaries are inserted, without coins, there
-    must be a single run, whose scores are compared with their known law. Several runs are compared with each
-    other, and none would lack a canary. A single run must have at least LEAST_COINS canaries: they alone are
-    its evidence, and bounds by coins take no fewer.
+    A single run is enough if every run draws its own canaries, or if there are several canaries, some in and
+    others out: they are its only evidence, and bounds by coins take no fewer than LEAST_COINS. If runs share
+    their canaries and all are inserted, without coins, there must be a single run, whose scores are compared
+    with their known law. Several runs are compared with each other, and none would lack a canary.
     """
     adversary = setting.adversary
     canaries = setting.canaries
-    # With several canaries, a single run is enough: some of them are in and others out.
-    least_runs = 1 if canaries > 1 else adversary.least_runs
-    require_runs(runs, least_runs)
-    if adversary.any_time:  # every run draws its own canaries: the two rules do not apply
+    if adversary.any_time:
+        require_runs(runs, 1)
         return
+    require_runs(runs, 1 if canaries > 1 or adversary.inserts_all else 2)
     require(
         runs == 1 or not adversary.inserts_all,
         f"`runs={runs}` with `all_in`: there is nothing to compare them with; give 1, or drop `all_in`",
@@ -268,28 +356,34 @@ def _validate_runs(setting: Setting, runs: int) -> None:
     if runs == 1:
         from audit.methods.one_run_bounds import LEAST_COINS  # loads SciPy
 
-        require(
-            canaries >= LEAST_COINS,
-            f"`canaries={canaries}` of a single run: give at least {LEAST_COINS}, or more runs",
-        )
+        more = f"give at least {LEAST_COINS}, or more runs"
+        require(canaries >= LEAST_COINS, f"`canaries={canaries}` of a single run: {more}")
 
 
-def _validate_sampler(setting: Setting) -> None:
+def _validate_sampler(setting: Setting, delta: float) -> None:
     """Raises InputError where the sampler does not go with the setting's steps and canaries."""
     sampling = setting.sampling
-    if sampling.name in (EVERY, POISSON):  # these go with any steps and canaries
-        require_accounted(setting)
+    if sampling.name == EVERY:
+        return
+    if sampling.name == POISSON:
+        from audit.claims import accounting  # loads SciPy
+
+        accounting.require_sampled(accounting.Composition(*setting.composition), delta)
         return
 
     steps = setting.schedule.steps
+    canaries = setting.canaries
     given = f"`sampler={setting.sampler}`"  # how the messages begin
     require(sampling.times <= steps, f"{given}: give at most {steps}, the steps")
-    inserts_in_all_steps = setting.schedule.periodicity == 1
-    require(
-        inserts_in_all_steps, f"{given}: `periodicity` and `insert` choose steps too: drop them"
-    )
+    both = "`periodicity` and `insert` choose steps too: drop them"
+    require(setting.schedule.periodicity == 1, f"{given}: {both}")
     if sampling.name == KNOWN:
-        _validate_known_steps(setting)
+        # Each canary has steps of its own, so that memory grows with canaries * steps. The canaries are dealt
+        # evenly to the steps: a single canary would get steps at about even distances, as by `periodicity`.
+        require(canaries > 1, f"{given} is for many canaries: raise `canaries`")
+        most = f"with {given}, at most {MOST_REPEATED_STEPS:,}"
+        product = f"`canaries={canaries}` times `steps={steps}`"
+        require(canaries * steps <= MOST_REPEATED_STEPS, f"{product}: {most}")
         return
 
     # What is left are samplers by epochs. A canary joins a random step of each epoch. In a part of an epoch
@@ -299,38 +393,6 @@ def _validate_sampler(setting: Setting) -> None:
     if whole_epochs > 0:
         fix = f"give `steps` {whole_epochs}, or {whole_epochs + sampling.batches}"
     require(steps == whole_epochs, f"{given}: {steps} steps are no whole epochs: {fix}")
-
-
-def require_accounted(setting: Setting, delta: float = 1e-5) -> None:
-    """Raises InputError for Poisson sampling with values for which there is no upper bound on epsilon.
-
-    It is called before training, so that no run is trained of which nothing could be concluded.
-
-    Args:
-      setting: the setting.
-      delta: the delta of epsilon; the usual one serves where a caller has none yet.
-    """
-    if setting.sampling.name != POISSON:
-        return
-    from audit.claims import accounting  # loads SciPy
-
-    accounting.require_sampled(accounting.Composition(*setting.composition), delta)
-
-
-def _validate_known_steps(setting: Setting) -> None:
-    """Raises InputError where the sampler `known` has a single canary, or canaries * steps is too large.
-
-    Each canary has steps of its own, so that memory grows with that product. The canaries are dealt evenly to
-    the steps: a single canary would get steps at about even distances, for which there is `periodicity`.
-    """
-    steps = setting.schedule.steps
-    canaries = setting.canaries
-    sampler = f"`sampler={setting.sampler}`"
-    require(canaries > 1, f"{sampler} is for many canaries: raise `canaries`")
-    require(
-        canaries * steps <= MOST_REPEATED_STEPS,
-        f"`canaries={canaries}` times `steps={steps}`: with {sampler}, at most {MOST_REPEATED_STEPS:,}",
-    )
 
 
 def require_noise(sigma: float) -> None:

@@ -75,8 +75,7 @@ def parse_config(config: dict[str, Any]) -> StoredConfig | None:
             return None
         setting = from_identity(config)
         require_types(setting)
-        # A config does not say how many runs there are: this number always passes.
-        validate(setting, setting.adversary.least_runs)
+        validate(setting)
     except OutdatedError:
         raise
     except (KeyError, TypeError, AttributeError, ValueError):  # an InputError is a ValueError
@@ -101,17 +100,16 @@ def audits(root: Path) -> Audits:
     refused = {}
     for folder in index.settings(root):
         try:
-            is_audit = parse_config(Store.at(folder).config()) is not None
+            config = parse_config(Store.at(folder).config())
         except OutdatedError as error:
             refused[folder] = f"{folder} holds {error}"
-            continue
         except InputError as error:
             refused[folder] = str(error)
-            continue
-        if not is_audit:
-            others += 1
         else:
-            folders.append(folder)
+            if config is None:
+                others += 1
+            else:
+                folders.append(folder)
     return Audits(folders, others, refused)
 
 
@@ -147,11 +145,20 @@ def open_store(
     Returns:
       The store; its folder has a name such as fcnn-gc_r-k5-seed1-<hash>.
     """
-    store = find_store(out, setting, dataset, experiment, model)
-    if store is not None:
-        return store
     config = _make_config(setting, dataset, experiment, model)
     return Store(out, config, _describe_in_words(setting, experiment))
+
+
+def find_store(
+    out: Path,
+    setting: Setting,
+    dataset: Dataset,
+    experiment: str = "audit",
+    model: str | None = None,
+) -> Store | None:
+    """Finds the store that `open_store` would open; returns None where there is none, and makes nothing."""
+    config = _make_config(setting, dataset, experiment, model)
+    return Store(out, config) if Store.exists(out, config) else None
 
 
 def _describe_in_words(setting: Setting, experiment: str) -> str:
@@ -176,28 +183,6 @@ def _describe_in_words(setting: Setting, experiment: str) -> str:
     if setting.seed:
         words.append(f"seed{setting.seed}")
     return "-".join(words)
-
-
-def find_store(
-    out: Path,
-    setting: Setting,
-    dataset: Dataset,
-    experiment: str = "audit",
-    model: str | None = None,
-) -> Store | None:
-    """Finds the store that `open_store` would open; returns None where there is none, and makes nothing.
-
-    Args:
-      out: the root of all stores.
-      setting: the setting.
-      dataset: the data that models are trained on.
-      experiment: the name of what is computed for the setting.
-      model: the checksum of a caller's own model; None for the repository's models.
-    """
-    config = _make_config(setting, dataset, experiment, model)
-    if not Store.exists(out, config):
-        return None
-    return Store(out, config)
 
 
 def _make_config(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from audit.conclusions import lipschitz, rehearsals, results
+from audit.conclusions import lipschitz, measuring, rehearsals, results
 from audit.conclusions.concluded import conclude_setting
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.lipschitz import Steps
@@ -23,14 +23,13 @@ from audit.runtime import progress
 from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, identity, summary
-from audit.storage.store import FIGURE, Kept, Scores, Store
+from audit.storage.store import FIGURE, Kept, Scores, Store, count_runs
 from audit.tasks.task import Dataset
-
-if TYPE_CHECKING:
-    from audit.training.game import Game
-    from audit.training.training import Trained
+from audit.training import build, game
+from audit.training.game import Game, Trained
 
 PAGE = "report.html"
+_USUAL_LEVEL = Level()
 
 # (conclusion) -> the first number of runs that proves enough; None if all runs do not yet.
 Until = Callable[[Conclusion], int | None]
@@ -46,32 +45,23 @@ class GameRecipe(NamedTuple):
     """
 
     key: str
-    make: "Callable[[Dataset], Game]"
+    make: Callable[[Dataset], Game]
     about: Callable[[Dataset], dict[str, Any]]
-
-
-class RunsRequest(NamedTuple):
-    """A request to train the runs that a store lacks.
-
-    Attributes:
-      store: the store.
-      runs: the number of runs that the store is to have afterwards.
-      most_trained: the most runs that will have to be trained; chunks are no larger.
-      progress: (runs) -> anything; called with 0 once all is compiled, then with the number of runs trained
-        since the last call.
-    """
-
-    store: Store
-    runs: int
-    most_trained: int
-    progress: Progress
 
 
 class Trainer(Protocol):
     """What trains the runs of a game, here or elsewhere."""
 
-    def train(self, request: RunsRequest, /) -> "Trained":
-        """Trains the runs that the store lacks, and returns the scores of all runs."""
+    def train(self, store: Store, runs: int, most: int, progress: Progress, /) -> Trained:
+        """Trains the runs that the store lacks, and returns the scores of all runs.
+
+        Args:
+          store: the store.
+          runs: the number of runs that the store is to have afterwards.
+          most: the most runs that will have to be trained; chunks are no larger.
+          progress: called with 0 once all is compiled, then with the number of runs trained since the last
+            call.
+        """
 
     def stage(self, runs: int) -> int:
         """Returns how many of these runs are best trained between two looks at what they prove."""
@@ -80,12 +70,15 @@ class Trainer(Protocol):
         """Returns the versions and devices of the training, to be stored with the scores."""
 
 
+# (recipe, data) -> a trainer; raises InputError if recipe and data don't fit.
+MakeTrainer = Callable[[GameRecipe, Dataset], Trainer]
+
+
 class HasTrainer(Protocol):
     """What trains, on this machine or elsewhere."""
 
     @property
-    def trainer(self) -> Callable[[GameRecipe, Dataset], Trainer]:
-        """(recipe, data) -> a trainer; raises InputError if recipe and data don't fit."""
+    def trainer(self) -> MakeTrainer: ...
 
 
 class LocalTrainer:
@@ -93,37 +86,13 @@ class LocalTrainer:
 
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if recipe and data don't fit."""
-        self._recipe = recipe
-        self._data = data
         self._game = recipe.make(data)
+        self.about = partial(recipe.about, data)
+        self.stage = partial(game.chunk_size, self._game)
 
-    def train(self, request: RunsRequest) -> "Trained":
-        """Trains the runs that the store lacks, and returns the scores of all runs."""
-        from audit.training import training  # loads JAX
-
-        chunk = 0
-        # The size of chunks depends on the memory of a step, which is computed only if runs are missing.
-        if training.count_missing(request.store, request.runs):
-            chunk = training.chunk_size(self._game, request.most_trained, 0)
-        return training.train(
-            self._game, request.store, request.runs, chunk, progress=request.progress
-        )
-
-    def stage(self, runs: int) -> int:
-        """Returns the size of a chunk, of these runs, that fits into memory."""
-        from audit.training import training
-
-        return training.chunk_size(self._game, runs, 0)
-
-    def about(self) -> dict[str, Any]:
-        """Returns the versions and devices of the training, to be stored with the scores."""
-        return self._recipe.about(self._data)
-
-
-class LocalEngine(NamedTuple):
-    """The engine of this process."""
-
-    trainer: Callable[[GameRecipe, Dataset], Trainer] = LocalTrainer
+    def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
+        """Trains the runs that the store lacks, in chunks of what fits into memory; see `Trainer`."""
+        return game.train(self._game, store, runs, self.stage(most), progress=progress)
 
 
 class Request(NamedTuple):
@@ -173,7 +142,7 @@ class Finished(NamedTuple):
     scores: Scores
     conclusion: Conclusion
     provenance: dict[str, Any]
-    trained: "Trained | None" = None
+    trained: Trained | None = None
 
     def circumstances(self) -> dict[str, Any]:
         """Returns a result's fields next to the bounds: setting, runs, provenance and the store's folder."""
@@ -185,33 +154,44 @@ class Finished(NamedTuple):
         }
 
 
-def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
-    """Returns how any process makes the game of a setting of one of the repository's models."""
-    from audit.training import build  # loads JAX
-
-    key = json.dumps([identity(setting), dataset.checksum])
-    return GameRecipe(key, partial(build.build, setting), build.provenance)
-
-
-def find_zoo_steps(
-    setting: Setting, dataset: Dataset, rehearsed: int | None, store: Store
-) -> Steps | None:
-    """Returns the Lipschitz constants of the steps of one of the repository's models, if they are known.
+def make_request(
+    setting: Setting,
+    dataset: Dataset,
+    runs: int,
+    level: Level = _USUAL_LEVEL,
+    rehearsed: int | None = None,
+    until: Until | None = None,
+) -> Request:
+    """Returns the request for an audit of one of the repository's models.
 
     The upper bound on what the last model leaks needs to know how far a training step can drive two models
     apart. For some models this is measured along training runs, and kept in the store.
 
     Args:
-      setting: the setting.
+      setting: the training and its adversary.
       dataset: the data.
-      rehearsed: the number of runs along which to measure; None to measure nothing.
-      store: the store of the setting.
+      runs: the most models to train.
+      level: the delta and the confidence of the bounds.
+      rehearsed: the number of runs along which the steps' Lipschitz constants are measured if the store lacks
+        them; None to measure nothing.
+      until: the rule that decides when enough is proven to stop training.
     """
-    if rehearsed is not None and rehearsals.find_measured(store, rehearsed) is None:
-        from audit.conclusions import measuring  # loads JAX
 
-        measuring.measure_zoo(store, setting, dataset, rehearsed)
-    return lipschitz.of_data(store, setting, dataset)
+    def find_steps(store: Store) -> Steps | None:
+        """Returns the Lipschitz constants of the steps, if they are known."""
+        if rehearsed is not None and rehearsals.find_measured(store, rehearsed) is None:
+            measuring.measure_zoo(store, setting, dataset, rehearsed)
+        return lipschitz.of_data(store, setting, dataset)
+
+    return Request(
+        setting, dataset, runs, make_recipe(setting, dataset), level, find_steps, until=until
+    )
+
+
+def make_recipe(setting: Setting, dataset: Dataset) -> GameRecipe:
+    """Returns how any process makes the game of a setting of one of the repository's models."""
+    key = json.dumps([identity(setting), dataset.checksum])
+    return GameRecipe(key, partial(build.build, setting), build.provenance)
 
 
 def audit(
@@ -235,35 +215,24 @@ def audit(
       InputError: setting, data and store don't fit, or a run diverged.
     """
     setting, dataset = request.setting, request.dataset
+    trained = None
     store = stored.find_store(out, setting, dataset, model=request.model)
     if store is not None:
         request = _stop_where_proven(request, store)
-        if not store.missing(request.runs):
-            kept = store.result() or Kept()  # empty if there is no audit.json
-            provenance = kept.provenance or request.recipe.about(dataset)
-            return finish(request, store, store.load(request.runs), provenance)
-
-    with engines or nullcontext(LocalEngine()) as engine:
-        trainer = engine.trainer(request.recipe, dataset)
-        store = stored.open_store(out, setting, dataset, model=request.model)
-        if request.until is None:
+    if store is not None and not store.missing(request.runs):
+        kept = store.result() or Kept()  # empty if there is no audit.json
+        provenance = kept.provenance or request.recipe.about(dataset)
+        scores = store.load(request.runs)
+    else:
+        with engines or nullcontext() as engine:
+            make_trainer = engine.trainer if engine is not None else LocalTrainer
+            trainer = make_trainer(request.recipe, dataset)
+            store = stored.open_store(out, setting, dataset, model=request.model)
             trained = _train(request, store, trainer, report)
-        else:
-            trained = _train_until_proven(request, store, trainer, request.until)
+            provenance = trainer.about()
         # There are fewer runs than requested if training stopped early.
-        request = request._replace(runs=len(trained.scores.scores))
-        provenance = trainer.about()
-    return finish(request, store, trained.scores, provenance, trained)
-
-
-def finish(
-    request: Request,
-    store: Store,
-    scores: Scores,
-    provenance: dict[str, Any],
-    trained: "Trained | None" = None,
-) -> Finished:
-    """Returns the audit with its conclusion from all scores."""
+        scores = trained.scores
+        request = request._replace(runs=len(scores.scores))
     conclusion = request.conclude(store, scores)
     return Finished(request, store, scores, conclusion, provenance, trained)
 
@@ -280,13 +249,11 @@ def keep(finished: Finished, files: Sequence[str] = (), **more: Any) -> None:
       CannotWriteError: the files can't be written.
     """
     store = finished.store
-    circumstances = finished.circumstances() | more
-    results.keep_result(store, finished.conclusion, **circumstances)
+    results.keep_result(store, finished.conclusion, **finished.circumstances(), **more)
     if FIGURE in files:
         from audit.report import audit_panels  # loads Matplotlib
 
-        request = finished.request
-        title = summary(request.setting, request.runs)
+        title = summary(finished.request.setting, finished.request.runs)
         store.write_bytes(FIGURE, audit_panels.audit_figure(finished.conclusion, title))
     if PAGE in files:
         from audit.report import audit_page, subjects
@@ -316,8 +283,7 @@ def until_multiple(multiple: float) -> Until:
             return None
         if mu is None:
             return _find_first_reaching(conclusion.path, multiple * upper.epsilon)
-        # All audits that may stop early have the bound on mu. Its path is in epsilon too, so `multiple` times
-        # mu is converted to epsilon.
+        # All audits that may stop early have the bound on mu, whose path is in epsilon too.
         epsilon = conversions.epsilon_from_mu(multiple * mu, conclusion.delta)
         return _find_first_reaching(conclusion.bound(EXACT_NULL_GDP).path, epsilon)
 
@@ -327,17 +293,12 @@ def until_multiple(multiple: float) -> Until:
 def until_refuted(conclusion: Conclusion) -> int | None:
     """Returns the number of runs after which the claim was refuted; None if it is not refuted."""
     test = conclusion.claim_test
-    if test is None or not test.refuted:
-        return None
-    return test.runs
+    return test.runs if test is not None and test.refuted else None
 
 
 def _find_first_reaching(path: Sequence[float], epsilon: float) -> int | None:
     """Returns the first number of runs after which a bound is at least epsilon; None if it never is."""
-    for runs, proven in enumerate(path, 1):
-        if proven >= epsilon:
-            return runs
-    return None
+    return next((runs for runs, proven in enumerate(path, 1) if proven >= epsilon), None)
 
 
 def _stop_where_proven(request: Request, store: Store) -> Request:
@@ -349,48 +310,33 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
     return request._replace(runs=request.until(conclusion) or request.runs)
 
 
-def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> "Trained":
-    """Trains the runs that the store lacks, under a progress bar unless their number is reported."""
-    from audit.training import training
+def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
+    """Trains the runs that the store lacks; with `until`, in stages until enough is proven.
 
-    runs = request.runs
-    if report is not None:
-        return trainer.train(RunsRequest(store, runs, runs, report))
-    with progress.bar(training.count_missing(store, runs)) as bar:
-        return trainer.train(RunsRequest(store, runs, runs, bar))
-
-
-def _train_until_proven(
-    request: Request, store: Store, trainer: Trainer, until: Until
-) -> "Trained":
-    """Trains in stages, until enough is proven or all runs are trained.
-
-    A progress bar shows what is proven. The returned scores are those of the first number of runs that proves
-    enough, so that they do not depend on the size of stages.
+    A progress bar shows the runs, unless their number is reported, and what is proven. The returned scores
+    are those of the first number of runs that proves enough: they do not depend on the size of stages.
     """
-    from audit.training import training
+    most = request.runs
+    missing = count_runs(store.missing(most))
+    if request.until is None:
+        with nullcontext(report) if report else progress.bar(missing) as advance:
+            return trainer.train(store, most, most, advance)
 
-    stage = min(trainer.stage(request.runs), request.runs)  # a number of runs
-    stages: list[Trained] = []
+    stage = min(trainer.stage(most), most)  # a number of runs
+    trained = None
     runs = 0
     status = "training"
-    proven_at = None
-    # The bar calls the status' lambda whenever it is redrawn, and so shows the latest status.
-    with progress.bar(
-        training.count_missing(store, request.runs),
-        lambda: status,
-        has_stopped=lambda: runs < request.runs,  # the bar is then not filled at the end
-    ) as bar:
-        while runs < request.runs and proven_at is None:
+    # The bar calls the functions whenever it is redrawn. It is not filled at the end if training stops early.
+    with progress.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
+        while runs < most:
             # Other workers may have stored runs meanwhile: the stage begins after them.
-            runs = min(max(runs, store.runs_held()) + stage, request.runs)
-            stages.append(trainer.train(RunsRequest(store, runs, stage, bar)))
-            conclusion = request.conclude(store, stages[-1].scores)
+            runs = min(max(runs, store.runs_held()) + stage, most)
+            trained = trainer.train(store, runs, stage, bar).after(trained)
+            conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf
-            proven = at_least(conclusion.epsilon, 1)
-            status = f"proven {proven} of {at_most(upper_bound, 1)}"
-            proven_at = until(conclusion)
-
-    trained = training.merge(stages)
-    # The last stage may have runs beyond the first number that proves enough.
-    return trained._replace(scores=trained.scores.of_first(proven_at or runs))
+            status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
+            # The last stage may have runs beyond the first number that proves enough.
+            if enough := request.until(conclusion):
+                return trained._replace(scores=trained.scores.of_first(enough))
+    assert trained is not None  # there is at least a run
+    return trained

@@ -1,4 +1,4 @@
-"""The distinguishing game: R runs of K canaries, each in or out, become scores.
+"""The distinguishing game: R runs of K canaries, each in or out, become scores, chunk by chunk.
 
 Randomness. Everything is drawn from roots under the seed, each with a name:
 
@@ -15,8 +15,9 @@ so a run's draws depend on the seed and its index alone: not on its chunk, the n
 where a resumed run began.
 """
 
-import dataclasses
 import functools
+import sys
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -26,19 +27,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.stages import Compiled, Wrapped
-from jax.tree_util import PyTreeDef
+from jax.stages import Wrapped
 from numpy.typing import NDArray
 
 from audit.adversaries.base import Adversary, Observer, shapes
-from audit.errors import InputError
+from audit.errors import InputError, require
 from audit.mechanism import ensemble
-from audit.mechanism.base import Data, Hyperparameters, Join, Mechanism, Schedule, State, Tree
-from audit.mechanism.ensemble import Insertion, Placement, RunKeys
+from audit.mechanism.base import (
+    Canaries,
+    Data,
+    Hyperparameters,
+    Join,
+    Mechanism,
+    Schedule,
+    State,
+    Tree,
+)
+from audit.mechanism.ensemble import Placement
 from audit.mechanism.memory import StepMemory
-from audit.runtime.progress import SegmentProgress
+from audit.runtime.progress import Progress, SegmentProgress
 from audit.storage.checkpoints import Checkpoints
-from audit.storage.store import Scores
+from audit.storage.store import Range, Scores, Store, cut
 
 
 class Game(NamedTuple):
@@ -74,52 +83,42 @@ class Game(NamedTuple):
     sampling_rate: float = 1.0
     segment_steps: int = ensemble.SEGMENT_STEPS
 
-    def insertion(self) -> Insertion:
-        """Returns the adversary's part in training: what it inserts, when canaries join, what it observes."""
-        adversary = self.adversary
-        observe = None if adversary.observer is None else adversary.observer.observe
-        return Insertion(
-            craft=adversary.craft,
-            observe=observe,
-            crafts_constant=adversary.crafts_constant,
-            join=self.join,
-            draw=adversary.draw,
-        )
-
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns whether each of the K canaries is in, for each of R runs: (R, K).
-
-        Args:
-          runs: the indices of the runs, (R,).
-        """
+        """Returns whether each of the K canaries is in, (R, K), for the runs of these indices (R,)."""
         if self.adversary.null.all_in:
             return np.ones((len(runs), self.adversary.canaries), bool)
         return presence(runs, self.adversary.canaries, self.seed)
 
-    def describe_scores(self, first: int, scores: NDArray[np.float64]) -> Scores:
-        """Returns scores with what an audit needs beside them: which canaries are in, and two numbers.
+    def run_keys(self, name: str, runs: NDArray[np.int64]) -> Array:
+        """Returns a key for each run, (R,): its index folded into the named root."""
+        fold = jax.vmap(jax.random.fold_in, (None, 0))
+        return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
-        The numbers give the distribution of the score of a canary that is out, where that is known. For
-        cosines of uniform directions (the adversary's `law_is_known`) it is the directions' dimension p. For
-        canaries that are ranked among fresh draws it is the number of draws. Elsewhere they are 0.
+    def describe_scores(self, first: int, scores: Array) -> Scores:
+        """Returns scores with which canaries are in, and two numbers of the law of those that are out.
+
+        For cosines of uniform directions the number is the directions' dimension p. For canaries that are
+        ranked among fresh draws it is the number of draws. Elsewhere they are 0.
 
         Args:
           first: the index of the first of n consecutive runs.
           scores: (n, K) their scores.
-        """
-        dimension = 0
-        draws = self.adversary.null.draws
-        if self.adversary.null.law_is_known:
-            # The size of theta, by its shape alone: nothing is computed, and any key will do.
-            dimension = jax.eval_shape(self.init, jax.random.key(0)).size
-        runs = np.arange(first, first + len(scores))
-        return Scores(first, scores, self.presence(runs), dimension, draws)
 
-    def own_keys(self, runs: NDArray[np.int64]) -> tuple[Array, ...]:
-        """Returns (keys (R,),), the runs' own keys, if each run draws its own canaries; else ()."""
-        if self.adversary.draw is None:
-            return ()
-        return (_run_keys(root(self.seed, "own"), runs),)
+        Raises:
+          InputError: scores are not finite, as those of a diverged model.
+        """
+        scores_64 = np.asarray(scores, np.float64)
+        diverged = np.flatnonzero(~np.isfinite(scores_64).all(axis=1))
+        if diverged.size:
+            count = f"{diverged.size} of {len(scores)} in its chunk"
+            fix = "lower `learning_rate` or `noise_multiplier`"
+            raise InputError(f"run {first + diverged[0]} diverged ({count}): {fix}")
+        null = self.adversary.null
+        dimension = 0
+        if null.law_is_known:  # the size of theta, by its shape: any key will do
+            dimension = jax.eval_shape(self.init, jax.random.key(0)).size
+        present = self.presence(np.arange(first, first + len(scores)))
+        return Scores(first, scores_64, present, dimension, null.draws)
 
 
 class Midway(NamedTuple):
@@ -140,7 +139,6 @@ class Midway(NamedTuple):
     craft: Callable[[], Tree]
 
 
-RunKey = tuple[Array, ...]  # (key,), a run's own key, if each run draws its own canaries; else ()
 Watch = Callable[[Midway], object]  # looks at a chunk after each segment
 
 
@@ -153,6 +151,23 @@ class _Attack(NamedTuple):
     state: Tree
     assumed_theta_0: Array
     theta_0: Array
+
+
+class _Bind(NamedTuple):
+    """Makes the canaries of a run: the adversary's functions, bound to its state in that run."""
+
+    adversary: Adversary
+    join: Join | None
+
+    def __call__(self, state: Tree, presence: Array, own_key: Array) -> Canaries:
+        """Returns the canaries of a run with this presence (K,) and this own key."""
+        adversary = self.adversary
+        state = adversary.draw_for_run(state, own_key)
+        observe = None
+        if adversary.observer is not None:
+            observe = partial(adversary.observer.observe, state)
+        craft = partial(adversary.craft, state)
+        return Canaries(craft, presence, observe, adversary.crafts_constant, self.join)
 
 
 def root(seed: int, name: str) -> Array:
@@ -174,13 +189,13 @@ def presence(runs: NDArray[np.int64], canaries: int = 1, seed: int = 0) -> NDArr
     """
     if canaries == 1:
         return np.asarray(runs[:, None] % 2 == 1)
-    keys = _run_keys(root(seed, "presence"), runs)
+    key = root(seed, "presence")
 
-    def toss(key: Array) -> Array:
+    def toss(run: Array) -> Array:
         """Tosses a fair coin for each canary of a run, (K,)."""
-        return jax.random.bernoulli(key, shape=(canaries,))
+        return jax.random.bernoulli(jax.random.fold_in(key, run), shape=(canaries,))
 
-    return np.asarray(jax.vmap(toss)(keys))
+    return np.asarray(jax.vmap(toss)(jnp.asarray(runs, jnp.uint32)))
 
 
 def chunk_size(game: Game, runs: int) -> int:
@@ -236,9 +251,7 @@ def play(
     progress(0, 0)  # all is compiled
     for start, stop in ranges:
         for first in range(start, stop, chunk):
-            size = min(chunk, stop - first)
-            scores = player.play(first, size, progress, checkpoints, watch)
-            _require_finite(scores, first)
+            scores = player.play(first, min(chunk, stop - first), progress, checkpoints, watch)
             yield game.describe_scores(first, scores)
             if checkpoints is not None:
                 checkpoints.drop(player.checkpoint_name(first))
@@ -256,12 +269,10 @@ def final_scores(game: Game, thetas: Array, first: int) -> Scores:
       InputError: a model diverged.
     """
     attack = _prepare_attack(game)
-    runs = np.arange(first, first + len(thetas))
-    # Models and own keys differ by run. What the adversary saw of the iterates is (), nothing.
-    score = jax.jit(jax.vmap(_make_score(game.adversary), (None, None, 0, None, 0)))
-    scores = score(attack.state, (), thetas, attack.assumed_theta_0, game.own_keys(runs))
-    scores = np.asarray(scores, np.float64)
-    _require_finite(scores, first)
+    own_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
+    score = jax.jit(jax.vmap(game.adversary.score_for_run, (None, 0, None, 0, None)))
+    # What the adversary saw of the iterates is (), nothing.
+    scores = score(attack.state, own_keys, (), thetas, attack.assumed_theta_0)
     return game.describe_scores(first, scores)
 
 
@@ -279,31 +290,41 @@ class _ChunkPlayer:
         self._game = game
         # A chunk's runs are divided among the devices. If the mechanism can spread a run's step over several
         # devices, there may be more devices than runs.
-        self._placement = Placement.local(chunk if game.mechanism.spreads else None)
+        placement = Placement.local(chunk if game.mechanism.spreads else None)
+        self._placement = placement
         # A chunk is padded to this number of runs, which the devices share evenly.
-        self._width = self._placement.round_up(chunk)
+        self._width = placement.round_up(chunk)
 
         # Hyperparameters become traced scalars, so that other values need no other program.
         hyper = jax.tree.map(jnp.float32, game.hyper)
         segments = ensemble.segments(game.schedule, game.segment_steps)
         shared = (hyper, _prepare_attack(game), game.data, segments)
-        self._hyper, self._attack, self._data, self._segments = self._placement.everywhere(shared)
+        self._hyper, self._attack, self._data, self._segments = placement.everywhere(shared)
 
-        self._begin = _map_begin(_make_begin(game), self._placement)
         # Programs do not depend on the adversary's `init`, which may hold the data.
         adversary = game.adversary._replace(init=_refuse_init)
-        self._score = _map_score(adversary, self._placement)
-        self._craft = _map_craft(adversary, self._placement)
-        self._compiled = self._compile_segments()
+        init = game.init if game.unknown_initialisation else None
+        self._begin = _map_begin(game.mechanism.start, init, adversary.observer, placement)
+        self._score = _map_score(adversary, placement)
+        self._craft = _map_craft(adversary, placement)
+        program = ensemble.compile_segment(game.mechanism, _Bind(adversary, game.join), placement)
+        # Of arguments only shapes, dtypes and places matter to a program: any runs will do.
+        runs = np.arange(self._width)
+        states = self._first_states(runs)
+        drawn = self._draw(runs)
+        self._compiled = {}
+        for length, segment in {len(part.mask): part for part in self._segments}.items():
+            arguments = self._arguments(states, segment, drawn)
+            self._compiled[length] = ensemble.compiled_for(arguments, program)
 
     def play(
         self,
         first: int,
         size: int,
-        progress: SegmentProgress,
-        checkpoints: Checkpoints | None,
-        watch: Watch | None,
-    ) -> NDArray[np.float64]:
+        progress: SegmentProgress = lambda runs, steps: None,
+        checkpoints: Checkpoints | None = None,
+        watch: Watch | None = None,
+    ) -> Array:
         """Trains runs first, ..., first + size - 1 and returns their scores (size, K).
 
         Args:
@@ -315,121 +336,78 @@ class _ChunkPlayer:
         """
         runs = np.arange(first, first + self._width)
         name = self.checkpoint_name(first)
-        own_keys = self._placement.by_run(self._game.own_keys(runs))
         drawn = self._draw(runs)
+        own_keys = drawn[-1]
+        attack = self._attack
 
         def score(states: State) -> Array:
             """Returns the scores (size, K) of the chunk's runs in these states, without padding runs."""
-            attack = self._attack
-            scores: Array = self._score(
-                attack.state, states.seen, states.theta, attack.assumed_theta_0, own_keys
-            )
+            seen = (states.seen, states.theta, attack.assumed_theta_0)
+            scores: Array = self._score(attack.state, own_keys, *seen)
             return scores[:size]
 
         def craft(states: State) -> Tree:
             """Returns the canaries that the next step may insert, with a leading axis (size,)."""
-            crafted = self._craft(self._attack.state, states.theta, states.step, own_keys)
+            crafted = self._craft(attack.state, own_keys, states.step, states.theta)
             return jax.tree.map(lambda part: part[:size], crafted)
 
-        # `number` counts the segments that are done, those before the checkpoint included.
-        done, states = self._resume(checkpoints, name, self._first_states(runs))
+        states = self._first_states(runs)
+        done = 0  # segments, those before the checkpoint included
+        if checkpoints is not None:
+            done, states = checkpoints.resume(name, states, self._fits)
+            # A checkpoint is read into memory: its runs are spread over the devices again.
+            states = self._placement.by_run(states)
         for number, segment in enumerate(self._segments[done:], done + 1):
             steps = len(segment.mask)
-            train_segment = self._compiled[steps]
-            states = train_segment(*self._arguments(states, segment, drawn))
+            states = self._compiled[steps](*self._arguments(states, segment, drawn))
             jax.block_until_ready(states)  # JAX returns before the steps are done
             progress(size, steps)
 
             if watch is not None:
                 done_steps = int(states.step[0])  # all runs are at the same step
                 thetas = states.theta[:size]
-                crafted = partial(craft, states)
-                watch(Midway(first, done_steps, thetas, partial(score, states), crafted))
+                watch(
+                    Midway(
+                        first, done_steps, thetas, partial(score, states), partial(craft, states)
+                    )
+                )
 
             # After the last segment scores are stored instead of a checkpoint.
             if checkpoints is not None and number < len(self._segments):
                 checkpoints.offer(name, number, states)
-        return np.asarray(score(states), np.float64)
+        return score(states)
 
     def checkpoint_name(self, first: int) -> str:
         """Returns a checkpoint's name: the chunk's first run, the padded width, the number of segments."""
         return f"{first:07d}_{self._width}_{len(self._segments)}"
 
-    def _compile_segments(self) -> dict[int, Compiled]:
-        """Returns the compiled program of a segment, for each length in steps that a segment has."""
-        game = self._game
-        # Arguments for a segment of each length. Only their shapes, dtypes and places matter, so that any
-        # runs will do.
-        runs = np.arange(self._width)
-        states = self._first_states(runs)
-        drawn = self._draw(runs)
-        arguments_by_length = {}
-        for segment in self._segments:
-            arguments_by_length[len(segment.mask)] = self._arguments(states, segment, drawn)
-
-        program = ensemble.compile_segment(game.mechanism, game.insertion(), self._placement)
-        compiled = {}
-        for length, arguments in arguments_by_length.items():
-            compiled[length] = ensemble.compiled_for(arguments, program)
-        return compiled
+    def _fits(self, done: int, checkpoint: State) -> bool:
+        """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left."""
+        steps = sum(len(segment.mask) for segment in self._segments[:done])
+        return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
 
     def _first_states(self, runs: NDArray[np.int64]) -> State:
         """Returns the states of runs of these indices (R,) before the first step."""
-        keys = self._placement.by_run(_run_keys(root(self._game.seed, "theta"), runs))
+        keys = self._placement.by_run(self._game.run_keys("theta", runs))
         attack = self._attack
         states: State = self._begin(keys, attack.theta_0, attack.state, attack.assumed_theta_0)
         return states
 
-    def _arguments(
-        self, states: State, segment: Schedule, drawn: tuple[Array, RunKeys]
-    ) -> tuple[Tree, ...]:
-        """Returns the arguments of the program of `ensemble.compile_segment`, in order, on the devices.
+    def _draw(self, runs: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """Returns which canaries are present (R, K), the noise's keys (R,) and the own keys (R,) of runs.
 
-        Args:
-          states: the runs' states before the segment.
-          segment: the steps to take.
-          drawn: what `_draw` returns for the runs.
-        """
-        return self._hyper, states, self._data, segment, self._attack.state, *drawn
-
-    def _draw(self, runs: NDArray[np.int64]) -> tuple[Array, RunKeys]:
-        """Returns what differs between runs of these indices (R,) in all of their segments, on the devices.
-
-        Returns:
-          (which canaries are present (R, K), the runs' keys)
+        If canaries are sampled, the presence of one that is in is the probability of joining a step, not 1.
         """
         game = self._game
-        # 1 for a canary that is in, else 0. If canaries are sampled, it is the probability of joining a step
-        # instead of 1.
         present = jnp.float32(game.presence(runs) * game.sampling_rate)
-        keys = RunKeys(_run_keys(root(game.seed, "noise"), runs), game.own_keys(runs))
-        drawn: tuple[Array, RunKeys] = self._placement.by_run((present, keys))
-        return drawn
+        drawn = (present, game.run_keys("noise", runs), game.run_keys("own", runs))
+        return self._placement.by_run(drawn)
 
-    def _resume(
-        self, checkpoints: Checkpoints | None, name: str, states: State
-    ) -> tuple[int, State]:
-        """Returns (the number of segments done, the states after them), from a chunk's checkpoint if any.
-
-        Args:
-          checkpoints: where to look; None to look nowhere.
-          name: the checkpoint's name.
-          states: the states before the first step, which are returned, with 0, if no checkpoint fits.
-        """
-        if checkpoints is None:
-            return 0, states
-
-        def fits(done: int, checkpoint: State) -> bool:
-            """Returns whether a checkpoint's runs have taken the steps of `done` segments, and some are left.
-
-            No checkpoint is made after the last segment.
-            """
-            steps = sum(len(segment.mask) for segment in self._segments[:done])
-            return done < len(self._segments) and bool(np.all(checkpoint.step == steps))
-
-        done, resumed = checkpoints.resume(name, states, fits)
-        # A checkpoint is read into memory: its runs are spread over the devices again.
-        return done, self._placement.by_run(resumed)
+    def _arguments(
+        self, states: State, segment: Schedule, drawn: tuple[Array, Array, Array]
+    ) -> tuple[Tree, ...]:
+        """Returns the arguments of the program of `ensemble.compile_segment`, in order, on the devices."""
+        return self._hyper, states, self._data, segment, self._attack.state, *drawn
 
 
 def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
@@ -437,7 +415,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
     if not game.unknown_initialisation:
         theta_0 = game.init(root(game.seed, "theta"))
         return jnp.broadcast_to(theta_0, (len(runs), theta_0.size))
-    return jax.vmap(game.init)(_run_keys(root(game.seed, "theta"), runs))
+    return jax.vmap(game.init)(game.run_keys("theta", runs))
 
 
 def _prepare_attack(game: Game) -> _Attack:
@@ -453,64 +431,8 @@ def _prepare_attack(game: Game) -> _Attack:
         assumed = game.init(root(game.seed, "guess"))
     clipping_norm = jnp.float32(game.hyper.clipping_norm)
     state = game.adversary.init(root(game.seed, "canary"), assumed, clipping_norm)
-    leaves, structure = jax.tree.flatten(state)
-    types = tuple(map(jax.typeof, leaves))
-    functions = game.adversary._replace(init=_refuse_init)
-    _require_contract(functions, structure, types, theta_0.size)
+    shapes(game.adversary, state, theta_0.size)
     return _Attack(state, assumed, theta_0)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Begin:
-    """The function that makes a run's state before the first step, by what is compiled into it.
-
-    Attributes:
-      start: theta_0 (p,) -> the mechanism's first state.
-      init: run key -> theta_0 (p,), if each run draws its own; None if all runs share theta_0.
-      observer: how the adversary sees every iterate, if it does.
-    """
-
-    start: Callable[[Array], State]
-    init: Callable[[Array], Array] | None
-    observer: Observer | None
-
-    def __call__(self, key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
-        """Returns a run's state before the first step, with what the observer remembers at the start.
-
-        Args:
-          key: the run's key, which is read only if each run draws its own theta_0.
-          theta_0: (p,) the runs' common theta_0, if they have one.
-          state: the adversary's state.
-          assumed_theta_0: (p,) the theta_0 that the adversary assumes.
-        """
-        first = self.start(theta_0 if self.init is None else self.init(key))
-        if self.observer is None:
-            return first
-        return first._replace(seen=self.observer.begin(state, assumed_theta_0))
-
-
-@functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _require_contract(
-    adversary: Adversary,
-    structure: PyTreeDef,
-    types: tuple[Any, ...],
-    parameters: int,
-) -> None:
-    """Raises InputError if an adversary's functions break its contract; equal functions are traced once.
-
-    Args:
-      adversary: the adversary.
-      structure: the structure of its state.
-      types: the shapes and types of the state's leaves, as by `jax.typeof`.
-      parameters: p.
-    """
-    shapes(adversary, jax.tree.unflatten(structure, types), parameters)
-
-
-def _make_begin(game: Game) -> _Begin:
-    """Returns the function that makes a run's state before the first step."""
-    init = game.init if game.unknown_initialisation else None
-    return _Begin(game.mechanism.start, init, game.adversary.observer)
 
 
 # What these functions return stays in memory, with all that their arguments refer to. So they do not get the
@@ -519,47 +441,41 @@ def _make_begin(game: Game) -> _Begin:
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
-def _map_begin(begin: _Begin, placement: Placement) -> Wrapped:
-    """Returns the program that makes the states of a chunk's runs before the first step."""
+def _map_begin(
+    start: Callable[[Array], State],
+    init: Callable[[Array], Array] | None,
+    observer: Observer | None,
+    placement: Placement,
+) -> Wrapped:
+    """Returns the program that makes the states of a chunk's runs before the first step.
+
+    Args:
+      start: theta_0 (p,) -> the mechanism's first state.
+      init: run key -> theta_0 (p,), if each run draws its own; None if all runs share theta_0.
+      observer: how the adversary sees every iterate, if it does.
+      placement: the devices.
+    """
+
+    def begin(key: Array, theta_0: Array, state: Tree, assumed_theta_0: Array) -> State:
+        """Returns a run's state before the first step, with what the observer remembers at the start."""
+        first = start(theta_0 if init is None else init(key))
+        if observer is None:
+            return first
+        return first._replace(seen=observer.begin(state, assumed_theta_0))
+
     return placement.over_runs(begin, (0, None, None, None))
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
 def _map_craft(adversary: Adversary, placement: Placement) -> Wrapped:
-    """Returns the program that crafts the canaries which a step may insert into the runs of a chunk.
-
-    Its arguments are the adversary's state, theta before the step, the step's number from 0, and the runs'
-    keys: (keys,) if each run draws its own canaries; else ().
-    """
-
-    def craft(state: Tree, theta: Array, step: Array, own_key: RunKey) -> Tree:
-        """Returns the canaries that a step may insert into a single run."""
-        return adversary.craft(adversary.draw_for_run(state, own_key), step, theta)
-
-    return placement.over_runs(craft, (None, 0, 0, 0))
+    """Returns the program that crafts the canaries which a step may insert into the runs of a chunk."""
+    return placement.over_runs(adversary.craft_for_run, (None, 0, 0, 0))
 
 
 @functools.lru_cache(ensemble.MOST_PROGRAMS)
 def _map_score(adversary: Adversary, placement: Placement) -> Wrapped:
-    """Returns the program that scores the canaries of a chunk's runs, (R, K); see `_make_score`."""
-    return placement.over_runs(_make_score(adversary), (None, 0, 0, None, 0))
-
-
-def _make_score(adversary: Adversary) -> Callable[[Tree, Tree, Array, Array, RunKey], Array]:
-    """Returns the function that scores the canaries of a single run.
-
-    It is (adversary's state, what the adversary remembers of the iterates that it saw, the model theta (p,)
-    now or at the end, the theta_0 (p,) that the adversary assumes, run key) -> scores (K,). The run key is
-    (key,) if each run draws its own canaries; else ().
-    """
-
-    def score(
-        state: Tree, seen: Tree, theta: Array, assumed_theta_0: Array, own_key: RunKey
-    ) -> Array:
-        """Returns the scores (K,) that the adversary gives a single run."""
-        return adversary.score(adversary.draw_for_run(state, own_key), seen, theta, assumed_theta_0)
-
-    return score
+    """Returns the program that scores the canaries of a chunk's runs, (R, K)."""
+    return placement.over_runs(adversary.score_for_run, (None, 0, 0, 0, None))
 
 
 def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
@@ -567,21 +483,131 @@ def _refuse_init(key: Array, theta_0: Array, clipping_norm: Array) -> Tree:
     raise AssertionError("this adversary has no init")
 
 
-def _run_keys(key: Array, runs: NDArray[np.int64]) -> Array:
-    """Returns a key for each run, (R,), folding its index into a root key."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.asarray(runs, jnp.uint32))
+class Trained(NamedTuple):
+    """The scores of an audit, and what training them took in this process.
+
+    Attributes:
+      scores: the scores of all runs, whichever process trained them.
+      trained_runs: the number of runs that this process trained.
+      seconds: the seconds of training, without compilation and simulation.
+      chunk: the number of runs of a chunk.
+      model_steps: the steps of all models in these seconds; steps that a checkpoint held do not count.
+    """
+
+    scores: Scores
+    trained_runs: int = 0
+    seconds: float = 0.0
+    chunk: int = 0
+    model_steps: int = 0
+
+    def after(self, earlier: "Trained | None") -> "Trained":
+        """Returns this result with what an earlier call on the same store spent added."""
+        if earlier is None:
+            return self
+        return self._replace(
+            trained_runs=earlier.trained_runs + self.trained_runs,
+            seconds=earlier.seconds + self.seconds,
+            chunk=max(earlier.chunk, self.chunk),
+            model_steps=earlier.model_steps + self.model_steps,
+        )
 
 
-def _require_finite(scores: NDArray[np.float64], first: int) -> None:
-    """Raises InputError for scores that are not finite, as those of a diverged model.
+class _Clock:
+    """Times training, from the moment when all is compiled to the end of the last segment."""
+
+    def __init__(self) -> None:
+        self.begin = self.end = time.perf_counter()
+        self.model_steps = 0  # since all was compiled
+        self.runs = 0  # which the caller counts
+
+
+def train(
+    game: Game,
+    store: Store,
+    runs: int,
+    chunk: int = 0,
+    checkpoint_seconds: float = 30.0,
+    progress: Progress = lambda runs: None,
+    watch: Watch | None = None,
+) -> Trained:
+    """Trains the runs that the store lacks, chunk by chunk, and returns the scores of all runs.
+
+    One process at a time trains in a store; others wait. If memory runs out, chunks are halved, with a line
+    on stderr, and training goes on.
 
     Args:
-      scores: (n, K) the scores of consecutive runs.
-      first: the index of the first run.
+      game: the game to train.
+      store: the store of scores and checkpoints.
+      runs: the number of runs to have in all.
+      chunk: the number of runs of a chunk; 0: as many as this machine's memory or cache holds.
+      checkpoint_seconds: the least time between two checkpoints of a chunk's states; 0: one after each
+        segment.
+      progress: called with the number of runs that were trained since the last call, parts of runs too.
+      watch: called with a chunk after each segment.
+
+    Raises:
+      InputError: memory runs out with a single run at a time, or a run diverged.
     """
-    diverged = np.flatnonzero(~np.isfinite(scores).all(axis=1))
-    if diverged.size:
-        where = (
-            f"run {first + diverged[0]} diverged ({diverged.size} of {len(scores)} in its chunk)"
-        )
-        raise InputError(f"{where}: lower `learning_rate` or `noise_multiplier`")
+    if not store.missing(runs):
+        return Trained(store.load(runs))  # nothing to train
+
+    checkpoints = Checkpoints(store.checkpoints, checkpoint_seconds)
+    clock = _Clock()
+
+    def advance(finished_runs: int, finished_steps: int) -> None:
+        """Counts a segment that some runs finished, and reports it as a number of runs, maybe a fraction."""
+        clock.end = time.perf_counter()
+        model_steps = finished_runs * finished_steps
+        clock.model_steps += model_steps
+        if not model_steps:  # the first call, once all is compiled
+            clock.begin = clock.end
+            clock.model_steps = 0
+        progress(model_steps / len(game.schedule.mask))
+
+    size = min(chunk, runs) or chunk_size(game, runs)
+    with store.lock():
+        while missing := store.missing(runs):
+            try:
+                for scores in play(game, cut(missing, size), size, advance, checkpoints, watch):
+                    store.save(scores)
+                    clock.runs += len(scores.scores)
+            except jax.errors.JaxRuntimeError as error:
+                if not _is_out_of_memory(error):
+                    raise
+                # The chunks that are stored stay, and the others are still missing.
+                size //= 2
+                require(size, "out of memory with one run at a time: lower `batch_size`")
+                print(f"out of memory: going on with chunks of {size} runs", file=sys.stderr)
+        checkpoints.clear()
+    return Trained(store.load(runs), clock.runs, clock.end - clock.begin, size, clock.model_steps)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Returns whether an error is JAX's for a device that ran out of memory."""
+    is_from_jax = isinstance(error, jax.errors.JaxRuntimeError)
+    return is_from_jax and "RESOURCE_EXHAUSTED" in str(error)
+
+
+class ChunkTrainer:
+    """Trains chunks of a game on request; its programs and data stay on the devices between requests."""
+
+    def __init__(self, game: Game, size: int) -> None:
+        """Makes a trainer of a game in chunks of at most `size` runs, which compiles at the first `train`."""
+        self._game = game
+        self._size = size
+        self._player: _ChunkPlayer | None = None
+
+    def train(self, chunk: Range) -> Scores | None:
+        """Trains the runs [start, stop) of a chunk; returns their scores, or None if memory ran out.
+
+        Raises InputError if a run diverged.
+        """
+        first, stop = chunk
+        try:
+            self._player = self._player or _ChunkPlayer(self._game, self._size)
+            scores = self._player.play(first, stop - first)
+            return self._game.describe_scores(first, scores)
+        except jax.errors.JaxRuntimeError as error:
+            if not _is_out_of_memory(error):
+                raise
+            return None

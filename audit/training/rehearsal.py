@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from audit.errors import require
 from audit.mechanism import base, expansion
-from audit.mechanism.base import Data, Tree
+from audit.mechanism.base import Tree
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.expansion import Expansion, Stretch
+from audit.mechanism.expansion import Stretch
 from audit.runtime.progress import Progress
 from audit.settings.setting import MOST_RUNS
 from audit.training import game as games
@@ -65,29 +65,12 @@ class Moment(NamedTuple):
     Attributes:
       step: The step's number from 0.
       theta: (p,) the model before it.
-      expansion: The largest stretch there by the step's derivative, and its direction.
+      direction: (p,) the direction that the step's derivative stretches most there.
     """
 
     step: int
     theta: NDArray[np.float32]
-    expansion: Expansion
-
-
-class Secant(NamedTuple):
-    """The worst secant at a step of a run: the one that most exceeds what derivatives explain.
-
-    Attributes:
-      step: The step's number from 0.
-      stretch: The secant's stretch, and the largest stretch by derivatives along it.
-    """
-
-    step: int
-    stretch: Stretch
-
-    @property
-    def excess(self) -> float:
-        """By how much it stretches more than a smooth step would; 0 or less means no more."""
-        return float(expansion.compute_excess(*self.stretch))
+    direction: NDArray[np.float64]
 
 
 class Rehearsal(NamedTuple):
@@ -96,195 +79,16 @@ class Rehearsal(NamedTuple):
     Attributes:
       constants: (T,) for each step the largest singular value of its Jacobian, over all runs. A step that was
         not measured takes the larger value of the two measured steps beside it.
-      secants: The worst secant on lines of each run, at the steps at which there were lines.
+      secants: The stretch of the worst secant on lines of each run, at the steps at which there were lines:
+        the one that most exceeds what derivatives explain.
       runs: The number of runs that were measured.
       moments: The runs' models at which secants can be searched.
     """
 
     constants: NDArray[np.float64]
-    secants: tuple[Secant, ...]
+    secants: list[Stretch]
     runs: int
-    moments: tuple[Moment, ...]
-
-
-class _Recorder:
-    """Measures the runs of a chunk before their first step, and after each segment.
-
-    Attributes:
-      values: The largest singular value of a step's Jacobian over runs, by the step's number from 0.
-      secants: The worst secant on lines of each run, at the steps at which there are lines.
-      moments: The runs' models at every few of the measured steps.
-    """
-
-    def __init__(
-        self,
-        game: Game,
-        clipped_sum: ClippedSum,
-        distances: NDArray[np.float64],
-        effort: Effort,
-        progress: Progress,
-    ) -> None:
-        """Makes a recorder that has measured nothing.
-
-        Args:
-          game: The game that is rehearsed, of T steps.
-          clipped_sum: The game's clipping strategy.
-          distances: (T,) how far apart the two models are, before each step, that the hidden-state bound
-            couples. The lengths of secants follow from it. The unit is the learning rate times the clipping
-            norm over the batch size.
-          effort: How much to measure.
-          progress: Called with 1.0 after each measured step.
-        """
-        self._game = game
-        self._step = expansion.make_step_map(clipped_sum, game.hyper)
-        self._insert = _make_inserter(game, clipped_sum)
-        self._lengths = _choose_lengths(game, distances)
-        self._reach = effort.reach
-        self._with_lines = _choose_steps_with_lines(distances, effort)
-        self._progress = progress
-        # The models before the middle one of each `_search_interval` measured steps are stored in `moments`.
-        # That gives about `effort.searched` steps at which `search_secants` can search later. Where fewer
-        # steps are measured than are to be searched, the interval is 1: the models before each are stored.
-        count = count_measured(len(game.schedule.mask), effort)
-        self._search_interval = max(count // effort.searched, 1)
-        # By the run's place in the chunk: the direction (p,) that its last measured step stretched most.
-        self._directions: dict[int, NDArray[np.float64]] = {}
-
-        # Results, which grow with each measured step.
-        self.values: dict[int, float] = {}  # by step, the largest stretch by its derivative
-        self.secants: list[Secant] = []  # the worst of each run, at each step that has lines
-        self.moments: list[Moment] = []  # the models that are stored
-
-    def measure(self, step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
-        """Measures by which factor a step stretches distances between models close to each run's model.
-
-        Close to a model, the factor is at most the largest singular value of the step's Jacobian, whose
-        maximum over runs goes into `values`. A Jacobian misses jumps beside the model. So at some steps the
-        stretch of secants, segments between two models, is measured as well.
-
-        Args:
-          step: The step's number from 0.
-          thetas: The models (R, p) before it.
-          inserted: (R, p) what a canary adds to the step of each run, along which secants are measured.
-        """
-        batch = _take_batch(self._game, step)
-        number = len(self.values)  # of steps that were measured before
-        # Of every `_search_interval` measured steps, the middle step's models are stored.
-        is_stored = number % self._search_interval == self._search_interval // 2
-        expansions = []
-        models = np.asarray(thetas)
-        for run, theta in enumerate(models):
-            # The direction of the largest stretch is searched from that at the last measured step, which is
-            # close to it; None at the first step.
-            start = self._directions.get(run)
-            model = jnp.asarray(theta)
-            seed = (step, run)
-            largest = expansion.largest_expansion(self._step, model, batch, start, seed)
-            self._directions[run] = largest.direction
-            expansions.append(largest)
-            if is_stored:
-                self.moments.append(Moment(step, theta, largest))
-        self.values[step] = max(largest.constant for largest in expansions)
-
-        if step in self._with_lines:
-            directions = np.stack([largest.direction for largest in expansions])  # (R, p)
-            # Of each run, (2, p): the direction that is stretched most, and what a canary adds.
-            self._walk(step, batch, models, np.stack([directions, inserted], axis=1))
-        self._progress(1.0)
-
-    def _walk(
-        self,
-        step: int,
-        batch: Batch,
-        models: NDArray[np.float32],
-        given_directions: NDArray[np.float64],
-    ) -> None:
-        """Measures secants on lines through each run's model, and appends each run's worst to `secants`.
-
-        A secant is a segment between two models on a line. The worst is the secant that the step stretches
-        most beyond what its derivatives explain. A run has a line along each of its given directions, towards
-        the next run's model, along the clipped gradient, and in a random direction. With a single canary and
-        an even number of runs, the next run is of the other world: every other run has the canary.
-
-        Args:
-          step: The step's number from 0.
-          batch: The step's mini-batch.
-          models: (R, p) the models before the step.
-          given_directions: (R, n, p) the given directions, n for each run.
-        """
-        line = expansion.Line(
-            length=float(self._lengths[step]),
-            reach=self._reach,
-            derivative=self.values[step],
-            # Over the steps that were measured so far; it limits what derivatives beside the models explain.
-            most=max(self.values.values()),
-        )
-        at_random = np.random.default_rng(step).normal(size=models.shape)
-        # Of the run after each; after the last comes the first.
-        next_models = np.roll(models, -1, axis=0)
-        for run, theta in enumerate(models):
-            model = jnp.asarray(theta)
-            # The mean clipped gradient, plus the weight decay's term.
-            descent = np.asarray(self._step.descend(model, batch))
-            to_next = next_models[run] - theta
-            # (n + 3, p), a line along each.
-            directions = np.stack([*given_directions[run], to_next, descent, at_random[run]])
-            stretch = expansion.worst_on_lines(self._step, model, batch, directions, line)
-            self.secants.append(Secant(step, stretch))
-
-    def watch(self, midway: Midway) -> None:
-        """Measures the step that comes next, if any, at a chunk's models between two segments."""
-        if midway.steps < len(self._game.schedule.mask):
-            inserted = np.asarray(self._insert(midway.craft(), midway.thetas, midway.steps))
-            self.measure(midway.steps, midway.thetas, inserted)
-
-
-def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
-    """Returns a function that computes what a single canary adds to a step of each run, (R, p).
-
-    Of the K canaries of a run it takes canary t modulo K for step t, so that each has its turn. The canary is
-    clipped.
-
-    Returns:
-      (canaries that the step may insert, with a leading axis (R,); models (R, p) before it; its number t from
-      0) -> (R, p).
-    """
-    canaries = game.adversary.canaries
-    norm = jnp.float32(game.hyper.clipping_norm)
-
-    def insert(crafted: Tree, theta: Array, step: Array) -> Array:
-        """Returns what the step's canary adds to the step of a single run, (p,), clipped.
-
-        Of K canaries, step t takes canary t modulo K.
-        """
-        # (K,) 1 for the step's canary, else 0: the sum over canaries is then of this canary alone.
-        chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
-
-        # `sum_canaries` calls a function to craft the canaries; here they are crafted already.
-        def get_crafted(step: Array, theta: Array) -> Tree:
-            """Returns the canaries that are crafted already, whatever the step and the model."""
-            return crafted
-
-        inserted = base.Canaries(get_crafted, chosen)
-        mask = jnp.float32(1)  # the step inserts
-        return base.sum_canaries(inserted, step, theta, norm, mask, clipped_sum)
-
-    # Canaries and models differ by run; the step does not.
-    mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
-    return mapped
-
-
-def _take_batch(game: Game, step: int) -> Batch:
-    """Returns the mini-batch (features, labels) of a step, counted from 0."""
-    batch: Batch = _take_examples(game.data, game.schedule.batches[step])
-    return batch
-
-
-@jax.jit
-def _take_examples(data: Data, indices: Array) -> Batch:
-    """Returns the features and labels of the examples of these indices (B,)."""
-    features, labels = data
-    return features[indices], labels[indices]
+    moments: list[Moment]
 
 
 def usual_effort(parameters: int) -> Effort:
@@ -330,33 +134,119 @@ def rehearse(
         (`lipschitz.coupling_distances`). The lengths of secants follow from it. The unit is the learning rate
         times the clipping norm over the batch size.
       progress: Called with 1.0 after each measured step.
-
-    Returns:
-      For each step the largest factor by which it stretches small distances; the worst secants, which are
-      segments between two models, on lines through models; and models at which to search for worse secants.
     """
     runs = effort.runs
     require(runs >= 2, f"`runs={runs}`: give at least 2, one of them in each world")
     steps = len(game.schedule.mask)
-    # The recorder is called after each segment: a segment ends where a step is to be measured.
-    rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
+    step_map = expansion.make_step_map(clipped_sum, game.hyper)
+    insert = _make_inserter(game, clipped_sum)
+    lengths = _choose_lengths(game, distances)
+    with_lines = _choose_steps_with_lines(distances, effort)
+    # The models before the middle one of each `search_interval` measured steps are kept, which gives about
+    # `effort.searched` steps at which `search_secants` can search. If fewer are measured, all are kept.
+    search_interval = max(count_measured(steps, effort) // effort.searched, 1)
+
+    values: dict[int, float] = {}  # by step, the largest stretch by its derivative
+    directions: dict[
+        int, NDArray[np.float64]
+    ] = {}  # by run, what its last measured step stretched most
+    secants: list[Stretch] = []
+    moments: list[Moment] = []
+
+    def measure(step: int, thetas: Array, inserted: NDArray[np.float32]) -> None:
+        """Measures by which factor a step stretches distances between models close to each run's model.
+
+        Close to a model, the factor is at most the largest singular value of the step's Jacobian. A Jacobian
+        misses jumps beside the model. So at some steps secants are measured as well.
+
+        Args:
+          step: The step's number from 0.
+          thetas: The models (R, p) before it.
+          inserted: (R, p) what a canary adds to the step of each run, along which secants are measured.
+        """
+        batch = _take_batch(game, step)
+        is_kept = len(values) % search_interval == search_interval // 2
+        models = np.asarray(thetas)
+        constants = []
+        for run, theta in enumerate(models):
+            # The search begins with the direction at the last measured step, which is close.
+            start = directions.get(run)
+            largest = expansion.largest_expansion(
+                step_map, jnp.asarray(theta), batch, start, (step, run)
+            )
+            directions[run] = largest.direction
+            constants.append(largest.constant)
+            if is_kept:
+                moments.append(Moment(step, theta, largest.direction))
+        values[step] = max(constants)
+        if step in with_lines:
+            line = expansion.Line(
+                length=float(lengths[step]),
+                reach=effort.reach,
+                derivative=values[step],
+                # Over the steps so far; it limits what derivatives beside the models explain.
+                most=max(values.values()),
+            )
+            # Towards the next run's model: with a single canary, that run is of the other world.
+            to_next = np.roll(models, -1, axis=0) - models
+            at_random = np.random.default_rng(step).normal(size=models.shape)
+            for run, theta in enumerate(models):
+                model = jnp.asarray(theta)
+                # The mean clipped gradient, plus the weight decay's term.
+                descent = np.asarray(step_map.descend(model, batch))
+                along = (directions[run], inserted[run], to_next[run], descent, at_random[run])
+                secants.append(
+                    expansion.worst_on_lines(step_map, model, batch, np.stack(along), line)
+                )
+        progress(1.0)
+
+    def watch(midway: Midway) -> None:
+        """Measures the step that comes next, if any, at a chunk's models between two segments."""
+        if midway.steps < steps:
+            inserted = np.asarray(insert(midway.craft(), midway.thetas, midway.steps))
+            measure(midway.steps, midway.thetas, inserted)
+
     # A run's index decides its randomness. An audit's indices are below MOST_RUNS, so that none of its runs
     # is trained here. The first index is even: with a single canary, even runs are without it, odd with it.
     first = MOST_RUNS + MOST_RUNS % 2
-    recorder = _Recorder(game, clipped_sum, distances, effort, progress)
-
     thetas = games.initial_models(game, np.arange(first, first + runs))
     # Zeros: no line goes along a canary at the first step, since what it inserts matters only to later steps.
-    recorder.measure(0, thetas, np.zeros(thetas.shape, np.float32))
-    # All runs are a single chunk. `play` is a generator, which trains only as its scores are taken.
-    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=recorder.watch):
-        pass  # the recorder watches the segments; the scores are not used
+    measure(0, thetas, np.zeros(thetas.shape, np.float32))
+    # A segment ends where a step is to be measured. All runs are a single chunk, whose scores are not used.
+    rehearsed = game._replace(segment_steps=_choose_interval(steps, effort))
+    for _ in games.play(rehearsed, [(first, first + runs)], runs, watch=watch):
+        pass
+    return Rehearsal(_spread(values, steps), secants, runs, moments)
 
-    # From the measured steps to all T steps.
-    measured = np.array(sorted(recorder.values))
-    values = np.array([recorder.values[step] for step in measured])
-    constants = _spread(measured, values, steps)
-    return Rehearsal(constants, tuple(recorder.secants), runs, tuple(recorder.moments))
+
+def _make_inserter(game: Game, clipped_sum: ClippedSum) -> Callable[[Tree, Array, int], Array]:
+    """Returns a function that computes what a single canary adds to a step of each run, (R, p), clipped.
+
+    Of the K canaries of a run it takes canary t modulo K for step t, so that each has its turn.
+
+    Returns:
+      (canaries that the step may insert, with a leading axis (R,); models (R, p) before it; its number t from
+      0) -> (R, p).
+    """
+    canaries = game.adversary.canaries
+    norm = jnp.float32(game.hyper.clipping_norm)
+
+    def insert(crafted: Tree, theta: Array, step: Array) -> Array:
+        """Returns what the step's canary adds to the step of a single run, (p,)."""
+        chosen = jnp.float32(jnp.arange(canaries) == step % canaries)
+        inserted = base.Canaries(lambda step, theta: crafted, chosen)
+        return base.sum_canaries(inserted, step, theta, norm, jnp.float32(1), clipped_sum)
+
+    # Canaries and models differ by run; the step does not.
+    mapped: Callable[[Tree, Array, int], Array] = jax.jit(jax.vmap(insert, (0, 0, None)))
+    return mapped
+
+
+def _take_batch(game: Game, step: int) -> Batch:
+    """Returns the mini-batch (features, labels) of a step, counted from 0."""
+    features, labels = game.data
+    indices = game.schedule.batches[step]
+    return features[indices], labels[indices]
 
 
 def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> set[int]:
@@ -365,10 +255,6 @@ def _choose_steps_with_lines(distances: NDArray[np.float64], effort: Effort) -> 
     They are taken evenly from the measured steps at which the two models that the hidden-state bound couples
     are apart, since only there it matters how a step stretches their distance. If they are never apart, all
     measured steps are candidates.
-
-    Args:
-      distances: (T,) the distance of the coupled models before each step.
-      effort: How much is measured.
     """
     steps = len(distances)
     measured = np.arange(0, steps, _choose_interval(steps, effort))
@@ -384,14 +270,8 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64]) -> NDArray[np.fl
     It is the distance of the two models that the hidden-state bound couples, which is what a step stretches.
     Where these are together, it is the largest distance of any step: a shorter secant would show only
     rounding. If they are together at all steps, that is 0, and such secants count as not stretched.
-
-    Args:
-      game: The game that is rehearsed.
-      distances: (T,) the distance of the coupled models before each step. The unit is the learning rate times
-        the clipping norm over the batch size.
     """
     batch_size = game.schedule.batches.shape[1]
-    # The unit of the distances, as a Euclidean distance between parameter vectors.
     unit = float(game.hyper.learning_rate) * float(game.hyper.clipping_norm) / batch_size
     return np.where(_are_apart(distances), distances, distances.max()) * unit
 
@@ -402,25 +282,21 @@ def _are_apart(distances: NDArray[np.float64]) -> NDArray[np.bool_]:
     return apart
 
 
-def _spread(
-    measured: NDArray[np.int64], values: NDArray[np.float64], steps: int
-) -> NDArray[np.float64]:
-    """Spreads the values of measured steps over all steps, (T,).
+def _spread(values: dict[int, float], steps: int) -> NDArray[np.float64]:
+    """Spreads the values of measured steps over all T steps, (T,).
 
     A measured step keeps its value; any other takes the larger of those of the measured steps beside it.
     Steps after the last measured step take its value.
-
-    Args:
-      measured: The numbers of the measured steps, rising from 0.
-      values: Their values.
-      steps: T.
     """
+    measured = np.array(sorted(values))
+    at_measured = np.array([values[step] for step in measured])
     numbers = np.arange(steps)
     # For each step, the place in `measured` of the last measured step up to it, and of the first from it on.
     before = np.searchsorted(measured, numbers, side="right") - 1
     # Beyond the last measured step there is no next, and its own place is taken.
     after = np.minimum(np.searchsorted(measured, numbers), len(measured) - 1)
-    return np.maximum(values[before], values[after])
+    spread: NDArray[np.float64] = np.maximum(at_measured[before], at_measured[after])
+    return spread
 
 
 def search_secants(
@@ -429,8 +305,8 @@ def search_secants(
     rehearsal: Rehearsal,
     distances: NDArray[np.float64],
     effort: Effort,
-) -> list[Secant]:
-    """Searches, at each model that a rehearsal stored, for the displacement that a step stretches most.
+) -> list[Stretch]:
+    """Searches, at each model that a rehearsal kept, for the displacement that a step stretches most.
 
     The displacement u leads from the model x to x + u; the two ends make a secant. The search is over the
     directions of u, whose length is given. The step is the next that the model takes.
@@ -438,16 +314,14 @@ def search_secants(
     Args:
       game: The game that was rehearsed.
       clipped_sum: The game's clipping strategy.
-      rehearsal: The rehearsal of the game, with the stored models in `moments`.
-      distances: (T,) how far apart the two models are, before each step, that the hidden-state bound couples
-        (`lipschitz.coupling_distances`). The unit is the learning rate times the clipping norm over the batch
-        size. The displacements are as long as the distance, or as the largest distance where the two are
-        together.
+      rehearsal: The rehearsal of the game, with the models in `moments`.
+      distances: (T,) how far apart the two models are, before each step, that the hidden-state bound couples,
+        as in `rehearse`; with the measured constants.
       effort: How much to search.
 
     Returns:
-      For each stored model x the worse of two secants, from x to x + u and to x - u, for the most stretched u
-      of the search. The worse is stretched further beyond what derivatives explain.
+      For each model x the worse of two secants, from x to x + u and to x - u, for the most stretched u of the
+      search. The worse is stretched further beyond what derivatives explain.
     """
     step_map = expansion.make_step_map(clipped_sum, game.hyper)
     lengths = _choose_lengths(game, distances)
@@ -459,14 +333,13 @@ def search_secants(
         theta = jnp.asarray(moment.theta)
         batch = _take_batch(game, moment.step)
         # The search starts, among others, from the direction that the derivative stretches most.
-        most_stretched = moment.expansion.direction[None]  # (1, p): a list of a single direction
-        largest = expansion.largest_secant(step_map, theta, batch, search, most_stretched)
+        start = moment.direction[None]  # (1, p): a list of a single direction
+        largest = expansion.largest_secant(step_map, theta, batch, search, start)
         # `largest_secant` does not say how much of the stretch derivatives explain: `worst_on_lines` does.
         # Reach 1: a secant to either side of the model.
         line = expansion.Line(
             length=length, reach=1, derivative=constants[moment.step], most=constants.max()
         )
         along = largest.direction[None]  # (1, p): a single line
-        stretch = expansion.worst_on_lines(step_map, theta, batch, along, line)
-        secants.append(Secant(moment.step, stretch))
+        secants.append(expansion.worst_on_lines(step_map, theta, batch, along, line))
     return secants

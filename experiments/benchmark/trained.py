@@ -45,7 +45,7 @@ def _train(canaries: int, runs: int) -> Coins:
     from audit.settings import stored
     from audit.settings.make import setting_of
     from audit.tasks.task import Sources
-    from audit.training import build, training
+    from audit.training import build, game
     from models.catalogue import task
 
     prepare_jax()
@@ -59,10 +59,9 @@ def _train(canaries: int, runs: int) -> Coins:
         noise_multiplier=math.sqrt(_STEPS) / _MU,
     )
     dataset = task("fcnn").data.load(Sources())
-    game = build.build(setting, dataset)
     with tempfile.TemporaryDirectory() as folder:
         store = stored.open_store(Path(folder), setting, dataset)
-        scores = training.train(game, store, runs).scores
+        scores = game.train(build.build(setting, dataset), store, runs).scores
     return Coins(scores.scores, scores.presence)
 
 

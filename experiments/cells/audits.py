@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from audit.errors import InputError
 from audit.runtime.progress import Progress
 from audit.settings import stored
-from audit.settings.adversaries import adversary_row
 from audit.settings.setting import Setting, identity, validate
 from audit.storage.index import Holdings
 from audit.storage.store import Store
@@ -60,8 +59,7 @@ def make_request(audited: Audited, dataset: Dataset) -> "Request":
 
     setting = audited.setting
     validate(setting, audited.runs)
-    recipe = driver.make_recipe(setting, dataset)
-    return driver.Request(setting, dataset, audited.runs, recipe)
+    return driver.make_request(setting, dataset, audited.runs)
 
 
 def setting_cell(
@@ -130,10 +128,10 @@ def _program_shape(cell: Cell) -> Hashable:
     if cell.audited is None:
         return cell.identity
     setting = cell.audited.setting
-    row = adversary_row(setting.adversary.name)
+    adversary = setting.adversary
     return (
         setting.model,
-        row.biased or row.fields.name,  # those along a coordinate have the same functions
+        adversary.biased or adversary.name,  # those along a coordinate have the same functions
         setting.mechanism.batch_size,
         setting.schedule.steps,
         cell.runs,

@@ -128,7 +128,6 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
     """
     from audit.storage.checkpoints import Checkpoints
     from audit.training import game as games
-    from audit.training import training
 
     with store.lock():
         measured = []
@@ -137,7 +136,7 @@ def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") 
         lost = gaps(measured, runs)
         if not lost:
             return
-        chunk = training.chunk_size(game, runs, 0)  # 0: as many runs as fit into memory
+        chunk = games.chunk_size(game, runs)  # as many runs as fit into memory
         checkpoints = Checkpoints(store.checkpoints)
         for _ in games.play(game, lost, chunk, checkpoints=checkpoints, watch=watch):
             pass  # the scores are stored already; `watch` stores the accuracies
@@ -175,7 +174,8 @@ def _train(
       federation: The clients and the test set.
       progress: Called with the number of runs that were trained since the last call.
     """
-    from audit.training import build_federated, training
+    from audit.training import build_federated
+    from audit.training import game as games
 
     clients = federation.clients
     checksum = store.config()["data_sha256"]
@@ -195,7 +195,7 @@ def _train(
     for i, (game, own_store) in enumerate(observations):
         # While a game's runs are trained, the games after it are scored too.
         watch = _make_watch(own_store, observations[i + 1 :], rounds, measure)
-        training.train(game, own_store, runs, progress=progress, watch=watch)
+        games.train(game, own_store, runs, progress=progress, watch=watch)
         keep_lost_accuracies(game, own_store, runs, _make_watch(own_store, [], rounds, measure))
 
 

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from audit.errors import InputError, require
 from audit.runtime.machine import cores, prepare_jax
+from audit.runtime.progress import Progress
 from audit.storage import files, locks
-from audit.storage.store import Range, Scores, count_runs, cut
+from audit.storage.store import Range, Scores, Store, count_runs, cut
 from audit.tasks.task import Dataset
-from audit.training import training
-from audit.training.driver import GameRecipe, RunsRequest
-from audit.training.training import ChunkTrainer, Trained
+from audit.training.driver import GameRecipe
+from audit.training.game import ChunkTrainer, Trained, chunk_size
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
 from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Workplace
@@ -58,7 +58,7 @@ def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int) -> Prepa
     """Returns how a worker trains a game; raises InputError if recipe and data do not fit."""
     prepare_jax(devices)
     game = recipe.make(data)
-    size = training.chunk_size(game, runs, 0)
+    size = chunk_size(game, runs)
     return Preparation(size, len(game.schedule.mask), recipe.about(data))
 
 
@@ -230,24 +230,21 @@ class RayTrainer:
         self._game = (recipe, cluster.share(data))
         self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1).about
 
-    def train(self, request: RunsRequest) -> Trained:
+    def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains the runs that the store lacks, and returns the scores of all runs."""
-        store = request.store
         begin = time.perf_counter()
         with store.lock():
-            size, steps, self._about = self._cluster.call(
-                prepare, *self._game, request.most_trained
-            )
-            missing = store.missing(request.runs)
+            size, steps, self._about = self._cluster.call(prepare, *self._game, most)
+            missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
-            request.progress(0)
+            progress(0)
             for _, get in self._cluster.run(train, tasks):
                 for scores in get():
                     store.save(scores)
-                    request.progress(len(scores.scores))
+                    progress(len(scores.scores))
         seconds = time.perf_counter() - begin
         trained = count_runs(missing)
-        return Trained(store.load(request.runs), trained, seconds, size, trained * steps)
+        return Trained(store.load(runs), trained, seconds, size, trained * steps)
 
     def stage(self, runs: int) -> int:
         """Returns how many of these runs to train between two looks at what they prove."""

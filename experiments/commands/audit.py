@@ -11,7 +11,6 @@ Trained runs are kept under --out and never trained twice; an interrupted audit 
 
 import math
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -21,7 +20,7 @@ from audit.claims.measured import MEASURED, UNMEASURED
 from audit.commands import cli
 from audit.errors import InputError, require
 from audit.methods.level import Level
-from audit.settings.setting import Setting, require_accounted, validate
+from audit.settings.setting import Setting, validate
 from audit.values import plain_digits
 from experiments.commands import engine_flags, grid_flags
 from models.catalogue import task
@@ -141,8 +140,7 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     # Training may stop early only if bounds hold at any number of runs: if canaries are drawn afresh.
     can_stop = until is None or adversary.any_time
     require(can_stop, "--until goes with --adversary=sphere, examples or --afresh: drop it")
-    validate(setting, number)
-    require_accounted(setting, FLAGS.delta)
+    validate(setting, number, FLAGS.delta)
 
     from audit.conclusions.rehearsals import count_rehearsals  # loads SciPy
 
@@ -152,15 +150,8 @@ def _make_request(setting: Setting, runs: int | None, until: "Until | None") -> 
     dataset = task(setting.model).data.load(cli.sources())
     from audit.training import driver
 
-    return driver.Request(
-        setting,
-        dataset,
-        number,
-        driver.make_recipe(setting, dataset),
-        Level(FLAGS.delta, FLAGS.confidence),
-        partial(driver.find_zoo_steps, setting, dataset, rehearsed),
-        until=until,
-    )
+    level = Level(FLAGS.delta, FLAGS.confidence)
+    return driver.make_request(setting, dataset, number, level, rehearsed, until)
 
 
 def _each_run_alone(finished: "Finished") -> str:

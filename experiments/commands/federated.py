@@ -105,12 +105,12 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
       store: The store of the setting, which keeps scores and accuracies.
     """
     from audit.report import federated_table
-    from audit.training import training
+    from audit.training import game as games
     from experiments.cells.federated import keep_lost_accuracies, read_accuracies
 
     # Called between segments of rounds; it stores the test accuracies of models that are final.
     watch = _Watch(audited, store)
-    scores = training.train(game, store, FLAGS.runs, watch=watch).scores
+    scores = games.train(game, store, FLAGS.runs, watch=watch).scores
     # Runs with scores in the store, but without accuracies since their file was damaged, are trained again.
     keep_lost_accuracies(game, store, FLAGS.runs, watch)
     accuracies = read_accuracies(store)

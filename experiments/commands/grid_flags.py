@@ -14,7 +14,7 @@ from audit.json_text import write_json
 from audit.methods.level import Level
 from audit.settings import stored
 from audit.settings.make import fields
-from audit.settings.setting import require_accounted, validate
+from audit.settings.setting import validate
 from audit.storage import files
 from experiments.cells import work
 from experiments.cells.cell import DataSets
@@ -117,8 +117,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> "GridAudit":
     try:
         setting = cli.setting(**{by_flag[flag]: value for flag, value in values.items()})
         number = runs or setting.adversary.usual_runs
-        validate(setting, number)
-        require_accounted(setting, flags.FLAGS.delta)
+        validate(setting, number, flags.FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {grid.describe(values)}: {error}") from None
     return grid.GridAudit(values, setting, number)

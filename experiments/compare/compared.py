@@ -145,7 +145,7 @@ class TrainedMethod(NamedTuple):
     def cell(self) -> Cell:
         """Returns the cell of work that trains the method's runs and stores their scores.
 
-        Workers may share the cell: each trains some of the runs that the store lacks (`training.train`).
+        Workers may share the cell: each trains some of the runs that the store lacks (`game.train`).
         """
 
         def is_complete(store: Store) -> bool:
@@ -154,13 +154,12 @@ class TrainedMethod(NamedTuple):
 
         def do(store: Store, dataset: Dataset, progress: Progress) -> None:
             """Trains the runs that the store lacks."""
-            from audit.training import build, training
+            from audit.training import build, game
 
             # Checked as for 2 runs at least, one in each world. A single run of many canaries is valid too:
             # it has both worlds, since each canary is in or out by its own coin.
             require_setting(self.setting, max(self.runs, 2))
-            game = build.build(self.setting, dataset)
-            training.train(game, store, self.runs, progress=progress)
+            game.train(build.build(self.setting, dataset), store, self.runs, progress=progress)
 
         cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)
         return cell

@@ -18,8 +18,8 @@ from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.level import Level
 from audit.runtime import progress
-from audit.storage.store import Scores
-from audit.training import build, training
+from audit.storage.store import Scores, count_runs
+from audit.training import build
 from experiments.canife import curves as canife_curves
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
@@ -109,7 +109,7 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
     store = cell.open(place.out, place.data)
     missing = 0
     if not work.is_done(cell, place):
-        missing = training.count_missing(store, method.runs)
+        missing = count_runs(store.missing(method.runs))
     if missing:
         with progress.bar(missing) as bar:
             cell.do(store, place.data, bar)

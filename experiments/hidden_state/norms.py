@@ -3,6 +3,7 @@
 L is the adversary that inserts the gradient of an example with a wrong label.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,7 +81,7 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
     import jax.numpy as jnp
     from jax import Array
 
-    from audit.mechanism.base import Data, Hyperparameters, Schedule, State
+    from audit.mechanism.base import Canaries, Data, Hyperparameters, Schedule, State
     from audit.training import game
 
     def norms_of_run(hyper: Hyperparameters, data: Data, schedule: Schedule, run: Array) -> Array:
@@ -93,7 +94,8 @@ def canary_norms(played: "Game", runs: NDArray[np.int64]) -> Norms:
         theta_0 = played.init(draw_key("theta"))
         clipping_norm = jnp.asarray(hyper.clipping_norm)
         knowledge = played.adversary.init(draw_key("canary"), theta_0, clipping_norm)
-        canaries = played.insertion().bind(knowledge, jnp.ones(1))  # the single canary is in
+        # The single canary is in.
+        canaries = Canaries(partial(played.adversary.craft, knowledge), jnp.ones(1))
         noise_key = draw_key("noise")
 
         def advance(state: State, now: Schedule) -> tuple[State, Array]:

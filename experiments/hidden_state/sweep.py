@@ -25,7 +25,6 @@ from audit.adversaries.directions import CotS
 from audit.adversaries.examples import Loss
 from audit.adversaries.sphere import SphereFields
 from audit.methods.level import Level
-from audit.settings.adversaries import ADVERSARIES
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
@@ -71,7 +70,7 @@ class Size(NamedTuple):
         """Returns an audit's numbers of runs, and its number of canaries in each run, perhaps AUTO."""
         if isinstance(adversary, SphereFields):
             return self.fresh_runs, AUTO
-        if self.coordinate_runs and ADVERSARIES[adversary.name].biased:
+        if self.coordinate_runs and adversary.biased:
             return self.coordinate_runs, self.canaries
         return self.runs, 1
 

@@ -24,7 +24,7 @@ from audit.errors import InputError
 from audit.mechanism import ensemble
 from audit.report import audit_panels
 from audit.settings.make import setting_of
-from audit.training import build, training
+from audit.training import build, game
 from experiments.examples import own_adversary
 from models.dense import FCNN, two_logit_cross_entropy
 from tests import programs
@@ -32,7 +32,7 @@ from tests import programs
 SMALL = {"runs": 20, "steps": 4, "batch_size": 10, "noise_multiplier": 1.0, "adversary": "gc_r"}
 USUAL = setting_of("fcnn")
 WORK = [  # what a second call has no reason for
-    *[(training, "train"), (build, "build_for"), (own, "_why_unfit"), (ensemble, "compiled_for")],
+    *[(game, "train"), (build, "build"), (own, "_why_unfit"), (ensemble, "compiled_for")],
 ]
 HEAVY = {
     "jax",
@@ -522,9 +522,11 @@ def test_what_an_adversary_draws_begins_with_and_says_of_itself_names_its_store(
         own_direction(crafts_constant=True),
         own_direction(null=NullLaw(draws=5)),
     ]
-    names = [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    names = [own._fingerprint_adversary(adversary, model.n_parameters) for adversary in adversaries]
     assert len(set(names)) == len(names)
-    assert names == [own._fingerprint_adversary(adversary, model) for adversary in adversaries]
+    assert names == [
+        own._fingerprint_adversary(adversary, model.n_parameters) for adversary in adversaries
+    ]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ import itertools, os, signal, sys, threading
 import jax
 import numpy as np
 from tqdm import tqdm
-from audit.training import game, training
+from audit.training import game
 from audit.commands import cli
 from audit.settings import stored
 from audit.training import build
@@ -53,7 +53,7 @@ setting = setting_of("fcnn", batch_size=10, steps=steps, **fields)
 """
 END = """
 store = stored.open_store(out, setting, data)
-training.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=seconds)
+game.train(build.build(setting, data), store, runs, chunk, checkpoint_seconds=seconds)
 """
 
 

@@ -64,7 +64,7 @@ def beyond(kind, limits):
 
 def owner(name):
     """The adversary that has a field of its own of that name, or none."""
-    found = [row.fields.name for row in ADVERSARIES.values() if name in declared(row.fields)]
+    found = [kind.name for kind in ADVERSARIES.values() if name in declared(kind)]
     return f"--adversary={found[0]}" if found else None
 
 

@@ -222,7 +222,7 @@ CASES = {
     "fewer labels": (lambda: of_loss(labels=Y[:30]), "there are 40 features and 30 labels"),
     "a large batch": (lambda: of_module(batch_size=41), "40 examples"),
     "no module": (lambda: of_module(module=loss), "takes a Flax Linen module"),
-    "a class": (lambda: of_module(module=Net), "not the class Net: give an instance, Net()"),
+    "a class": (lambda: of_module(module=Net), "Flax Linen module, not Net: give an instance"),
     "dropout": (
         lambda: of_module(Net(lambda: nn.Dropout(0.5, deterministic=False))),
         "switch dropout off",

@@ -14,7 +14,7 @@ from audit.settings.make import changed, setting_of
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks.task import Dataset
-from audit.training import build, game, training
+from audit.training import build, game
 from tests import programs
 from tests.forks import python
 
@@ -34,9 +34,7 @@ def train(dataset, tmp_path):
 
     def run(setting, out="out", runs=8, chunk=4):
         store = stored.open_store(tmp_path / out, setting, dataset)
-        return training.train(
-            build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0
-        )
+        return game.train(build.build(setting, dataset), store, runs, chunk, checkpoint_seconds=0)
 
     return run
 

@@ -32,7 +32,7 @@ FLAGS = (
 TRAIN = """
 import sys
 from pathlib import Path
-from audit.training import training
+from audit.training import game
 from audit.storage.store import Store
 from audit.commands import cli
 from audit.training import build_federated
@@ -44,7 +44,7 @@ setting = FederatedSetting("linear", 10, cohort=4, rounds=60, canaries=100, obse
                            noise_multiplier=0.1)
 clients = federated_task("linear").load(setting, Sources(sys.argv[1])).clients
 played = build_federated.build(setting, clients, build_federated.rounds(setting, clients))
-training.train(played._replace(segment_steps=2), Store(Path(sys.argv[2]), {"experiment": "federated"}), 2,
+game.train(played._replace(segment_steps=2), Store(Path(sys.argv[2]), {"experiment": "federated"}), 2,
                checkpoint_seconds=0)
 """
 

@@ -69,7 +69,7 @@ FLOORS = [  # from the ground up: nobody imports from a higher floor
 RAISED = ("InputError", "CannotWriteError", "require", "UnknownLayer")
 PAPERS = ("hidden_state", "one_shot", "lidp", "canife")
 TRAINING = [  # work on cells, the landscape's among them
-    *("audit.training.training", "audit.training.build", "experiments.cells.work"),
+    *("audit.training.game", "audit.training.build", "experiments.cells.work"),
     "experiments.cells.audits",
     "experiments.hidden_state.sweep",
     *("experiments.lidp.sweep", "experiments.one_shot.sweep"),
@@ -79,7 +79,7 @@ LOADED = [  # (a room whose files are imported, what is loaded then, what is not
     ("audit.methods", {"audit.methods.estimate", "scipy"}, DEVICE_LIBRARIES),
     ("audit.mechanism", {"audit.mechanism.dpsgd"}, ("audit.adversaries", "audit.methods")),
     ("audit.adversaries", set(), ("audit.methods",)),
-    ("training", {"audit.training.training"}, ("matplotlib",)),
+    ("training", {"audit.training.game"}, ("matplotlib",)),
 ]
 LIBRARIES = [
     path

@@ -10,6 +10,7 @@ from audit.adversaries import biased
 from audit.errors import InputError
 from audit.mechanism import base, dpsgd
 from audit.mechanism.clipping.base import per_example
+from tests import programs
 
 HYPER = base.Hyperparameters(0.8, 0.4, 0.2)
 STEPS, BATCH, SIMULATIONS = 5, 10, 3
@@ -65,11 +66,11 @@ def test_gc_s_is_algorithm_3(data, model, mechanism, batches, noisy, per_step):
         moved = _algorithm_3(gradient, theta_0, data, batches, key, noisy, per_step, simulations)
         least, next_least = np.sort(moved)[:2]
         assert next_least > least * (1 + 1e-5)  # else rounding decides, and the test says nothing
-        assert state.dimension == np.argmin(moved)
+        assert state.dimensions == np.argmin(moved)
         np.testing.assert_array_equal(
-            state.gradient, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4)
+            state.crafted, np.eye(68)[[np.argmin(moved)]] * np.float32(0.4)
         )
-        chosen.append(int(state.dimension))
+        chosen.append(int(state.dimensions[0]))
     assert not noisy or len(set(chosen)) > 1
 
 
@@ -91,7 +92,7 @@ def test_movement_accumulates_over_simulations(per_step, expected):
     squares = [[0.0, 1.0, 9.0, 3.0], [9.0, 1.0, 9.0, 0.0]]
     finals = [[0.0, 5.0, 1.0, -4.0], [-5.0, 5.0, -1.0, 0.0]]
     adversary = biased.simulated_biased_dimension(_two_runs(squares, finals), 2, per_step)
-    assert adversary.init(jax.random.key(0), jnp.ones(4), jnp.float32(1)).dimension == expected
+    assert adversary.init(jax.random.key(0), jnp.ones(4), jnp.float32(1)).dimensions == expected
 
 
 @pytest.mark.parametrize("per_step", [True, False])
@@ -112,7 +113,7 @@ def test_a_dead_coordinate_is_chosen(per_step):
         return base.simulate(mechanism, dpsgd.without_privacy(HYPER), theta_0, data, batches, key)
 
     adversary = biased.simulated_biased_dimension(simulate, 1, per_step)
-    chosen = adversary.init(jax.random.key(0), jnp.zeros(6), jnp.float32(1)).dimension
+    chosen = adversary.init(jax.random.key(0), jnp.zeros(6), jnp.float32(1)).dimensions
     assert chosen == 4 if per_step else chosen in (1, 4)
 
 
@@ -132,15 +133,16 @@ def test_a_simulation_that_diverges_ranks_no_coordinates(value, per_step, expect
 def test_gc_r_draws_every_coordinate_alike():
     init = jax.jit(jax.vmap(biased.random_biased_dimension().init, (0, None, None)))
     states = init(jax.random.split(jax.random.key(0), 6800), jnp.zeros(68), jnp.float32(2))
-    counts = np.bincount(states.dimension, minlength=68)
+    chosen = states.dimensions[:, 0]
+    counts = np.bincount(chosen, minlength=68)
     assert len(counts) == 68 and stats.chisquare(counts).pvalue > 1e-4
-    np.testing.assert_array_equal(np.argmax(states.gradient[:, 0], axis=1), states.dimension)
+    np.testing.assert_array_equal(np.argmax(states.crafted[:, 0], axis=1), chosen)
 
 
 @pytest.mark.parametrize("dimension", [0, 11, 67])
 def test_the_score_is_the_displacement_against_the_update(dimension):
-    adversary = biased._biased(lambda key, theta_0: jnp.int32(dimension))
+    adversary = programs.fixed_dimension(dimension)
     theta_0, theta_t = np.random.default_rng(0).normal(size=(2, 68)).astype(np.float32)
     state = adversary.init(jax.random.key(0), jnp.asarray(theta_0), jnp.float32(1))
-    assert state.dimension == dimension
+    assert state.dimensions == dimension
     assert adversary.score(state, (), theta_t, theta_0) == theta_0[dimension] - theta_t[dimension]

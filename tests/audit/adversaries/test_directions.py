@@ -1,5 +1,6 @@
 """The cosines of one-shot canaries with the iterates, against NumPy."""
 
+import dataclasses
 import functools
 
 import jax
@@ -72,7 +73,7 @@ def test_both_insert_the_same_directions_of_the_clipping_norm_in_their_own_steps
     for adversary in (directions.final_cosines(CANARIES), directions.largest_cosines(CANARIES)):
         state = adversary.init(jax.random.key(1), jnp.zeros(P), jnp.float32(2))
         canaries = base.Canaries(
-            functools.partial(directions._craft_unclipped, state), jnp.ones(CANARIES)
+            functools.partial(directions.craft_unclipped, state), jnp.ones(CANARIES)
         )
         mask = jnp.zeros(CANARIES).at[jnp.array([1, 4])].set(1)
         found = base.sum_canaries(canaries, 0, jnp.zeros(P), jnp.float32(0.7), mask, None)
@@ -110,8 +111,8 @@ def test_principal_directions_are_the_singular_vectors_of_the_centred_data():
 def test_canaries_are_drawn_with_replacement_from_the_tail():
     data, _ = rows()
     found = examples.principal(data)
-    tail = examples.Tail(first=4, last=7, scale=2.5, label=1)
-    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, tail, 600, None)
+    fields = examples.Poisoned(first_direction=4, end_direction=7, poison_scale=2.5)
+    adversary = examples.poisoned_examples(fcnn().loss, lambda: found, fields, 1, 600)
     features, labels = adversary.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     assert features.shape == (600, 8) and set(np.asarray(labels)) == {1}
     along = (np.asarray(features, np.float64) - found.mean) @ found.directions.T
@@ -120,9 +121,8 @@ def test_canaries_are_drawn_with_replacement_from_the_tail():
     assert np.bincount(chosen, minlength=8).tolist()[:4] == [0] * 4
     assert np.bincount(chosen, minlength=8)[4:7] == pytest.approx([200, 200, 200], abs=60)
     assert not (chosen == 7).any()
-    alone = examples.poisoned_examples(
-        fcnn().loss, lambda: found, tail._replace(mean=False), 600, None
-    )
+    fields = dataclasses.replace(fields, poison_mean=False)
+    alone = examples.poisoned_examples(fcnn().loss, lambda: found, fields, 1, 600)
     bare, _ = alone.init(jax.random.key(0), jnp.zeros(68), NORM).examples
     np.testing.assert_allclose(features - bare, np.broadcast_to(found.mean, (600, 8)), atol=1e-5)
 

@@ -44,7 +44,7 @@ def test_a_score_counts_the_fresh_draws_below_and_ties_lie_between():
 
     adversary = ranked.fresh_examples(generator, count_ones, directions.initial_model, 200, M)
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
-    state = adversary.draw_for_run(state, (jax.random.key(1),))
+    state = adversary.draw_for_run(state, jax.random.key(1))
     scores = np.asarray(adversary.score(state, (), jnp.zeros(4), jnp.zeros(4)))
     blocks = [
         np.asarray(generator(jax.random.fold_in(state.fresh, start), 512).features).sum(1)
@@ -74,7 +74,7 @@ def test_ranks_are_uniform_even_where_an_examples_place_decides_its_score():
     state = adversary.init(jax.random.key(0), jnp.zeros(4), jnp.float32(1))
 
     def score(key):
-        state_of_run = adversary.draw_for_run(state, (key,))
+        state_of_run = adversary.draw_for_run(state, key)
         return adversary.score(state_of_run, (), jnp.zeros(4), jnp.zeros(4))
 
     scores = np.asarray(jax.vmap(score)(jax.random.split(jax.random.key(1), runs)))
@@ -107,7 +107,7 @@ def test_many_ties_accuse_no_correct_training():
         learning_rate=0.1,
         seed=1,
     )
-    table = build.build_for(setting, dataset, build.Trainee(model, 2))
+    table = build.build(setting, dataset, build.Trainee(model, 2, "per_example"))
     concluded = conclude_setting(play(table, 30), setting)
     assert concluded.epsilon <= concluded.upper_bound < 0.3
     assert not concluded.claim_test.refuted
@@ -147,7 +147,7 @@ def test_coordinates_are_ranked_among_all_others(dataset):
     scores = play(table, 20)
     assert scores.draws == parameters - K == table.adversary.null.draws
     state = table.adversary.init(game.root(0, "canary"), jnp.zeros(parameters), jnp.float32(1))
-    state = table.adversary.draw_for_run(state, (jax.random.key(5),))
+    state = table.adversary.draw_for_run(state, jax.random.key(5))
     theta = jax.random.normal(jax.random.key(6), (parameters,))
     movement = np.asarray(state.expected - theta)
     own = np.asarray(state.dimensions)
@@ -172,7 +172,7 @@ def test_a_store_keeps_how_many_draws_there_were(dataset, tmp_path):
 
 def test_settings_that_draw_afresh_say_so():
     afresh, shared = (setting_of("fcnn", adversary="gc_r", afresh=bit) for bit in (True, False))
-    assert afresh.adversary.any_time and afresh.adversary.least_runs == 1
+    assert afresh.adversary.any_time
     assert not shared.adversary.any_time and shared.adversary.usual_runs == 5000
     assert identity(shared)["adversary"] == {"name": "gc_r"}
     assert setting_of("fcnn", adversary="examples").adversary.usual_runs == 20
@@ -187,11 +187,12 @@ def test_too_many_coordinates_leave_too_few_to_rank_among(dataset):
 
 def test_more_coordinates_than_float32_counts_are_refused():
     model = SimpleNamespace(n_parameters=2**24 + 13)
-    knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None)
+    knowledge = SimpleNamespace(model=model, canaries=K, rehearsal=lambda: None, expect=None)
+    gc_r = biased.GcR(afresh=True)
     with pytest.raises(InputError, match="at most 16,777,216 other coordinates, not 16,777,217"):
-        biased._make_fresh_coordinates(knowledge)
+        gc_r.make(knowledge)
     model.n_parameters -= 1
-    assert biased._make_fresh_coordinates(knowledge).null.draws == 2**24
+    assert gc_r.make(knowledge).null.draws == 2**24
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 255, 0])
@@ -240,6 +241,6 @@ def test_a_black_box_of_mnists_size_is_proven_to_leak_with_nothing_assumed():
         noise_multiplier=2.0,
         learning_rate=0.1,
     )
-    table = build.build_for(setting, dataset, build.Trainee(model, 10))
+    table = build.build(setting, dataset, build.Trainee(model, 10, "per_example"))
     concluded = conclude_setting(play(table, 6), setting)
     assert 4 <= concluded.epsilon < concluded.upper_bound < 24

@@ -12,7 +12,6 @@ from hypothesis import strategies
 
 from audit.mechanism import base, dpsgd, ensemble, memory
 from audit.mechanism.clipping.base import per_example
-from audit.mechanism.ensemble import RunKeys
 from audit.mechanism.memory import StepMemory, local_hardware, step_memory
 
 HYPER = base.Hyperparameters(*map(jnp.float32, (0.3, 0.5, 2.0)))
@@ -21,14 +20,17 @@ KEY = jax.random.key(7, impl="threefry2x32")
 
 def _train(mechanism, theta, data, schedule, runs):
     placement = ensemble.Placement.local()
-    insertion = ensemble.Insertion(lambda canary, step, theta: canary)
-    train = ensemble.compile_segment(mechanism, insertion, placement)
+
+    def bind(canary, presence, key):
+        return base.Canaries(lambda step, theta: canary, presence)
+
+    train = ensemble.compile_segment(mechanism, bind, placement)
     keys = jax.vmap(jax.random.fold_in, (None, 0))(KEY, jnp.asarray(runs))
     states = jax.vmap(lambda key: mechanism.start(theta))(keys)
     presence = jnp.asarray([[run % 2] for run in runs], jnp.float32)
     canary = jnp.ones((1, theta.size))
     return np.asarray(
-        train(HYPER, states, data, schedule, canary, presence, RunKeys(keys)).theta
+        train(HYPER, states, data, schedule, canary, presence, keys, keys).theta
     ), keys
 
 

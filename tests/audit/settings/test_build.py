@@ -14,7 +14,7 @@ from audit.settings import stored
 from audit.settings.adversaries import ADVERSARIES
 from audit.settings.make import changed, setting_of
 from audit.tasks.task import Dataset
-from audit.training import build, game, training
+from audit.training import build, game
 from tests.cases import mostly_slow
 
 SETTING = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3, noise_multiplier=1.0)
@@ -36,16 +36,14 @@ def test_errors_of_settings_and_device_are_not_hidden(dataset, tmp_path, monkeyp
 
     monkeypatch.setattr(game, "play", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        training.train(
+        game.train(
             build.build(SETTING, dataset), stored.open_store(tmp_path, SETTING, dataset), 4, 4
         )
 
 
 def test_an_adversary_that_ignores_canaries_is_no_audit_of_several(dataset, monkeypatch):
-    alone = ADVERSARIES["gc_r"]._replace(
-        make=lambda fields, knowledge: biased.random_biased_dimension()
-    )
-    monkeypatch.setitem(ADVERSARIES, "gc_r", alone)
+    alone = biased.random_biased_dimension()
+    monkeypatch.setattr(ADVERSARIES["gc_r"], "make", lambda fields, knowledge: alone)
     assert build.build(SETTING, dataset).adversary.canaries == 1
     with pytest.raises(
         InputError, match="`canaries=4`: the adversary gc_r has 1: pass Knowledge.canaries on"

@@ -16,7 +16,7 @@ from audit.settings.federated import FederatedSetting
 from audit.storage.store import Store
 from audit.tasks import zoo
 from audit.tasks.task import Dataset, Sources
-from audit.training import build_federated, training
+from audit.training import build_federated, game
 from models.data.clients import dirichlet
 
 SIZES = {"clients": 12, "cohort": 4, "rounds": 6, "canaries": 100, "batch_size": 8}
@@ -103,7 +103,7 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     looks = []
     played = build_federated.build(setting, clients, participation)._replace(segment_steps=2)
     store = Store(tmp_path, federated.federated_identity(setting, "abc"))
-    scores = training.train(played, store, 1, watch=looks.append).scores
+    scores = game.train(played, store, 1, watch=looks.append).scores
     assert [look.steps for look in looks] == [2, 4, 6]
     np.testing.assert_array_equal(np.asarray(looks[-1].scores()), scores.scores.astype(np.float32))
     accuracy = build_federated.accuracy(setting, clients, None)(looks[-1].thetas)
@@ -112,7 +112,7 @@ def test_canaries_that_are_in_have_larger_cosines(clients, tmp_path, observe):
     assert observed.mean() > unobserved.mean() + (0.5 if observe == "weights" else 3) / np.sqrt(
         7850
     )
-    assert training.train(played, store, 1).trained_runs == 0
+    assert game.train(played, store, 1).trained_runs == 0
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
         observe="fresh", noise_multiplier=0.5, client_learning_rate=0.01, repetitions=6
     )
     played = build_federated.build(setting, clients, build_federated.rounds(setting, clients))
-    scores = training.train(played, Store(tmp_path, {}), 4).scores
+    scores = game.train(played, Store(tmp_path, {}), 4).scores
     upper, alone = epsilon_upper_bound(0.5, 6, 1e-5), scores.of_first(1)
     assert concluded.conclude_together(alone) is None
     together = concluded.conclude_together(scores).assumption_free
@@ -129,13 +129,13 @@ def test_runs_that_draw_canaries_of_their_own_prove_together(clients, tmp_path):
     rows = [row for run in each for row in run.bounds]
     best = max(row.epsilon for row in rows if not row.assumes.gaussian)
     assert together.holds and best < together.epsilon < upper
-    again = training.train(played, Store(tmp_path / "again", {}), 1).scores
+    again = game.train(played, Store(tmp_path / "again", {}), 1).scores
     np.testing.assert_array_equal(again.scores, alone.scores)
     first, second = (
         played.adversary.draw_for_run(
-            played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), (key,)
+            played.adversary.init(jax.random.key(0), jnp.zeros(7850), 1.0), key
         ).keys
-        for key in played.own_keys(np.arange(2))[0]
+        for key in played.run_keys("own", np.arange(2))
     )
     assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
 

@@ -151,7 +151,7 @@ def test_every_field_is_tried_above():
     )
     assert all(field.help.endswith(".") for field in found.values())
     assert all(name == row.name for name, row in TASKS.items())
-    assert all(name == row.fields.name for name, row in ADVERSARIES.items())
+    assert all(name == row.name for name, row in ADVERSARIES.items())
 
 
 @pytest.mark.parametrize(

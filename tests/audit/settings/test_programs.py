@@ -15,7 +15,11 @@ HOUSES = Dataset(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
-    [{"adversary": "one_shot", "observe": "all"}, {"adversary": "examples", "fresh": 50}],
+    [
+        {"adversary": "one_shot", "observe": "all"},
+        {"adversary": "examples", "fresh": 50},
+        {"adversary": "sphere"},
+    ],
     ids=lambda fields: fields["adversary"],
 )
 def test_numbers_of_canaries_may_differ_in_one_process(fields):

@@ -128,7 +128,7 @@ import functools, os, sys
 from pathlib import Path
 import numpy as np
 from experiments.cells import ray_engine
-from audit.training import driver, training
+from audit.training import driver, game
 from audit.runtime.machine import prepare_jax
 from audit.settings import stored
 from audit.settings.make import setting_of
@@ -154,12 +154,12 @@ setting = setting_of("fcnn", adversary="gc_r", batch_size=10, steps=3000, period
 if not address:
     prepare_jax(1)
     store = stored.open_store(Path(out), setting, data)
-    training.train(driver.make_recipe(setting, data).make(data), store, int(runs), int(chunk))
+    game.train(driver.make_recipe(setting, data).make(data), store, int(runs), int(chunk))
     sys.exit()
 with ray_engine.join(address) as engine:
     trainer = engine.trainer(driver.make_recipe(setting, data), data)
     store = stored.open_store(Path(out), setting, data)
-    trainer.train(driver.RunsRequest(store, int(runs), int(runs), lambda runs: None))
+    trainer.train(store, int(runs), int(runs), lambda runs: None)
 """
 
 

@@ -259,7 +259,7 @@ def test_cells_differ_are_valid_and_shared(scale):
     assert {cell.identity for cell in table.cells} & {cell.identity for cell in figure.cells}
     for audit in (*table.audits(), *figure.audits()):
         validate(audit.setting, audit.runs)
-        assert audit.setting.sampling_rate < 1
+        assert audit.setting.sampling.rate < 1
         assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 
 

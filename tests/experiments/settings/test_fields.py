@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from audit.adversaries.base import AdversaryFields, AdversaryRow
+from audit.adversaries.base import AdversaryFields
 from audit.errors import InputError
 from audit.settings import make
 from audit.settings.adversaries import ADVERSARIES
@@ -52,8 +52,7 @@ class Twist(AdversaryFields):
 
 @pytest.fixture
 def twisted(monkeypatch):
-    row = AdversaryRow(Twist, "twist", "a twist", "Twists.", lambda *_: None)
-    monkeypatch.setitem(ADVERSARIES, "twist", row)
+    monkeypatch.setitem(ADVERSARIES, "twist", Twist)
     fields.cache_clear()
     yield
     fields.cache_clear()
