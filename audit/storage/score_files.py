@@ -288,7 +288,7 @@ def _require_no_padding(table: ReadColumns, scores_in: Array, scores_out: Array)
 def _read_scores(table: ReadColumns, names: Sequence[str]) -> list[Array]:
     """Returns columns of scores; raises InputError for a cell that is no number.
 
-    ReadColumns of texts may end in empty cells, which are dropped. They are read as one, since a comma means the
+    Columns of texts may end in empty cells, which are dropped. They are read as one: a comma means the
     same in all.
     """
     are_lists = all(_is_list(table.columns[name]) for name in names)

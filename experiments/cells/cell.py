@@ -172,7 +172,7 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     try:
         return parsed_answer(content)
     except (ValueError, RecursionError):  # the latter where damaged JSON is nested too deeply
-        store.distrust(store.path / _ANSWER, "it is computed again")
+        files.set_aside(store.path / _ANSWER, "it is computed again")
         return None
 
 

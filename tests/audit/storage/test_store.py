@@ -74,14 +74,6 @@ def test_a_bit_for_every_score_and_one_number_of_canaries(store):
             read(2)
 
 
-def test_one_canary_has_two_worlds_and_several_have_none():
-    presence = np.array([1, 0, 1, 0, 1], bool)[:, None]
-    scores = Scores(3, np.arange(5.0)[:, None], presence)
-    assert [world.tolist() for world in scores.worlds()] == [[0, 2, 4], [1, 3]]
-    with refused("not independent"):
-        _chunk(0, 4, 2).worlds()
-
-
 def test_the_runs_that_are_held_begin_at_the_first(store, path, capsys):
     store.save(_chunk(6, 2))
     store.save(_chunk(9, 2))
@@ -142,13 +134,6 @@ def test_more_runs_later_and_fewer_and_chunks_that_overlap(store):
     store.save(_chunk(4, 6))
     assert store.missing(10) == []
     np.testing.assert_array_equal(store.load(10).scores, _chunk(0, 10).scores)
-
-
-def test_run_numbers_are_as_large_as_they_like(store):
-    store.save(_chunk(0, 2)._replace(first=12_345_678))
-    store.save(_chunk(0, 2)._replace(first=10**15))
-    assert store.missing(12_345_681) == [(0, 12_345_678), (12_345_680, 12_345_681)]
-    assert store.missing(4) == [(0, 4)] and store.runs_held() == 0
 
 
 def test_a_file_torn_anywhere(store, path, capsys):
@@ -279,10 +264,9 @@ def test_a_store_is_opened_by_its_folder(store, path, monkeypatch):
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
-        *(
-            (name, "cannot read .*: name another `setting`")
-            for name in ("nowhere", "empty", "config.json")
-        ),
+        ("nowhere", "has no config.json: name another `setting`"),
+        ("empty", "has no config.json: name another `setting`"),
+        ("config.json", "cannot read .*Not a directory"),
         ("../moved", "is not the setting that its folder is named after"),
     ],
 )
@@ -352,14 +336,6 @@ def test_a_full_disk_leaves_nothing_and_what_was_there(store, monkeypatch):
     assert Store.at(store.path).config() == SETTING
 
 
-def test_a_file_system_that_turned_read_only(store, monkeypatch):
-    refuse = _failing(OSError(errno.EROFS, "Read-only file system"))
-    monkeypatch.setattr(files, "open", lambda *_, **__: refuse(), raising=False)
-    monkeypatch.setattr(files.Path, "unlink", lambda *_, **__: refuse())
-    with refused("Read-only file system"):
-        store.save(_chunk(0, 6))
-
-
 def test_a_damaged_file_in_a_folder_that_refuses(store, path, monkeypatch, capsys):
     path.write_bytes(b"")
     monkeypatch.setattr(
@@ -378,16 +354,3 @@ def test_a_file_that_can_not_be_read_now_is_an_error_and_stays(store, path, monk
             with refused(f"cannot read {path} .{os.strerror(number)}"):
                 read(6)
     assert _visible(store) == before and store.missing(6) == []
-
-
-def test_a_loop_of_links_or_a_folder_that_can_not_be_listed_is_no_damage(store, path, monkeypatch):
-    path.unlink()
-    path.symlink_to(path.name)
-    with refused("cannot read"):
-        store.missing(6)
-    assert path.is_symlink()
-    monkeypatch.setattr(
-        files.Path, "iterdir", _failing(PermissionError(errno.EACCES, "Permission denied"))
-    )
-    with refused(f"cannot read {store.path} .Permission denied"):
-        store.missing(6)
