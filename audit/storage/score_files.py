@@ -291,35 +291,36 @@ def _read_scores(table: ReadColumns, names: Sequence[str]) -> list[Array]:
     Columns of texts may end in empty cells, which are dropped. They are read as one: a comma means the
     same in all.
     """
-    are_lists = all(_is_list(table.columns[name]) for name in names)
-    has_commas = False
-    if are_lists:
-        cells = list(itertools.chain(*(table.columns[name] for name in names)))
-        with _naming(table.place):
-            has_commas = _has_decimal_commas(cells)
+    texts = [cell for name in names for cell in _list_cells(table, name)]
+    with _naming(table.place):
+        has_commas = _has_decimal_commas(texts)
     found = []
     for name in names:
-        cells = table.columns[name]
-        if not _is_list(cells):
+        if not _is_list(table.columns[name]):
             with _naming(table.place):
-                found.append(arrays.scores(name, cells))
+                found.append(arrays.scores(name, table.columns[name]))
             continue
-        while cells and tables.is_blank(cells[-1]):
-            cells = cells[:-1]
-        numbers = np.empty(len(cells))
-        for row, cell in enumerate(cells):
-            read = cell.replace(",", ".") if has_commas and isinstance(cell, str) else cell
-            number = _convert(read)
+        cells = _list_cells(table, name)
+        count = len(cells)
+        while count and tables.is_blank(cells[count - 1]):
+            count -= 1
+        numbers = np.empty(count)
+        for row, cell in enumerate(cells[:count]):
+            is_text = has_commas and isinstance(cell, str)
+            number = _convert(cell.replace(",", ".") if is_text else cell)
             if number is None:
                 problem = f"score {quote(cell)} is not a number"
-                if tables.is_blank(cell):
-                    problem = f"the {name} is empty"
-                raise InputError(
-                    f"{table.at(row)}: {problem}: fix it, or write nan if a run failed"
-                )
+                fix = "fix it, or write nan if a run failed"
+                raise InputError(f"{table.place}: row {row + 1}: {problem}: {fix}")
             numbers[row] = number
         found.append(numbers)
     return found
+
+
+def _list_cells(table: ReadColumns, name: str) -> list[Any]:
+    """Returns a column's cells if they are a flat list; else none."""
+    cells = table.columns[name]
+    return cells if _is_list(cells) else []
 
 
 def _is_list(cells: Any) -> bool:
@@ -372,7 +373,7 @@ def _read_labels(table: ReadColumns, name: str) -> NDArray[np.bool_]:
     labels = {cell: _read_label(cell) for cell in set(cells)}
     for cell, label in labels.items():
         unknown = f"{quote(cell)} says neither in nor out: give {_LABELS_READ}"
-        require(label in (0, 1), f"{table.at(cells.index(cell))}: {unknown}")
+        require(label in (0, 1), f"{table.place}: {unknown}")
     return np.array([labels[cell] for cell in cells], bool)
 
 

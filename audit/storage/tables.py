@@ -4,7 +4,6 @@ pandas reads Excel and Parquet. It reads no CSV and no JSON here, because it cha
 a cell too many for an index, fills in a cell too few, rounds numbers, and turns text into dates.
 """
 
-import array
 import codecs
 import contextlib
 import csv
@@ -92,21 +91,12 @@ class ReadColumns(NamedTuple):
       place: the file or table, for messages.
       columns: {our name: cells}: an array or lists of numbers, (rows,) or (rows, canaries), or a list of
         numbers and texts.
-      lines: the number of each row in the file, from 1; empty if these are 1, 2, and so on.
-      unit: the word for a row in messages, "line" or "row".
       is_padded: whether NaN may only fill up a column that is shorter than others.
     """
 
     place: object
     columns: dict[str, Any]
-    lines: Sequence[int] = ()
-    unit: str = "line"
     is_padded: bool = False
-
-    def at(self, row: int) -> str:
-        """Returns the words with which a message about a row begins."""
-        number = self.lines[row] if self.lines else row + 1
-        return f"{self.place} {self.unit} {number}"
 
 
 def name_file(path: Path) -> Path:
@@ -307,7 +297,6 @@ def _arrange(
       InputError: a row has more or fewer cells than there are names.
     """
     columns: dict[str, list[Any]] = {ours: [] for ours in places}
-    lines = array.array("q")
     for line, row in rows:
         count = len(row)
         while count and is_blank(row[count - 1]):
@@ -319,9 +308,7 @@ def _arrange(
             raise InputError(f"{place} line {line}: the row has {counted(count, 'cell')}: {fix}")
         for ours, index in places.items():
             columns[ours].append(row[index])
-        lines.append(line)
-    _require_size(place, len(lines))
-    return ReadColumns(place, columns, lines)
+    return ReadColumns(place, columns)
 
 
 def is_blank(cell: Any) -> bool:
@@ -409,7 +396,7 @@ def read_frame(
             if values.dtype.kind in "OUT" and values.ndim == 1:
                 values = values.tolist()
         cells[ours] = values
-    return ReadColumns(place, cells, unit="row", is_padded=is_padded)
+    return ReadColumns(place, cells, is_padded)
 
 
 def quote(cell: object) -> str:

@@ -222,7 +222,7 @@ ONES = np.ones(4)
         (lambda: mu_of(ONES, np.nan, 1.0), "`lipschitz` holds nan"),
         (lambda: mu_of(ONES, np.inf, 1.0), "`lipschitz` holds inf"),
         (lambda: mu_of(ONES, 1e60, 1.0), "`lipschitz` holds 1e"),
-        (lambda: mu_of(ONES, "c", 1.0), "values of `lipschitz` are no numbers but words"),
+        (lambda: mu_of(ONES, "c", 1.0), "values of `lipschitz` are no numbers but <U"),
         (lambda: mu_of(ONES, 1.0, [1, 1, 0, 1]), "`noise` is 0 at step 3"),
         (lambda: mu_of(ONES, 1.0, 1e-40), "beyond 1e"),
         (lambda: hidden_state_bound(ONES, 1.0, 1.0, 1.0), "delta is 1.0"),
