@@ -28,19 +28,6 @@ def test_what_fails_beside_leaves_nothing_and_what_was_there(tmp_path, make, err
     assert (tmp_path / "path").read_text() == "before"
 
 
-def test_a_folder_is_renamed_into_place(tmp_path):
-    with files.beside(tmp_path / "path") as place:
-        place.mkdir()
-        (place / "one").write_text("1")
-        assert [path.name for path in tmp_path.iterdir()] == [place.name] and place.name.startswith(
-            "."
-        )
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == [
-        "path",
-        "path/one",
-    ]
-
-
 def test_what_is_set_aside_is_reported_and_stays_each_time(tmp_path, capsys):
     path = tmp_path / "scores.npz"
     for content in ("first", "second"):
@@ -70,12 +57,6 @@ def test_a_file_is_written_where_links_lead(tmp_path):
     assert (tmp_path / "there" / "page").read_text() == "after"
     assert (tmp_path / "second").is_symlink() and (tmp_path / "link").is_symlink()
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["page"]
-
-
-def test_a_link_to_nothing_gets_its_target(tmp_path):
-    (tmp_path / "link").symlink_to("deep/page")
-    files.write_whole(tmp_path / "link", b"whole")
-    assert (tmp_path / "deep" / "page").read_text() == "whole" and (tmp_path / "link").is_symlink()
 
 
 def test_a_pipe_is_written_to_and_stays(tmp_path):
