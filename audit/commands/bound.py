@@ -39,7 +39,7 @@ from audit.methods.level import Level
 from audit.report import bounds_table
 from audit.settings.setting import require_noise
 from audit.storage import files, score_files
-from audit.storage.score_files import ReadScores
+from audit.storage.score_files import Evidence
 
 _UPPER_HELP = (
     "Epsilon at delta from your own accountant, instead of --noise_multiplier and --insertions."
@@ -105,11 +105,11 @@ def main() -> None:
     """Reads scores, concludes from them, and writes and prints the conclusion."""
     _require_flags()
     paths = score_files.paths(FLAGS.scores)
-    read = _read_evidence(paths)
+    evidence = _read_evidence(paths)
     claim = _make_claim()
     _require_figure_format()
     level = Level(FLAGS.delta, FLAGS.confidence)
-    _show(paths, conclude(read.evidence, claim, level), read.negation)
+    _show(paths, conclude(evidence, claim, level))
 
 
 def _require_flags() -> None:
@@ -135,7 +135,7 @@ def _require_figure_format() -> None:
     require(is_format, f"--figure={FLAGS.figure}: end it in {', '.join(FORMATS)}")
 
 
-def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
+def _show(paths: Sequence[Path], conclusion: Conclusion) -> None:
     """Writes the requested files, and prints the conclusion as a table or as JSON.
 
     With --fail_if_violated it exits with status 3 where the claim is refuted. It raises InputError where
@@ -145,7 +145,6 @@ def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
     Args:
       paths: the files of scores, for the report.
       conclusion: what follows from the scores.
-      negation: the value of --columns that negates the scores.
     """
     contents = _make_files(paths, conclusion)
     for flag, (path, content) in contents.items():
@@ -170,21 +169,14 @@ def _show(paths: Sequence[Path], conclusion: Conclusion, negation: str) -> None:
         sys.exit(VIOLATED)
     if conclusion.is_reversed and not _is_violated(conclusion):
         sys.stdout.flush()
-        raise InputError(_explain_reversal(conclusion, negation))
+        raise InputError(_explain_reversal(conclusion))
 
 
-def _explain_reversal(conclusion: Conclusion, negation: str) -> str:
-    """Returns the message on scores that are lower with the canary, from which nothing follows.
-
-    Args:
-      conclusion: what follows from the scores.
-      negation: the value of --columns that negates them; empty for arrays without names.
-    """
+def _explain_reversal(conclusion: Conclusion) -> str:
+    """Returns the message on scores that are lower with the canary, from which nothing follows."""
     if conclusion.is_one_run and conclusion.one_run.cosines is not None:
         return "cosines are lower than those of canaries that are out: give minus the displacement"
-    fix = "give minus the score, or exchange in and out"
-    if negation:
-        fix = f"if lower means in, negate them: `columns={negation}`"
+    fix = "if lower means in, give minus the score, as `columns=score:-loss` does"
     return f"scores are lower with the canary: {fix}"
 
 
@@ -200,7 +192,7 @@ def _is_violated(conclusion: Conclusion) -> bool:
     return tightest is not None and conclusion.epsilon > tightest.epsilon
 
 
-def _read_evidence(paths: Sequence[Path]) -> ReadScores:
+def _read_evidence(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence that --scores names: scores, or cosines where --dimension is given."""
     if FLAGS.dimension is None:
         return _read_scores(paths)
@@ -209,22 +201,21 @@ def _read_evidence(paths: Sequence[Path]) -> ReadScores:
     given_directions.require_dimension(FLAGS.dimension)
     require(not FLAGS.one_run, "--one_run does not go with --dimension: drop one")
     flags_of_cosines = FLAGS.dimension, FLAGS.leave_one_out, FLAGS.in_order
-    return ReadScores(score_files.read_cosines(paths[0], *flags_of_cosines), negation="")
+    return score_files.read_cosines(paths[0], *flags_of_cosines)
 
 
-def _read_scores(paths: Sequence[Path]) -> ReadScores:
+def _read_scores(paths: Sequence[Path]) -> Evidence:
     """Returns the evidence of files of scores, or of ranks among fresh draws.
 
     --in_order says that the runs stand in the order in which they were begun. Raises InputError for that flag
     unless the evidence is of ranks among fresh draws.
     """
-    read = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
+    evidence = score_files.read_files(paths, _parse_columns(), FLAGS.one_run)
     if not FLAGS.in_order:
-        return read
-    evidence = read.evidence
+        return evidence
     if not isinstance(evidence, Fresh):
         raise InputError("--in_order goes with --dimension, or with scores and fresh ones")
-    return read._replace(evidence=evidence._replace(in_order=True))
+    return evidence._replace(in_order=True)
 
 
 def _parse_columns() -> dict[str, str] | None:

@@ -21,6 +21,7 @@ from audit.conclusions.conclusion import Conclusion, Kind, Look, Looks, SampledB
 from audit.conclusions.finish import examine_curve, finish
 from audit.conclusions.lipschitz import Steps
 from audit.errors import InputError, require
+from audit.evidence import of_store
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
@@ -303,10 +304,10 @@ def conclude_setting(
             "`looks` are for other adversaries: these canaries may be looked at at any time"
         )
         require(not looks, fresh_looks)
-        concluded = _conclude_rows(scores.directions(), claim, level, reason="")
+        concluded = _conclude_rows(of_store.directions(scores), claim, level, reason="")
     else:
         reason = "" if own_model else gaussian_reason(setting)
-        concluded = _conclude_rows(_make_evidence(scores), claim, level, reason)
+        concluded = _conclude_rows(of_store.evidence(scores), claim, level, reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
@@ -315,7 +316,7 @@ def conclude_setting(
         worlds = {}  # of each look that these runs reach, by its number of runs
         for runs in looks:
             if runs <= len(scores.scores):
-                worlds[runs] = scores.of_first(runs).worlds()
+                worlds[runs] = of_store.worlds(scores.of_first(runs))
         concluded = _combine_looks(concluded, worlds, looks)
 
     # `conclude` has set `expected` from the claim, which knows neither the optimizer nor the schedule. The
@@ -429,29 +430,6 @@ def explain_too_few_canaries(scores: Scores, law_holds: bool) -> str:
     return ""
 
 
-def _make_evidence(scores: Scores) -> Evidence:
-    """Returns the evidence of a setting's scores.
-
-    For a single run with several canaries it is a `OneRun`: with coins unless all canaries are in, and with
-    cosines if the scores are cosines (whose dimension is not 0). For other runs it is their design.
-
-    Raises InputError for a single run with all canaries in whose scores are no cosines: nothing says what
-    they would be without the canaries.
-    """
-    runs, canaries = scores.scores.shape
-    if runs > 1 or canaries == 1:
-        return scores.design()
-    # All canaries are in only where the setting asks for it (`all_in`): fair coins for the 40 canaries or
-    # more that a single run must have practically never put all of them in. `check_own_cosines` raises
-    # where these scores are no cosines.
-    if scores.presence.all():
-        return OneRun(None, check_own_cosines(scores.scores[0], None, scores.dimension))
-    coins = scores.design()
-    if not scores.dimension:
-        return OneRun(coins, None)
-    return OneRun(coins, check_own_cosines(*coins.pooled(), scores.dimension))
-
-
 def conclude_together(
     scores: Scores, level: Level = USUAL_LEVEL, claim: Claim | None = None
 ) -> Conclusion | None:
@@ -468,7 +446,7 @@ def conclude_together(
     if not scores.dimension or len(scores.scores) == 1:
         return None
     # Scores here are plain cosines: none uses anything of the other canaries of its run.
-    design = scores.directions()._replace(plain=True)
+    design = of_store.directions(scores)._replace(plain=True)
     return conclude(design, claim, level)
 
 

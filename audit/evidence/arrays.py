@@ -15,16 +15,6 @@ MOST_FAILED = 0.5  # nothing is concluded if a larger share of scores is NaN
 # Larger scores are refused. Squares overflow from 1e154 on, sums of squares earlier.
 MOST = 1e100
 MOST_SCORES = 10_000_000  # so many take half a minute and 2 GB of memory
-_KINDS = {  # words for the kinds of NumPy's types that are refused
-    "O": "objects",
-    "c": "complex",
-    "M": "dates",
-    "m": "durations",
-    "U": "words",
-    "T": "words",
-    "S": "bytes",
-    "V": "records",
-}
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
@@ -40,22 +30,17 @@ def real(name: str, values: ArrayLike) -> NDArray[np.generic]:
       InputError: for values that are not real numbers, for masked entries, and for rows of unequal lengths.
     """
     masked = f"{name} have masked entries, which would count: drop them, with .compressed()"
+    require(not _has_mask(values), masked)
     try:
-        has_mask = _has_mask(values)
-        array = None if has_mask else np.asarray(values)
-    # Not from NumPy alone: PyTorch raises RuntimeError for a tensor that requires gradients.
+        array = np.asarray(values)
+    # Not from NumPy only: PyTorch raises RuntimeError for a tensor that requires gradients.
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise InputError(f"{name} are no numbers in rows of one length: give an array") from None
-    if array is None:
-        raise InputError(masked)
     # NumPy's kinds b, i, u and f are booleans, integers and floats. Kind V has records, whose type is void,
     # but also bfloat16 and other floats of ml_dtypes, which have types of their own.
     kind = array.dtype.kind
-    is_record = array.dtype.type is np.void
-    fits = kind in "biuf" or (kind == "V" and not is_record)
-    require(
-        fits, f"{name} are no numbers but {_KINDS.get(kind, array.dtype)}: give an array of floats"
-    )
+    fits = kind in "biuf" or (kind == "V" and array.dtype.type is not np.void)
+    require(fits, f"{name} are no numbers but {array.dtype}: give an array of floats")
     return array
 
 
@@ -66,6 +51,19 @@ def floats(name: str, values: ArrayLike) -> Array:
     """
     with np.errstate(over="ignore"):  # longer floats beyond the range of float64 become infinite
         return np.asarray(real(name, values), np.float64)
+
+
+def bits(presence: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Returns a caller's bits of presence as bool (runs, canaries); (runs,) becomes (runs, 1).
+
+    Raises InputError for another shape than `shape`, and for values other than 0 and 1.
+    """
+    array = floats("the bits of presence", presence)
+    array = array[:, None] if array.ndim == 1 else array
+    fix = "give one bit each"
+    require(array.shape == shape, f"presence has shape {array.shape}, scores {shape}: {fix}")
+    require(np.isin(array, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
+    return array.astype(bool)
 
 
 def scores(name: str, values: ArrayLike) -> Array:

@@ -25,14 +25,15 @@ canary.
 """
 
 import enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from audit.errors import require
 from audit.evidence import arrays
-from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
+from audit.evidence.arrays import hash_ranks, rank_all, require_apart, require_few_failed
+from audit.runtime.progress import counted
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -136,62 +137,6 @@ class Rows(NamedTuple):
     scores: Array
     presence: NDArray[np.bool_] | None = None
     has_no_ties: bool = False
-
-
-class Design(Protocol):
-    """The scores of an audit of several runs, in either of the module's two designs.
-
-    Attributes:
-      canaries: the largest numbers of canaries that a run scores (in, out).
-      shape: the shape of the evidence.
-      failed: the number of scores of failed runs.
-    """
-
-    @property
-    def canaries(self) -> tuple[int, int]: ...
-
-    @property
-    def shape(self) -> Shape: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    def count_scores(self) -> str:
-        """Returns how many scores there are, in words."""
-
-    def rows(self) -> list[Rows]:
-        """Returns the rows of scores: one table, or one for each world if the worlds are different runs."""
-
-    def select(self, kept: list[NDArray[np.bool_]]) -> "Design":
-        """Returns the evidence of some of its rows, given which rows (n,) of each table are kept."""
-
-    def __str__(self) -> str:
-        """Returns the numbers of runs and canaries in words: "400 runs with 64 canaries each"."""
-
-    def split(self) -> tuple["Design", "Design"]:
-        """Returns (pilot, rest), a random split of the runs; raises InputError for too few runs.
-
-        A threshold is chosen on the pilot, and a bound rests on the other runs. The seed is a hash of the
-        scores' ranks. So the split depends neither on the order of the runs, nor on the order of the canaries
-        in a run, nor on the scale of the scores.
-        """
-
-    def pooled(self) -> tuple[Array, Array]:
-        """Returns (scores in, scores out), flat."""
-
-    def by_run(self) -> "list[Coins]":
-        """Returns the scores and presence (runs, canaries) of each set of runs."""
-
-    def errors(self, threshold: float) -> RunErrors:
-        """Returns the errors of guessing that a canary is in if its score is above a threshold."""
-
-    def limits(self, error: float) -> "CoinLimits | None":
-        """Returns confidence limits of the probability that a canary is in; None if it is known.
-
-        Args:
-          error: the probability with which a bound may fail. The limits use up a part of it; what is left is
-            a field of the result.
-        """
 
 
 class CoinLimits(NamedTuple):
@@ -407,6 +352,10 @@ class Sets(NamedTuple):
         return None
 
 
+Design = Sets | Coins
+"""The scores of an audit of several runs, in either of the module's two designs."""
+
+
 class Fresh(NamedTuple):
     """Scores of canaries that every run drew afresh. The law of the scores of canaries out is known.
 
@@ -469,14 +418,12 @@ class Fresh(NamedTuple):
     def __str__(self) -> str:
         """Returns the numbers of runs and canaries: "10 runs with 256 fresh directions each, all in"."""
         runs, canaries = self.cosines.shape
-        run_word = "run" if runs == 1 else "runs"
-        world = "all in" if self.presence.all() else "in by coins"
+        scored = f"{counted(canaries, 'fresh direction')} each"
         if self.draws:
-            canary_word = "canary" if canaries == 1 else "canaries"
-            among = f"ranked among {self.draws:,} fresh draws"
-            return f"{runs:,} {run_word} with {canaries:,} {canary_word} each, {among}, {world}"
-        direction_word = "direction" if canaries == 1 else "directions"
-        return f"{runs:,} {run_word} with {canaries:,} fresh {direction_word} each, {world}"
+            number = counted(canaries, "canary", "canaries")
+            scored = f"{number} each, ranked among {self.draws:,} fresh draws"
+        world = "all in" if self.presence.all() else "in by coins"
+        return f"{counted(runs, 'run')} with {scored}, {world}"
 
     def is_out(self) -> NDArray[np.bool_]:
         """Returns which canaries (R, K) were out, in runs that did not fail."""
@@ -548,16 +495,10 @@ def make_coins(scores: ArrayLike, presence: ArrayLike) -> Coins:
       InputError: for shapes that differ, for bits other than 0 and 1 or all alike, and for scores that are
         all equal or mostly NaN.
     """
-    values = _matrix("", scores)
-    bits = floats("the bits of presence", presence)
-    fits = bits.shape == values.shape
-    require(fits, f"presence has shape {bits.shape}, scores {values.shape}: give one bit each")
-    require(np.isin(bits, (0, 1)).all(), "presence holds values that are no bits: give 0 or 1")
-    present = bits.astype(bool)
-    require(
-        present.any() and not present.all(),
-        "presence puts all canaries into one world: both are needed",
-    )
+    values = _matrix("the scores", scores)
+    present = arrays.bits(presence, values.shape)
+    both = "presence puts all canaries into one world: both are needed"
+    require(present.any() and not present.all(), both)
     failed = _count_failed(values)
     (ranked,) = rank_all(values)  # finite, with failed runs below all others
     require_apart(ranked)
@@ -575,71 +516,38 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
       InputError: for values that are no array of scores, for bits of presence in place of the scores out, if
         more than half of all scores are NaN, or, with several canaries a run, if all scores are equal.
     """
-    array_in = _array("in", scores_in)
-    array_out = _array("out", scores_out)
+    array_in = arrays.scores("the scores in", scores_in)
+    array_out = arrays.scores("the scores out", scores_out)
     arrays.require_size("the scores", array_in.size + array_out.size)
     _require_no_presence(array_in, array_out)
-
-    matrix_in = _as_matrix(array_in)
-    matrix_out = _as_matrix(array_out)
-    has_several_canaries = matrix_in.shape[1] != 1 or matrix_out.shape[1] != 1
-    if has_several_canaries:
-        # Refuses empty arrays. Those with a single canary are checked where bounds are computed, by
-        # `estimate.check_scores`, and so is whether their scores are all equal.
-        _matrix("in ", matrix_in)
-        _matrix("out ", matrix_out)
-    failed = _count_failed(matrix_in, matrix_out)
-    ranked_in, ranked_out = rank_all(matrix_in, matrix_out)
+    matrices = []
+    for name, array in (("the in scores", array_in), ("the out scores", array_out)):
+        is_flat = array.ndim == 1  # may be empty here: `estimate.check_scores` refuses that
+        matrices.append(array[:, None] if is_flat else _matrix(name, array))
+    failed = _count_failed(*matrices)
+    ranked_in, ranked_out = rank_all(*matrices)
     design = Sets(ranked_in, ranked_out, failed)
-    if has_several_canaries:
+    if design.canaries != (1, 1):  # `estimate.check_scores` does it for a single canary
         require_apart(np.concatenate(design.pooled()))
     return design
 
 
-def _as_matrix(scores: Array) -> Array:
-    """Returns scores (runs,) or (runs, canaries) as (runs, canaries)."""
-    if scores.ndim == 2:
-        return scores
-    return scores[:, None]
-
-
-def _array(world: str, values: ArrayLike) -> Array:
-    """Returns a world's scores, (runs,) or (runs, canaries), as float64; raises InputError for another shape.
-
-    `world` is "in" or "out", for messages.
-    """
-    array = arrays.scores(f"the scores {world}", values)
-    fits = array.ndim in (1, 2)
-    require(fits, f"the scores {world} have shape {array.shape}: give (runs,) or (runs, canaries)")
-    return array
-
-
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
-    """Raises InputError if a caller gave bits of presence (1 for a canary in) in place of the scores out.
-
-    Args:
-      scores_in: what the caller gave as scores in, of any shape.
-      scores_out: what the caller gave as scores out.
-    """
+    """Raises InputError if a caller gave bits of presence (1 for a canary in) in place of the scores out."""
     # Scores out that are 0 and 1 may be real, guesses or votes for instance, if the scores in are whole
-    # numbers too. A score that is NaN is that of a run that failed.
-    only_bits_out = (
-        np.array_equal(np.unique(scores_out), (0, 1)) and scores_in.shape == scores_out.shape
-    )
+    # numbers too.
+    only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = bool((known_in != np.round(known_in)).any())
-    looks_like_presence = only_bits_out and has_fractions_in
+    is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape
     fix = "give the scores of each world, scores[presence] and scores[~presence]"
-    require(
-        not looks_like_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}"
-    )
+    require(not is_presence, f"the scores out are only 0 and 1, a presence and no scores: {fix}")
 
 
 def _count_failed(*worlds: Array) -> int:
     """Returns the number of NaN in all of these scores; raises InputError if that is more than half."""
     failed = sum(int(np.isnan(world).sum()) for world in worlds)
-    total = sum(world.size for world in worlds)
-    require_few_failed("scores", failed, total)
+    require_few_failed("scores", failed, sum(world.size for world in worlds))
     return failed
 
 
@@ -653,18 +561,14 @@ def single(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 def _describe_shape(scores: Array) -> str:
     """Returns the shape of scores (runs, canaries) in words: "400 runs with 64 canaries"."""
     runs, canaries = scores.shape
-    canary_word = "canary" if canaries == 1 else "canaries"
-    return f"{runs:,} runs with {canaries:,} {canary_word}"
+    return f"{runs:,} runs with {counted(canaries, 'canary', 'canaries')}"
 
 
 def _matrix(name: str, values: ArrayLike) -> Array:
-    """Returns scores (runs, canaries) as float64; raises InputError for another shape.
-
-    `name` comes before "scores" in messages: "in ", "out " or the empty string.
-    """
-    array = arrays.scores(f"the {name}scores", values)
+    """Returns scores (runs, canaries) as float64; raises InputError for another shape."""
+    array = arrays.scores(name, values)
     fits = array.ndim == 2 and array.size > 0
-    require(fits, f"the {name}scores have shape {array.shape}: give (runs, canaries)")
+    require(fits, f"{name} have shape {array.shape}: give (runs,) or (runs, canaries)")
     return array
 
 

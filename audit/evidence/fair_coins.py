@@ -53,15 +53,7 @@ class _Test(NamedTuple):
     of_order: bool = False
 
 
-class _RowWords(NamedTuple):
-    """The words for the rows of a table of coins in messages."""
-
-    singular: str
-    plural: str
-
-
-_RUN = _RowWords("run", "runs")
-_CANARY = _RowWords("canary", "canaries")
+_PLURAL = {"run": "runs", "canary": "canaries"}
 
 
 def require_fair(presence: Bits) -> None:
@@ -85,11 +77,11 @@ def _tests(presence: Bits) -> Iterator[_Test]:
     total = int(presence.sum())
     message = f"{total:,} of {presence.size:,} canaries are in: {_describe_expected(presence.size)}"
     yield _Test(float(_log_binomial(np.array(total), presence.size)), message)
-    yield from _test_rows(presence, _RUN, _CANARY)
-    yield from _test_rows(presence.T, _CANARY, _RUN)
+    yield from _test_rows(presence, "run", "canary")
+    yield from _test_rows(presence.T, "canary", "run")
 
 
-def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]:
+def _test_rows(bits: Bits, row: str, column: str) -> Iterator[_Test]:
     """Yields the results of the tests of a table's rows, as many as its shape allows.
 
     The rows' totals are always tested. With several rows and columns, so are copies of rows, the number of
@@ -98,8 +90,8 @@ def _test_rows(bits: Bits, row: _RowWords, column: _RowWords) -> Iterator[_Test]
 
     Args:
       bits: (rows, columns), the coins; each row is a run and each column a canary, or the other way round.
-      row: the words for a row.
-      column: the words for a column.
+      row: the word for a row.
+      column: the word for a column.
     """
     totals = bits.sum(1)
     rows, width = bits.shape
@@ -136,14 +128,11 @@ def _log_binomial(counts: NDArray[np.int64], coins: int) -> Array:
 def _log_binomial_coefficients(number: int, chosen: ArrayLike) -> Array:
     """Returns natural logs of the binomial coefficients C(number, chosen), in the shape of `chosen`."""
     chosen = np.asarray(chosen)
-    # The logs of factorials: gammaln(n + 1) is log n!.
-    log_factorial = special.gammaln(number + 1)
-    log_chosen_factorial = special.gammaln(chosen + 1)
-    log_left_factorial = special.gammaln(number - chosen + 1)
-    return np.asarray(log_factorial - log_chosen_factorial - log_left_factorial)
+    # 1 / ((n + 1) B(n - k + 1, k + 1)), with the beta function
+    return np.asarray(-special.betaln(number - chosen + 1, chosen + 1) - np.log(number + 1))
 
 
-def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test:
+def _test_totals(totals: NDArray[np.int64], coins: int, row: str) -> _Test:
     """Tests whether a row has too many or too few heads.
 
     The p-value is that of the most extreme row, times the number of rows (Bonferroni).
@@ -151,16 +140,16 @@ def _test_totals(totals: NDArray[np.int64], coins: int, row: _RowWords) -> _Test
     Args:
       totals: (rows,) number of heads in each row.
       coins: number of coins in a row.
-      row: the words for a row.
+      row: the word for a row.
     """
     log_ps = _log_binomial(totals, coins)
     worst = int(np.argmin(log_ps))
     expected = _describe_expected(coins)
-    message = f"{row.singular} {worst} has {totals[worst]:,} of {coins:,} coins in: {expected}"
+    message = f"{row} {worst} has {totals[worst]:,} of {coins:,} coins in: {expected}"
     return _Test(float(log_ps[worst] + np.log(len(totals))), message)
 
 
-def _test_lags(bits: Bits, column: _RowWords) -> _Test:
+def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) a few columns apart are equal, or different, too often.
 
     Lags are 1 to 64 columns, and at most half of the row, so that each compares many pairs. At each lag,
@@ -179,7 +168,7 @@ def _test_lags(bits: Bits, column: _RowWords) -> _Test:
 
     worst = int(np.argmin(log_ps))
     lag = worst + 1
-    unit = column.singular if lag == 1 else column.plural
+    unit = column if lag == 1 else _PLURAL[column]
     message = (
         f"coins that lie {lag} {unit} apart differ {changes[worst]:,} times of {pairs[worst]:,}: "
         f"{_describe_expected(pairs[worst])}"
@@ -200,7 +189,7 @@ def _count_equal_rows(bits: Bits) -> NDArray[np.int64]:
     return counts
 
 
-def _test_copies(bits: Bits, row: _RowWords) -> _Test:
+def _test_copies(bits: Bits, row: str) -> _Test:
     """Tests whether the most frequent row of bits, up to complement, occurs too often.
 
     It occurs c times. Given a row of `width` fair coins, c - 1 other rows all equal it, or its complement,
@@ -211,12 +200,12 @@ def _test_copies(bits: Bits, row: _RowWords) -> _Test:
     log_choices = _log_binomial_coefficients(rows, copies)
     log_p = log_choices - (copies - 1) * (width - 1) * np.log(2)
     message = (
-        f"{copies:,} of {rows:,} {row.plural} have the same {width:,} coins, or their complement"
+        f"{copies:,} of {rows:,} {_PLURAL[row]} have the same {width:,} coins, or their complement"
     )
     return _Test(float(log_p), message)
 
 
-def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
+def _test_kinds(bits: Bits, row: str) -> _Test:
     """Tests whether too few rows of bits are different, up to complement.
 
     The p-value is the probability that fair coins give at most as many different rows. Up to 4000 rows it is
@@ -229,7 +218,7 @@ def _test_kinds(bits: Bits, row: _RowWords) -> _Test:
     # The number of possible rows, up to complement. It is cut where a float would overflow: with fewer
     # possible rows repeats are likelier, so that the test only refuses less.
     bins = 2.0 ** min(width - 1, _MOST_LOG2_BINS)
-    message = f"{rows:,} {row.plural} have only {kinds:,} different rows of {width:,} coins"
+    message = f"{rows:,} {_PLURAL[row]} have only {kinds:,} different rows of {width:,} coins"
     if rows <= _MOST_KINDS:
         probability = _law_of_kinds(rows, bins)[: kinds + 1].sum()
         with np.errstate(divide="ignore"):  # a probability that underflows to 0 has the log -inf
@@ -262,7 +251,7 @@ def _law_of_kinds(balls: int, bins: float) -> Array:
     return law
 
 
-def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _Test:
+def _test_dispersion(totals: NDArray[np.int64], width: int, row: str) -> _Test:
     """Tests whether the rows' totals differ too much, or too little.
 
     The statistic X is the sum over rows of (2 S_r - K)^2 / K, where S_r is a row's total. Its p-value is
@@ -272,7 +261,7 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _
     Args:
       totals: S_r, (rows,) number of heads in each row.
       width: K, number of coins in a row.
-      row: the words for a row.
+      row: the word for a row.
     """
     # The values that a total may have, as far as they matter: to 40 of its deviations, sqrt(K) / 2 each.
     middle = width // 2
@@ -290,7 +279,7 @@ def _test_dispersion(totals: NDArray[np.int64], width: int, row: _RowWords) -> _
     deviation = np.sqrt(observed / len(totals) * width) / 2
     fair_deviation = np.sqrt(width) / 2
     message = (
-        f"how many coins of a {row.singular} are in varies by {deviation:.3g}, "
+        f"how many coins of a {row} are in varies by {deviation:.3g}, "
         f"fair coins' by {fair_deviation:.3g}"
     )
     return _Test(min(log_p, 0.0), message)

@@ -21,7 +21,7 @@ whether leave-one-out was used, so that all are tested so; where K is small besi
 Nothing here sees coordinates, or another law's directions, passed off as uniform while all canaries are in;
 the same seed for all runs where leave-one-out took the other canaries away and a rehearsal the drift, or
 where canaries are few for the dimension (K mu^2 / d of a percent); directions that training knew; a sign or a
-run that was chosen by its score; a dimension that is too large by less than `describe_dimension` says.
+run that was chosen by its score; a dimension that is slightly too large.
 
 A run that failed gives NaN for its cosines. In the world without the canary a run fails, or not, without
 knowing the direction, so that P(cosine > t) is at most a(t) whatever fixed value a failure gets: here
@@ -36,9 +36,10 @@ from scipy import special
 
 from audit.errors import InputError, require
 from audit.evidence import arrays
-from audit.evidence.arrays import floats, require_few_failed
+from audit.evidence.arrays import require_few_failed
 from audit.evidence.canaries import FAILED, Fresh
 from audit.evidence.decimals import require_decimals
+from audit.evidence.one_run import describe_spread
 from audit.evidence.repeats import check_either
 from audit.laws import cosine_law
 from audit.values import number, require_type
@@ -51,7 +52,6 @@ MOST_DIMENSION = 10**13
 _IMPOSSIBLE = 1e-9  # the probability of refusing possible cosines for their sum of squares
 _SLACK = 1e-6  # by which a cosine in float32 may exceed 1, from rounding
 _ALIKE = 1e-12  # cosines of a run that differ by less are equal
-_POWER = 0.9  # at which the least detectable dimension is stated
 _FIX = "count trained parameters alone, or leave out some canaries by coins if they take part unequally"
 _SHUFFLE = "shuffle each run's cosines if they are sorted, or canaries take part unequally"
 _SAME = f"directions look the same in every run: draw them afresh, or {_SHUFFLE}"
@@ -186,51 +186,21 @@ def columns_p_value(cosines: Array, presence: Bits) -> float:
 
 
 def describe_dimension(design: Fresh) -> str:
-    """Returns a sentence, for the notes below a table, on how well cosines tested a caller's dimension.
+    """Returns a sentence, for the notes below a table, on what tested a caller's dimension.
 
-    It states a factor: a dimension that was too large by this factor would have been refused with probability
-    0.9. The test is that of the cosines' law where enough canaries were out. Elsewhere it is that of the
-    spread of the cosines of canaries that were in.
+    It is the test of the cosines' law if enough canaries were out, else that of the spread of the cosines of
+    canaries that were in.
     """
-    declared = f"dimension {design.dimension:,}"
-    untested = (
-        f"{declared} was not tested: there are too few cosines; one that is too large makes bounds "
-        "wrong"
-    )
-    out = design.out()
-    if len(out) >= LEAST:
-        factor = _least_of_law_test(len(out))
-        tested = f"{len(out):,} cosines of canaries that are out"
-    else:
-        spread = measure_spread(design)
-        if spread.freedom < LEAST - 1:  # `_require_spread` tests nothing then
-            return untested
-        factor = _least_of_spread_test(spread)
-        tested = (
-            f"the spread of {int((design.presence & (design.cosines != FAILED)).sum()):,} cosines"
-        )
-    if factor >= design.dimension / 2:  # the true dimension would be 2 or less
-        return untested
-    shown = f"{np.ceil(100 * factor) / 100:.3g}"  # rounded up, so that the statement stays true
-    return (
-        f"{declared} was tested by {tested}: one {shown} times too large would have been refused with "
-        f"probability {_POWER}, a smaller excess less surely, and it makes bounds wrong"
-    )
-
-
-def _least_of_spread_test(spread: CosineSpread) -> float:
-    """Returns the factor by which a dimension is too large if the spread's test refuses it 9 times of 10.
-
-    The statistic is the mean squared deviation of cosines times the declared dimension, so that a dimension
-    that is f times too large makes it f times as large. The test refuses what is above a quantile of the F
-    law, at LEVEL. The f for which f X exceeds that quantile with probability 0.9, for X of the F law, is a
-    ratio of two quantiles.
-
-    Args:
-      spread: the measured spread, with the degrees of freedom of the F law.
-    """
-    limit = special.fdtri(spread.numerator, spread.denominator, 1 - LEVEL)
-    return float(limit / special.fdtri(spread.numerator, spread.denominator, 1 - _POWER))
+    danger = "one that is too large makes bounds wrong"
+    tested = ""
+    if len(design.out()) >= LEAST:
+        tested = f"{len(design.out()):,} cosines of canaries that are out"
+    elif measure_spread(design).freedom >= LEAST - 1:
+        count = int((design.presence & (design.cosines != FAILED)).sum())
+        tested = f"the spread of {count:,} cosines"
+    if not tested:
+        return f"dimension {design.dimension:,} was not tested: there are too few cosines; {danger}"
+    return f"dimension {design.dimension:,} was tested by {tested}, which shows only a large excess; {danger}"
 
 
 def measure_spread(design: Fresh) -> CosineSpread:
@@ -263,22 +233,6 @@ def measure_spread(design: Fresh) -> CosineSpread:
     return CosineSpread(float(np.square(deviations).sum()), freedom, numerator, denominator)
 
 
-def _least_of_law_test(cosines: int) -> float:
-    """Returns the factor by which a dimension is too large if the law's test refuses it with probability 0.9.
-
-    The test multiplies the sum of squared cosines by the declared dimension, and refuses what is above a
-    quantile of the chi-squared law. Let X be that sum times the true dimension, which is chi-squared. Let f
-    be the declared dimension over the true dimension. The f for which f X exceeds the quantile with
-    probability 0.9 is a ratio of two quantiles. The test has another statistic, which can only make it refuse
-    more often, and is left out here.
-
-    Args:
-      cosines: number of tested cosines, of canaries that are out.
-    """
-    tail = LEVEL / 4  # of the test's error, 1e-6, on four tails: two statistics, two sides
-    return float(special.chdtri(cosines, tail) / special.chdtri(cosines, _POWER))
-
-
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a caller's cosines as (runs, canaries) in [-1, 1], with FAILED in place of those not finite.
 
@@ -300,23 +254,10 @@ def _check_cosines(cosines: ArrayLike) -> Array:
 
 
 def check_bits(presence: ArrayLike, shape: tuple[int, ...]) -> Bits:
-    """Returns a caller's bits of presence as bool (runs, canaries), after checks.
-
-    Args:
-      presence: (runs, canaries), or (runs,) with a single canary a run; 1 where the canary was in, else 0.
-      shape: the shape (runs, canaries) of the scores.
-
-    Raises:
-      InputError: for another shape, for values other than 0 and 1, and if no canary is in.
-    """
-    bits = floats("the bits of presence", presence)
-    bits = bits[:, None] if bits.ndim == 1 else bits
-    require(
-        bits.shape == shape, f"presence has shape {bits.shape}, cosines {shape}: give one bit each"
-    )
-    require(np.isin(bits, (0, 1)).all(), "presence must be 1 (in) or 0 (out) everywhere")
+    """Returns a caller's bits of presence (`arrays.bits`); raises InputError if no canary is in."""
+    bits = arrays.bits(presence, shape)
     require(bits.any(), "presence puts all canaries out: those that are in are needed")
-    return bits.astype(bool)
+    return bits
 
 
 def _about_means(cosines: Array, presence: Bits) -> Array:
@@ -345,8 +286,4 @@ def _require_spread(design: Fresh) -> None:
     ratio = spread.squares * design.dimension / spread.freedom
     if special.fdtrc(spread.numerator, spread.denominator, ratio) >= LEVEL:
         return
-    suggested = max(round(spread.freedom / spread.squares), 1)
-    raise InputError(
-        f"`dimension={design.dimension}`: cosines spread by {np.sqrt(ratio):.3g} / sqrt(d), those of uniform "
-        f"directions by 1, as these would in about {suggested:,} dimensions: {_FIX}"
-    )
+    raise InputError(describe_spread(spread.squares, spread.freedom, design.dimension, _FIX))

@@ -79,21 +79,18 @@ class OneRun(NamedTuple):
 
     def select(self, kept: list[NDArray[np.bool_]]) -> "OneRun":
         """Returns the evidence of some of the canaries, or pairs."""
-        coins = None
         cosines = self.cosines
-        if self.coins is not None:
-            coins = self.coins.select(kept)
-            if cosines is not None:
-                observed, unobserved = coins.pooled()
-                if not len(cosines.unobserved):
-                    unobserved = cosines.unobserved
-                cosines = Cosines(observed, unobserved, cosines.dimension)
-        elif cosines is not None:
+        if self.coins is None:
+            assert cosines is not None  # a run has coins, or cosines, or both
             (chosen,) = kept
             unobserved = cosines.unobserved
-            if len(unobserved):
-                unobserved = unobserved[chosen]
-            cosines = Cosines(cosines.observed[chosen], unobserved, cosines.dimension)
+            unobserved = unobserved[chosen] if len(unobserved) else unobserved
+            return OneRun(None, Cosines(cosines.observed[chosen], unobserved, cosines.dimension))
+        coins = self.coins.select(kept)
+        if cosines is not None:
+            observed, unobserved = coins.pooled()
+            unobserved = unobserved[: len(cosines.unobserved)]  # none where the null is known
+            cosines = Cosines(observed, unobserved, cosines.dimension)
         return OneRun(coins, cosines)
 
     def pooled(self) -> tuple[Array, Array]:
@@ -169,9 +166,7 @@ def cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: int) -
     checked = check_own_cosines(observed, unobserved, dimension)
     if not len(checked.unobserved):
         require_decimals(checked.observed, dimension)
-        squares = float(np.square(checked.observed - checked.observed.mean()).sum())
-        freedom = len(checked.observed) - 1  # the mean takes a degree of freedom
-        require_spread(squares, freedom, dimension, _SPREAD_FIX)
+        _require_spread(checked.observed, dimension)
     if len(checked.observed) == len(checked.unobserved):
         _require_untied_pairs(checked)
     return checked
@@ -236,25 +231,33 @@ def _correlate_ranks(first: Array, second: Array) -> float:
     return float(deviations[0] @ deviations[1] / lengths.prod())
 
 
-def require_spread(squares: float, freedom: int, dimension: int, fix: str) -> None:
+def _require_spread(cosines: Array, dimension: int) -> None:
     """Raises InputError if cosines spread significantly more than those of uniform directions.
 
     It is a chi-squared test with error 1e-6. A smaller spread is not refused: canaries that depend on each
     other may cause it, and bounds hold with too small a dimension.
+    """
+    squares = float(np.square(cosines - cosines.mean()).sum())
+    freedom = len(cosines) - 1  # the mean takes a degree of freedom
+    if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
+        raise InputError(describe_spread(squares, freedom, dimension, _SPREAD_FIX))
+
+
+def describe_spread(squares: float, freedom: int, dimension: int, fix: str) -> str:
+    """Returns the message on cosines that spread more than those of uniform directions.
 
     Args:
       squares: sum of the cosines' squared deviations from their mean.
       freedom: degrees of freedom of `squares`.
       dimension: d; a cosine's standard deviation is 1/sqrt(d).
-      fix: advice for the caller, with which the message ends.
+      fix: the advice at its end.
     """
-    if special.chdtrc(freedom, squares * dimension) < _SPREAD_ERROR:
-        spread = np.sqrt(squares * dimension / freedom)
-        suggested = max(round(freedom / squares), 1)  # of which 1 / sqrt(d) is the observed spread
-        raise InputError(
-            f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
-            f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"
-        )
+    spread = np.sqrt(squares * dimension / freedom)
+    suggested = max(round(freedom / squares), 1)  # 1 / sqrt(suggested) is the observed spread
+    return (
+        f"`dimension={dimension}`: cosines spread by {spread:.3g} / sqrt(d), those of uniform "
+        f"directions by 1, as these would in about {suggested:,} dimensions: {fix}"
+    )
 
 
 def _check_cosines(name: str, values: ArrayLike) -> Array:
@@ -268,27 +271,16 @@ def _check_cosines(name: str, values: ArrayLike) -> Array:
       InputError: unless it is a vector of at least 10 finite values in [-1, 1], not all equal.
     """
     array = arrays.scores(f"the {name} cosines", values)
-    require(
-        array.ndim == 1,
-        f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)",
-    )
-    least = LEAST_CANARIES
-    require(
-        len(array) >= least,
-        f"there are {len(array)} {name} cosines: give at least {least}",
-    )
+    shape = f"the {name} cosines have shape {array.shape}: give one for each canary, (K,)"
+    require(array.ndim == 1, shape)
+    few = f"there are {len(array)} {name} cosines: give at least {LEAST_CANARIES}"
+    require(len(array) >= LEAST_CANARIES, few)
     bad = int(np.count_nonzero(~np.isfinite(array)))
-    failed = (
-        f"{bad} of {len(array)} {name} cosines are not finite: the run failed and proves nothing"
-    )
-    require(
-        not bad,
-        f"{failed}; a run in its place would count only beside it, so audit several together",
-    )
+    failed = f"{bad} of {len(array)} {name} cosines are not finite"
+    fix = "the run failed and proves nothing; audit several runs together, this one among them"
+    require(not bad, f"{failed}: {fix}")
     largest = float(np.abs(array).max())
     require(largest <= 1 + _SLACK, f"{name}: {largest:g} is no cosine: divide by both lengths")
-    require(
-        np.ptp(array) > 0,
-        f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread",
-    )
+    equal = f"all {len(array)} {name} cosines equal {array[0]:g}: they have no spread"
+    require(np.ptp(array) > 0, equal)
     return np.clip(array, -1.0, 1.0)

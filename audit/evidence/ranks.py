@@ -135,23 +135,10 @@ def _rank_runs(scores: ArrayLike, fresh: ArrayLike, seed: int) -> tuple[NDArray[
     """Returns canaries' ranks (R, K) among fresh draws, and bits (R, K) that are true in failed runs.
 
     A failed run is one whose scores are all NaN, those of fresh draws too; its ranks mean nothing.
-
-    Args:
-      scores: (R, K) scores of canaries.
-      fresh: (R, M) scores of fresh draws.
-      seed: seed of the random order of ties.
-
-    Raises:
-      InputError: for other shapes, and for NaN in a run that did not fail.
     """
-    canary_scores = arrays.scores("the canaries' scores", scores)
-    fresh_scores = arrays.scores("the fresh scores", fresh)
-    _require_shapes(canary_scores, fresh_scores)
-    is_missing = np.concatenate([np.isnan(canary_scores), np.isnan(fresh_scores)], axis=1)
-    failed = is_missing.all(axis=1, keepdims=True)
-    ranks = rank_among(
-        np.where(failed, 0.0, canary_scores), np.where(failed, 0.0, fresh_scores), seed
-    )
+    pair = _check_pair(scores, fresh)
+    failed = np.isnan(np.concatenate(pair, axis=1)).all(axis=1, keepdims=True)
+    ranks = rank_among(np.where(failed, 0.0, pair[0]), np.where(failed, 0.0, pair[1]), seed)
     return ranks, np.broadcast_to(failed, ranks.shape)
 
 
@@ -266,12 +253,14 @@ def describe_draws(design: Fresh) -> str:
     return f"{least}; canaries {tested}"
 
 
-def _require_shapes(scores: Array, fresh: Array) -> None:
-    """Raises InputError unless canaries' scores are (R, K) and fresh draws' scores (R, M), not empty."""
-    shapes = f"scores {scores.shape} and fresh scores {fresh.shape}"
-    fits = scores.ndim == fresh.ndim == 2 and len(scores) == len(fresh)
+def _check_pair(scores: ArrayLike, fresh: ArrayLike) -> tuple[Array, Array]:
+    """Returns canaries' scores (R, K) and fresh draws' scores (R, M); raises InputError for other shapes."""
+    pair = arrays.scores("the canaries' scores", scores), arrays.scores("the fresh scores", fresh)
+    shapes = f"scores {pair[0].shape} and fresh scores {pair[1].shape}"
+    fits = pair[0].ndim == pair[1].ndim == 2 and len(pair[0]) == len(pair[1])
     require(fits, f"{shapes}: give (runs, canaries) and (runs, fresh draws)")
-    require(scores.size > 0 and fresh.size > 0, f"{shapes}: give at least one of each")
+    require(pair[0].size > 0 and pair[1].size > 0, f"{shapes}: give at least one of each")
+    return pair
 
 
 def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np.int64]:
@@ -285,9 +274,7 @@ def rank_among(scores: ArrayLike, fresh: ArrayLike, seed: int = 0) -> NDArray[np
     Raises:
       InputError: if the shapes do not fit, or a value is NaN.
     """
-    canary_scores = arrays.scores("the canaries' scores", scores)
-    fresh_scores = arrays.scores("the fresh scores", fresh)
-    _require_shapes(canary_scores, fresh_scores)
+    canary_scores, fresh_scores = _check_pair(scores, fresh)
     missing = int(np.isnan(canary_scores).sum() + np.isnan(fresh_scores).sum())
     require(
         not missing, f"{missing} scores are NaN: score canaries and fresh draws by one function"

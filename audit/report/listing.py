@@ -52,7 +52,7 @@ def listed(folder: Path) -> Listed:
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models")
     nanoseconds = newest_scores(folder) or 0  # 0 if there are no scores yet
-    last_result = store.result() or Kept()  # an empty result if nothing was concluded yet
+    last_result = store.result()
     return Listed(
         folder=folder,
         setting=audited.setting,

@@ -32,7 +32,7 @@ from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.setting import POISSON, Setting, summary
 from audit.settings.stored import StoredConfig
 from audit.storage import files, score_files
-from audit.storage.store import Kept, Store
+from audit.storage.store import Store
 from audit.storage.tables import STDIN
 from audit.tasks import zoo
 from audit.version import __version__
@@ -250,7 +250,7 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     audited = stored.parse_config(store.config())
     if audited is None:
         raise InputError(f"{folder} is no audit of trained models: name another `setting`")
-    last_result = store.result() or Kept()  # an empty result if nothing was concluded yet
+    last_result = store.result()
 
     # The number of runs: the caller's, the last audit's, or that of all runs.
     runs_held = store.runs_held()

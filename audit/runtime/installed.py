@@ -9,16 +9,7 @@ from audit.errors import InputError
 TRAIN = "train"  # the extra for training
 ZOO = "train,zoo"  # the extras for training a model of the repository
 _PACKAGE = "hidden-state-audit"
-# {module: library}, in the order in which they are looked for.
-_LIBRARIES = {
-    "jax": "JAX",
-    "jaxlib": "jaxlib",
-    "flax": "Flax",
-    "optax": "Optax",
-    "orbax": "Orbax",
-    "filelock": "filelock",
-    "tqdm": "tqdm",
-}
+_LIBRARIES = ("JAX", "jaxlib", "Flax", "Optax", "filelock", "tqdm")  # in the order of the search
 
 
 def require_training_libraries(function: str, extras: str = TRAIN) -> None:
@@ -40,8 +31,8 @@ def describe_missing_library(need: str, extras: str) -> str:
       need: the words before the library's name, for example "`audit_loss` trains with".
       extras: the package's extras to install, comma-separated.
     """
-    for module, library in _LIBRARIES.items():
-        if importlib.util.find_spec(module) is None:
+    for library in _LIBRARIES:
+        if importlib.util.find_spec(library.lower()) is None:
             install = f"pip install '{_PACKAGE}[{extras}]'"
             return f"{need} {library}, which is not installed: {install}"
     return ""

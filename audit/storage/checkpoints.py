@@ -70,16 +70,15 @@ class Checkpoints:
         begin = time.monotonic()
         if begin < self._due:
             return
-        older = [path for _, path in self._find(chunk)]
         path = self._folder / f"{chunk}_{done:06d}.npz"
         try:
             _write(path, states)
         except OSError as error:
             self._report_once(error)
         else:
-            for earlier in older:
-                if earlier != path:
-                    files.remove(earlier)
+            for _, other in self._find(chunk):
+                if other != path:
+                    files.remove(other)
         end = time.monotonic()
         self._due = end
         if self._seconds:
@@ -92,20 +91,16 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Removes the folder, but for damaged checkpoints that were set aside."""
-        if not self._folder.is_dir():
-            return
-        for path in self._folder.iterdir():
+        for path in files.list_folder(self._folder):
             if ".damaged-" not in path.name:
                 files.remove(path)
-        if not any(self._folder.iterdir()):
+        if not files.list_folder(self._folder):
             files.remove(self._folder)
 
     def _find(self, chunk: str) -> list[tuple[int, Path]]:
         """Returns (segments done, path) of the chunk's checkpoints, the newest first."""
-        if not self._folder.is_dir():
-            return []
         checkpoints = []
-        for path in self._folder.iterdir():
+        for path in files.list_folder(self._folder):
             match = _NAME.fullmatch(path.name)
             if match and match[1] == chunk:
                 checkpoints.append((int(match[2]), path))
@@ -122,20 +117,17 @@ class Checkpoints:
 
 
 def _write(path: Path, states: Any) -> None:
-    """Writes a checkpoint: the leaves of the states, by their number."""
-    leaves: dict[str, Any] = {
-        f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(states))
-    }
+    """Writes a checkpoint: the leaves of the states, in order."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.beside(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **leaves)
+        np.savez(file, *map(np.asarray, jax.tree.leaves(states)))
 
 
 def _read(path: Path, expected: list[Any]) -> list[Any] | None:
     """Returns the leaves of a checkpoint; None if it is damaged, or has leaves of other shapes or types."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            leaves = [file[f"leaf_{i}"] for i in range(len(file.files))]
+            leaves = list(file.values())
     except files.NOT_AN_ARCHIVE:
         return None
     shapes = [(leaf.shape, leaf.dtype) for leaf in leaves]

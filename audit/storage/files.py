@@ -32,9 +32,7 @@ NOT_AN_ARCHIVE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-_TEMPORARY = re.compile(
-    r"\..+\.(\d{1,9})-[0-9a-f]{8}"
-)  # with the number of the process that writes
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})-[0-9a-f]{8}")  # with the number of the writing process
 _OTHER_FOLDER = "name another folder with `out`"
 
 
@@ -43,13 +41,12 @@ class CannotWriteError(InputError):
 
 
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
-    """Writes a file whole or not at all: writes a temporary file beside it, and renames that into place.
+    """Writes a file whole or not at all: writes a temporary file next to it, and renames that into place.
 
-    A link's target is replaced, not the link. A device is written to directly, and so is a pipe that another
-    process reads.
+    A link's target is replaced, not the link. A device or a pipe is written to directly.
 
     Args:
-      path: the file; its folder is made where it is missing.
+      path: the file; its folder is made if it is missing.
       content: the file's bytes.
       fix: the advice at the end of the error's message.
 
@@ -60,39 +57,43 @@ def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
       CannotWriteError: the file can't be written.
     """
     with writing(path, fix):
-        if _is_replaceable(path):
-            target = Path(os.path.realpath(path))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with beside(target) as temporary, open(temporary, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        else:
-            with open(path, "wb", opener=_open_at_once) as file:
-                file.write(content)
+        if not _is_file_or_nothing(path):
+            path.write_bytes(content)
+            return path
+        target = Path(os.path.realpath(path))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with beside(target) as temporary, open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
     return path
 
 
 def read(path: Path) -> bytes | None:
-    """Returns a file's content; None where there is no file.
+    """Returns a file's content; None if there is no file.
 
-    Raises InputError where it can't be read, or is a folder, a device or a pipe.
+    Raises InputError if it can't be read, or is a folder, a device or a pipe.
     """
-    try:
-        return regular(path, "move it away").read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise cannot_read(path, error) from None
+    with _reading(path):
+        try:
+            return regular(path, "move it away").read_bytes()
+        except FileNotFoundError:
+            return None
 
 
 def compute_sha256(path: Path) -> str:
-    """Returns the SHA-256 of a file's content, in hex; raises InputError where it can't be read."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise cannot_read(path, error) from None
+    """Returns the SHA-256 of a file's content, in hex; raises InputError if it can't be read."""
+    with _reading(path), open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def list_folder(folder: Path) -> list[Path]:
+    """Returns the paths in a folder, sorted; none if there is no folder. Raises InputError on failure."""
+    with _reading(folder):
+        try:
+            return sorted(folder.iterdir())
+        except FileNotFoundError:
+            return []
 
 
 def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -> Path:
@@ -114,15 +115,8 @@ def regular(path: Path, fix: str = "copy it into one", most: float = math.inf) -
     return path
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Opens a file for writing; raises OSError for a pipe that nobody reads, which would block."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Returns whether a rename may replace what is at a path: a regular file, or nothing."""
+def _is_file_or_nothing(path: Path) -> bool:
+    """Returns whether a rename may replace what is at a path; raises OSError for a loop of links."""
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -152,26 +146,23 @@ def remove_abandoned(folder: Path) -> None:
     """
     for path in folder.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
-        if match and not is_running(int(match[1])):
+        if match and not _is_running(int(match[1])):
             remove(path)
 
 
-def is_running(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Returns whether a process with this number runs on this machine."""
     try:
         os.kill(pid, 0)  # signal 0 sends nothing, and only looks the process up
     except ProcessLookupError:
         return False
     except PermissionError:  # somebody else's
-        return True
+        pass
     return True
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it; does nothing where there is neither.
-
-    Errors are ignored.
-    """
+    """Removes a file, or a folder with all that is in it, if it is there; errors are ignored."""
     with contextlib.suppress(OSError):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -179,25 +170,21 @@ def remove(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def set_aside(path: Path, fix: str, problem: str = "is damaged") -> Path:
-    """Renames a damaged file or folder to a name that nobody reads, and says so on stderr.
+def set_aside(path: Path, fix: str, problem: str = "is damaged") -> None:
+    """Renames a damaged file to a name that nobody reads if that is possible, with a line on stderr.
 
     Args:
-      path: the file or folder.
+      path: the file.
       fix: what is done about the loss, for the message.
       problem: what is wrong with the file, for the message.
-
-    Returns:
-      The path after the move, in the same folder.
-
-    Raises:
-      CannotWriteError: it can't be moved.
     """
     aside = path.with_name(f"{path.name}.damaged-{uuid.uuid4().hex[:6]}")
-    with writing(path):
+    outcome = f"set aside, {fix}"
+    try:
         os.replace(path, aside)
-    print(f"{path} {problem}: set aside, {fix}", file=sys.stderr)
-    return aside
+    except OSError:
+        outcome = "it counts as missing"
+    print(f"{path} {problem}: {outcome}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -211,14 +198,14 @@ def writing(path: Path, fix: str = _OTHER_FOLDER) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise cannot_write(path, error, fix) from None
+        raise CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}") from None
 
 
-def cannot_write(path: Path, error: OSError, fix: str = _OTHER_FOLDER) -> CannotWriteError:
-    """Returns the error to raise where `path` can't be written; `fix` is the advice at its message's end."""
-    return CannotWriteError(f"cannot write {path} ({error.strerror}): {fix}")
-
-
-def cannot_read(path: Path, error: OSError) -> InputError:
-    """Returns the error to raise where a file or folder can't be read."""
-    return InputError(f"cannot read {path} ({error.strerror}): fix that, or {_OTHER_FOLDER}")
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turns an OSError that is raised in the block into an InputError."""
+    try:
+        yield
+    except OSError as error:
+        fix = f"fix that, or {_OTHER_FOLDER}"
+        raise InputError(f"cannot read {path} ({error.strerror}): {fix}") from None

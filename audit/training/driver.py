@@ -23,7 +23,7 @@ from audit.runtime import progress
 from audit.runtime.progress import Progress
 from audit.settings import stored
 from audit.settings.setting import Setting, flat, identity, summary
-from audit.storage.store import FIGURE, Kept, Scores, Store, count_runs
+from audit.storage.store import FIGURE, Scores, Store, count_runs
 from audit.tasks.task import Dataset
 from audit.training import build, game
 from audit.training.game import Game, Trained
@@ -220,7 +220,7 @@ def audit(
     if store is not None:
         request = _stop_where_proven(request, store)
     if store is not None and not store.missing(request.runs):
-        kept = store.result() or Kept()  # empty if there is no audit.json
+        kept = store.result()
         provenance = kept.provenance or request.recipe.about(dataset)
         scores = store.load(request.runs)
     else:

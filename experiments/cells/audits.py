@@ -2,8 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Hashable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.errors import InputError
@@ -19,9 +18,6 @@ from models.catalogue import task
 if TYPE_CHECKING:
     from audit.training.driver import Request
 
-# Seconds in which a program compiles on two cores, as measured: 4 for the ConvNet, 8 for the FCNN.
-_COMPILING_SECONDS = 8.0
-
 
 def audit_cell(audited: Audited) -> Cell:
     """Returns an audit as a cell: it trains the audit's runs, and writes audit.json."""
@@ -30,12 +26,10 @@ def audit_cell(audited: Audited) -> Cell:
 
     def is_complete(store: Store) -> bool:
         """Returns whether the store has all runs, and an audit.json that concludes from at least as many."""
-        concluded = None
+        concluded = 0
         with contextlib.suppress(InputError):  # a damaged audit.json is written again
-            concluded = store.result()
-        if concluded is None or concluded.runs is None:
-            return False
-        return concluded.runs >= runs and not store.missing(runs)
+            concluded = store.result().runs or 0
+        return concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs that the store lacks, and writes the conclusion from all runs."""
@@ -45,9 +39,7 @@ def audit_cell(audited: Audited) -> Cell:
         driver.keep(driver.audit(request, store.path.parent, report=progress))
 
     name = f"{audited.series}, seed {setting.seed}, {audited.panel}"
-    cell = setting_cell(name, setting, runs, is_complete, do)
-
-    return cell._replace(audited=audited)
+    return setting_cell(name, setting, runs, is_complete, do)._replace(audited=audited)
 
 
 def make_request(audited: Audited, dataset: Dataset) -> "Request":
@@ -93,17 +85,15 @@ def setting_cell(
         is_on_same_data = checksum in (None, store.config().get("data_sha256"))
         return is_on_same_data and is_complete(store)
 
-    def open_store(out: Path, data: DataSets) -> Store:
-        """Returns the cell's store below `out`."""
-        return stored.open_store(out, setting, data.load(setting.model), experiment)
-
     return Cell(
         name=name,
         identity=json.dumps(cell_identity),
         runs=runs,
         seconds=runs * setting.schedule.steps * step_seconds(setting),
         is_done=is_done,
-        open=open_store,
+        open=lambda out, data: stored.open_store(
+            out, setting, data.load(setting.model), experiment
+        ),
         do=lambda store, data, progress: do(store, data.load(setting.model), progress),
     )
 
@@ -111,29 +101,3 @@ def setting_cell(
 def step_seconds(setting: Setting) -> float:
     """Returns the seconds that a model-step of a setting takes on two cores, as measured for its model."""
     return task(setting.model).step_seconds.of(setting.mechanism.batch_size)
-
-
-def compiling_seconds(cells: Sequence[Cell]) -> float:
-    """Estimates the seconds of compiling for all cells; cells with equal programs share them."""
-    programs = {_program_shape(cell) for cell in cells if cell.compiles}
-    return _COMPILING_SECONDS * len(programs)
-
-
-def _program_shape(cell: Cell) -> Hashable:
-    """Returns a key that two cells have in common if they share a compiled program.
-
-    Two audits share a program if all that decides the shapes of arrays and the compiled functions is equal. A
-    cell of another kind shares it with none.
-    """
-    if cell.audited is None:
-        return cell.identity
-    setting = cell.audited.setting
-    adversary = setting.adversary
-    return (
-        setting.model,
-        adversary.biased or adversary.name,  # those along a coordinate have the same functions
-        setting.mechanism.batch_size,
-        setting.schedule.steps,
-        cell.runs,
-        setting.unknown_initialisation,
-    )

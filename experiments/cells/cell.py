@@ -4,24 +4,22 @@ A cell is a record of functions. A kind of cell is a module that makes such reco
 which kinds there are. Importing this starts no JAX.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from audit.errors import InputError, require
+from audit.errors import InputError
 from audit.runtime.progress import Progress
 from audit.settings.federated import FederatedTraining
 from audit.settings.setting import Setting
 from audit.storage import files
 from audit.storage.index import Holdings
 from audit.storage.store import Store
-from audit.tasks.task import Data, Dataset, Federation, Sources
+from audit.tasks.task import Dataset, Federation, Sources
 from models.catalogue import FEDERATED_TASKS, TASKS, federated_task
 
 _ANSWER = "answer.json"
-_CHECKSUM = "sha256"  # the field of that file with its checksum
 
 
 class Audited(NamedTuple):
@@ -49,14 +47,14 @@ class DataSets:
         """Takes the places of the user's files, and loads nothing yet.
 
         Args:
-          data_files: The user's file or folder in place of a published data set, by the data set's name;
+          data_files: the user's file or folder in place of a published data set, by the data set's name;
             None for a data set that is used as published.
-          tfds_dir: A folder of data sets that TensorFlow Datasets has prepared.
+          tfds_dir: a folder of data sets that TensorFlow Datasets has prepared.
         """
         self._files = data_files
         self._tfds_dir = tfds_dir
         self._loaded: dict[str, Dataset | InputError] = {}
-        # A single entry: the clients that were loaded last. Its key is all that decides them.
+        # The clients that were loaded last, by all that decides them.
         self._federations: dict[tuple[object, ...], Federation] = {}
 
     def checksum(self, model: str) -> str | None:
@@ -65,15 +63,14 @@ class DataSets:
         The latter differ between machines in their last bits, and so does their checksum.
         """
         data = TASKS[model].data
-        if self._is_replaced_by_a_file(data):
-            # The user's file has a checksum of its own, which is computed when it is loaded.
-            return self.load(model).checksum
+        if data.checksum is not None and self._files.get(data.file) is not None:
+            return self.load(model).checksum  # of the user's file
         return data.checksum
 
     def load(self, model: str) -> Dataset:
         """Returns a model's data, which are loaded at the first call.
 
-        Raises InputError where they can't be loaded. The error is kept, so that each call raises it at once.
+        Raises InputError if they can't be loaded. The error is kept: each call raises it at once.
         """
         data = TASKS[model].data
         if data.name not in self._loaded:
@@ -87,17 +84,12 @@ class DataSets:
             raise dataset
         return dataset
 
-    def file(self, name: str) -> str | None:
-        """Returns the user's file or folder in place of the data set with a name; None if there is none."""
-        return self._files.get(name)
-
     def clients(self, setting: FederatedTraining) -> Federation:
-        """Returns a federated setting's clients; raises InputError where they can't be loaded.
+        """Returns a federated setting's clients; raises InputError if they can't be loaded.
 
         Only the clients of the last call stay in memory.
         """
         task = federated_task(setting.model)
-        # All that decides the clients.
         key = (task.file, setting.clients, setting.alpha, setting.seed)
         if key not in self._federations:
             sources = Sources(self._files.get(task.file), self._tfds_dir)
@@ -105,17 +97,9 @@ class DataSets:
         return self._federations[key]
 
     def require_files(self) -> None:
-        """Loads each of the user's files in place of a published data set, to check it.
-
-        Raises InputError if a file can't be used.
-        """
-        for model, task in TASKS.items():
-            if self._is_replaced_by_a_file(task.data):
-                self.load(model)
-
-    def _is_replaced_by_a_file(self, data: Data) -> bool:
-        """Returns whether the data set is published, and a file of the user's takes its place."""
-        return data.checksum is not None and self._files.get(data.file) is not None
+        """Loads each of the user's files that replaces a data set; raises InputError if one can't be used."""
+        for model in TASKS:
+            self.checksum(model)
 
 
 def file_names() -> list[str]:
@@ -141,7 +125,6 @@ class Cell(NamedTuple):
       request: What it computes, in the terms of its kind; read by its paper's figures.
       audited: The audit, where the cell is one, else None. Processes without a store can train an audit's
         runs.
-      compiles: Whether it compiles programs.
     """
 
     name: str
@@ -153,15 +136,11 @@ class Cell(NamedTuple):
     do: Callable[[Store, DataSets, Progress], object]
     request: object = None
     audited: Audited | None = None
-    compiles: bool = True
 
 
 def write_answer(store: Store, values: dict[str, Any]) -> None:
-    """Writes an answer, a JSON object with its SHA-256, to a store.
-
-    Raises InputError where it can't be written.
-    """
-    store.write_text(_ANSWER, answer_text(values))
+    """Writes an answer, a JSON object, to a store; raises InputError if it can't be written."""
+    store.write_text(_ANSWER, json.dumps(values) + "\n")
 
 
 def read_answer(store: Store) -> dict[str, Any] | None:
@@ -170,36 +149,7 @@ def read_answer(store: Store) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        return parsed_answer(content)
-    except (ValueError, RecursionError):  # the latter where damaged JSON is nested too deeply
-        store.distrust(store.path / _ANSWER, "it is computed again")
+        return dict(json.loads(content))
+    except (ValueError, TypeError):
+        files.set_aside(store.path / _ANSWER, "it is computed again")
         return None
-
-
-def answer_text(values: dict[str, Any]) -> str:
-    """Returns an answer as the text of its file: JSON with the answer's SHA-256."""
-    return json.dumps({**values, _CHECKSUM: _checksum(values)}) + "\n"
-
-
-def parsed_answer(content: bytes, unsigned: bool = False) -> dict[str, Any]:
-    """Returns the answer that is written in a file.
-
-    Args:
-      content: The file's content.
-      unsigned: Whether an answer without a checksum is accepted.
-
-    Raises:
-      ValueError, RecursionError: The file is torn or altered, or its checksum is missing.
-    """
-    values = json.loads(content)
-    # `require` raises InputError, which is a ValueError; callers do not show its message.
-    require(isinstance(values, dict), "an object")
-    checksum = values.pop(_CHECKSUM, None)
-    is_unsigned = unsigned and checksum is None
-    require(is_unsigned or checksum == _checksum(values), "altered")
-    return dict(values)
-
-
-def _checksum(values: dict[str, Any]) -> str:
-    """Returns the SHA-256, in hex, of an answer, which does not include its checksum."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from audit.runtime.progress import Progress
 from audit.settings.federated import FINAL, FederatedSetting, federated_identity
 from audit.storage.index import Holdings
-from audit.storage.store import Scores, Store, gaps
+from audit.storage.store import Scores, Store
 from audit.tasks.task import Federation
 from experiments.cells.cell import Cell, DataSets, read_answer, write_answer
 
@@ -51,9 +51,8 @@ def federated_cell(setting: FederatedSetting, runs: int, name: str, seconds: flo
     """
 
     def is_done(held: Holdings, data: DataSets) -> bool:
-        """Returns whether all observed settings' stores have the scores and the accuracies of all runs."""
-        stored = [read(held, observed, runs) for observed in _observed_settings(setting)]
-        return all(scores is not None and len(scores.accuracies) == runs for scores in stored)
+        """Returns whether all observed settings' stores have the scores of all runs."""
+        return all(read(held, observed, runs) for observed in _observed_settings(setting))
 
     def open_store(out: Path, data: DataSets) -> Store:
         """Returns the setting's store below `out`."""
@@ -90,10 +89,7 @@ def read(held: Holdings, setting: FederatedSetting, runs: int) -> FederatedScore
     if store is None or store.missing(runs):
         return None
     by_run = read_accuracies(store)
-    measured = []
-    for run in range(runs):
-        if str(run) in by_run:
-            measured.append(by_run[str(run)])
+    measured = [by_run[str(run)] for run in range(runs) if str(run) in by_run]
     return FederatedScores(store.load(runs), measured)
 
 
@@ -108,38 +104,9 @@ def keep_accuracies(store: Store, first: int, values: NDArray[np.float64]) -> No
 
     No other process can read and write the file at the same time.
     """
-    measured = {}
-    for run, value in enumerate(values, first):
-        measured[str(run)] = float(value)
+    measured = {str(run): float(value) for run, value in enumerate(values, first)}
     with store.lock():
         write_answer(store, {_ACCURACIES: read_accuracies(store) | measured})
-
-
-def keep_lost_accuracies(game: "Game", store: Store, runs: int, watch: "Watch") -> None:
-    """Trains again the runs whose scores are stored but whose accuracies are lost.
-
-    Accuracies are lost where their file was damaged, and so was set aside.
-
-    Args:
-      game: The game of the runs.
-      store: The store of scores and accuracies.
-      runs: The number of runs that should have accuracies.
-      watch: A function that stores the accuracies when a chunk's models are final.
-    """
-    from audit.storage.checkpoints import Checkpoints
-    from audit.training import game as games
-
-    with store.lock():
-        measured = []
-        for run in read_accuracies(store):
-            measured.append((int(run), int(run) + 1))  # a range of a single run
-        lost = gaps(measured, runs)
-        if not lost:
-            return
-        chunk = games.chunk_size(game, runs)  # as many runs as fit into memory
-        checkpoints = Checkpoints(store.checkpoints)
-        for _ in games.play(game, lost, chunk, checkpoints=checkpoints, watch=watch):
-            pass  # the scores are stored already; `watch` stores the accuracies
 
 
 def _observed_settings(setting: FederatedSetting) -> list[FederatedSetting]:
@@ -165,7 +132,7 @@ def _train(
 
     A training run gives the scores of all observed settings (`_observed_settings`). First come the runs that
     the first setting's store lacks: they fill all stores. Then each further store gets the runs that it still
-    lacks. Runs of a store whose accuracies are lost are trained again.
+    lacks.
 
     Args:
       setting: The setting.
@@ -196,7 +163,6 @@ def _train(
         # While a game's runs are trained, the games after it are scored too.
         watch = _make_watch(own_store, observations[i + 1 :], rounds, measure)
         games.train(game, own_store, runs, progress=progress, watch=watch)
-        keep_lost_accuracies(game, own_store, runs, _make_watch(own_store, [], rounds, measure))
 
 
 def _make_watch(

@@ -1,7 +1,8 @@
 """Trains on a Ray cluster: workers train chunks of runs or do whole cells; this process stores the results.
 
 A task gets one GPU if the cluster has any, else as many cores as its smallest node has. So scores are those
-of one node, to the bit. If a worker or a node dies, Ray repeats its tasks.
+of one node, to the bit. If a worker or a node dies, Ray repeats its tasks. Workers call `prepare`, `train`
+and `do_cell`.
 """
 
 import contextlib
@@ -13,9 +14,8 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from audit.errors import InputError, require
 from audit.runtime.machine import cores, prepare_jax
@@ -27,13 +27,13 @@ from audit.training.driver import GameRecipe
 from audit.training.game import ChunkTrainer, Trained, chunk_size
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets
-from experiments.cells.work import Outcome, SweepProgress, TrainingEngine, Workplace
 
 LOCAL = "local"
+Arguments = tuple[Any, ...]
+Ended = tuple[Arguments, Callable[[], Any]]  # with a function that returns the result
 _MAX_RETRIES = 20  # of a task whose worker or node died
-_TASKS_PER_WORKER = 2  # so that no worker waits for this process
+_TASKS_PER_WORKER = 2  # no worker waits for this process
 _STAGE = 64  # runs between two looks at what they prove
-_ANSWER_SECONDS = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
@@ -43,40 +43,25 @@ _SETTINGS = {
 }
 
 
-class Preparation(NamedTuple):
-    """How a worker trains a game: runs in a chunk, training steps of a run, its versions and devices."""
-
-    size: int
-    steps: int
-    about: dict[str, Any]
-
-
-# Workers call the next three functions, whose names Ray shows.
-
-
-def prepare(devices: int, recipe: GameRecipe, data: Dataset, runs: int) -> Preparation:
-    """Returns how a worker trains a game; raises InputError if recipe and data do not fit."""
+def prepare(
+    devices: int, recipe: GameRecipe, data: Dataset, runs: int
+) -> tuple[int, int, dict[str, Any]]:
+    """Returns a worker's (runs in a chunk, steps of a run, versions and devices)."""
     prepare_jax(devices)
     game = recipe.make(data)
-    size = chunk_size(game, runs)
-    return Preparation(size, len(game.schedule.mask), recipe.about(data))
+    return chunk_size(game, runs), len(game.schedule.mask), recipe.about(data)
 
 
 def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> list[Scores]:
-    """Returns the scores of a chunk of runs, which is cut into smaller ones if memory runs out.
-
-    Raises InputError if a run diverged, or if memory is too small for a single run.
-    """
+    """Returns the scores of a chunk of runs, which is cut into halves if memory runs out."""
     prepare_jax(devices)
     size = count_runs([chunk])
-    while True:
-        trainer = _make_trainer(_Training(recipe.key, size, recipe, data))
-        parts = [trainer.train(piece) for piece in cut([chunk], size)]
-        scores = [part for part in parts if part is not None]
-        if len(scores) == len(parts):
-            return scores
-        require(size > 1, "out of memory with one run at a time: lower `batch_size`")
-        size //= 2
+    scores = _make_trainer(_Training(recipe.key, size, recipe, data)).train(chunk)
+    if scores is not None:
+        return [scores]
+    require(size > 1, "out of memory with one run at a time: lower `batch_size`")
+    halves = cut([chunk], (size + 1) // 2)
+    return [part for half in halves for part in train(devices, recipe, data, half)]
 
 
 def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
@@ -86,8 +71,8 @@ def do_cell(devices: int, cell: Cell, data: DataSets) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         cell.do(cell.open(out, data), data, lambda runs: None)
-        for path in sorted(out.rglob("*")):
-            if path.is_file() and not path.name.startswith("."):
+        for path in out.rglob("[!.]*"):
+            if path.is_file():
                 contents[path.relative_to(out).as_posix()] = path.read_bytes()
     return contents
 
@@ -120,20 +105,13 @@ class Cluster:
         self._limit = _TASKS_PER_WORKER * max(1, int(workers))
         self.share = ray.put  # (value) -> a reference to it; each node gets the value once
 
-    def run(
-        self, function: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
-    ) -> Iterator[tuple[tuple[Any, ...], Callable[[], Any]]]:
-        """Calls function(devices, *arguments) on workers; bounds how many tasks are started at once.
-
-        Yields:
-          (arguments, a function that returns the result or raises the task's InputError), as tasks end.
-        """
+    def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
+        """Calls function(devices, *arguments) on workers; yields results as tasks end."""
         # With max_calls=0 a worker stays alive after a task, and so does what it has compiled.
-        remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)(
-            function
-        )
+        options = {"max_retries": _MAX_RETRIES, "max_calls": 0, **self._resources}
+        remote = self._ray.remote(**options)(function)
         waiting = iter(arguments)
-        running: dict[Any, tuple[Any, ...]] = {}
+        running: dict[Any, Arguments] = {}
         while True:
             for given in waiting:
                 running[remote.remote(self._devices, *given)] = given
@@ -142,7 +120,7 @@ class Cluster:
             if not running:
                 return
             (ended,), _ = self._ray.wait(list(running), num_returns=1)
-            yield running.pop(ended), partial(self._get, ended)
+            yield running.pop(ended), functools.partial(self._get, ended)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Returns function(devices, *arguments), computed on a worker."""
@@ -156,9 +134,8 @@ class Cluster:
             if isinstance(error.cause, InputError):
                 raise InputError(str(error.cause)) from None
             raise
-        except self._ray.exceptions.RayError as error:
-            why = f"workers died {_MAX_RETRIES} times in one task ({_shorten(error)})"
-            raise InputError(f"{why}: see Ray's logs") from None
+        except self._ray.exceptions.RayError:
+            raise InputError(f"workers died {_MAX_RETRIES} times: see Ray's logs") from None
 
 
 def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
@@ -171,14 +148,10 @@ def find_needs(nodes: list[dict[str, float]]) -> tuple[dict[str, int], int]:
 
 
 @contextlib.contextmanager
-def join(address: str) -> Iterator[TrainingEngine]:
-    """Joins a Ray cluster until the end of the block; yields the engine that trains on it.
+def join(address: str) -> Iterator[work.TrainingEngine]:
+    """Yields the engine that trains on a Ray cluster: "host:port", "auto", or "local" to start one here.
 
-    Args:
-      address: "host:port"; "auto" for the cluster of this machine; "local" to start one of this machine only.
-
-    Raises:
-      InputError: Ray is not installed, or there is no cluster at the address.
+    Raises InputError if Ray is not installed, or there is no cluster at the address.
     """
     options: dict[str, Any] = {}
     if address == LOCAL:
@@ -190,14 +163,14 @@ def join(address: str) -> Iterator[TrainingEngine]:
         os.environ.setdefault(name, value)
     try:
         import ray
-    except ImportError:
-        install = "install the extra ray, pip install -e '.[ray]'"
-        raise InputError(f"Ray is not installed: {install}") from None
-    try:
+
         _require_answer(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
-        why = f"`ray_address={address}`: no Ray cluster there ({_shorten(error)})"
+    except ImportError:
+        raise InputError("Ray is not installed: pip install -e '.[ray]'") from None
+    except (RuntimeError, ValueError, OSError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        why = f"`ray_address={address}`: no Ray cluster there ({reason})"
         hint = "see ray start; if it asks for a token, set RAY_AUTH_MODE=token"
         raise InputError(f"{why}: {hint}") from None
     import jax
@@ -205,7 +178,9 @@ def join(address: str) -> Iterator[TrainingEngine]:
     jax.config.update("jax_platforms", "cpu")  # workers on this machine have its accelerators
     try:
         cluster = Cluster(ray)
-        yield TrainingEngine(partial(RayTrainer, cluster), partial(do_all, cluster))
+        yield work.TrainingEngine(
+            functools.partial(RayTrainer, cluster), functools.partial(do_all, cluster)
+        )
     finally:
         ray.shutdown()
 
@@ -214,11 +189,7 @@ def _require_answer(address: str) -> None:
     """Raises OSError if nobody answers at "host:port" within seconds; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
-
-
-def _shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
 class RayTrainer:
@@ -228,13 +199,13 @@ class RayTrainer:
         """Raises InputError if recipe and data do not fit, which a worker finds out."""
         self._cluster = cluster
         self._game = (recipe, cluster.share(data))
-        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1).about
+        self._about: dict[str, Any] = cluster.call(prepare, *self._game, 1)[-1]
 
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains the runs that the store lacks, and returns the scores of all runs."""
         begin = time.perf_counter()
         with store.lock():
-            size, steps, self._about = self._cluster.call(prepare, *self._game, most)
+            size, steps, _ = self._cluster.call(prepare, *self._game, most)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]
             progress(0)
@@ -255,24 +226,24 @@ class RayTrainer:
         return self._about
 
 
-def do_all(cluster: Cluster, cells: list[Cell], place: Workplace) -> Outcome:
+def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.Outcome:
     """Does what the store lacks of a sweep's cells, each as a task (see `work.do_all`)."""
-    outcome = Outcome(here=[], elsewhere=[], failed=[])
+    outcome = work.Outcome(here=[], elsewhere=[], failed=[])
     missing = []
-    with locks.hold(place.out), contextlib.closing(SweepProgress(cells)) as progress:
+    with locks.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
         for cell in cells:
             with work.failing(cell, progress, outcome):
                 if work.is_done(cell, place):
                     outcome.elsewhere.append(cell.name)
                     progress.end(cell)
-                    continue
-                cell.open(place.out, place.data)  # loads its data, which workers may not have
-                missing.append(cell)
+                else:
+                    cell.open(place.out, place.data)  # loads its data, which workers may lack
+                    missing.append(cell)
         data = cluster.share(place.data)
         for (cell, _), get in cluster.run(do_cell, ((cell, data) for cell in missing)):
             with work.failing(cell, progress, outcome):
-                for name, content in get().items():
-                    files.write_whole(place.out / name, content)
+                for name in sorted(contents := get()):
+                    files.write_whole(place.out / name, contents[name])
                 outcome.here.append(cell.name)
                 progress.end(cell)
     return outcome

@@ -6,7 +6,6 @@ is finished.
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -58,67 +57,45 @@ class TrainingEngine(NamedTuple):
 
 
 class SweepProgress:
-    """A line of progress on stderr: cells done, the current cell, runs a second, and the time left."""
+    """A line of progress on stderr: cells done, the current cell, and the time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Shows the line for a sweep's cells."""
-        self._n_cells = len(cells)
-        self._n_done = 0
+        self._cells = len(cells)
+        self._done = 0
         self._seconds_done = 0.0  # of the cells that have ended, by their own estimates
         total = sum(cell.seconds for cell in cells)  # the bar's unit is an estimated second
-        layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left{postfix}"
-        # The latest rate has a weight of 0.1 in the time that is left, so that this does not jump.
+        layout = "{desc} {percentage:3.0f}% {elapsed}, {remaining} left"
+        # The latest rate has a weight of 0.1 in the time that is left, which then does not jump.
         self._bar = tqdm(total=total, bar_format=layout, smoothing=0.1)
-        # Of the current cell: the runs that were trained so far, and when their training began.
-        self._runs = 0.0
-        self._begin = time.perf_counter()
 
     def begin(self, cell: Cell) -> Progress:
         """Shows a cell as the current cell, and returns the function to call when its runs are trained."""
-        self._bar.set_description_str(f"{self._n_done}/{self._n_cells} {shortened(cell.name, 32)}:")
-        self._bar.set_postfix_str("compiling")
-        self._runs = 0.0
-        self._begin = time.perf_counter()
-        seconds_per_run = cell.seconds / cell.runs
+        self._bar.set_description_str(f"{self._done}/{self._cells} {shortened(cell.name, 32)}:")
 
         def progress(runs: float) -> None:
-            """Shows in the line that `runs` more runs were trained since the last call."""
-            if not runs:  # the first call, with 0, says that training begins now
-                self._begin = time.perf_counter()
-                return
-            self._runs += runs
-            rate = self._runs / (time.perf_counter() - self._begin)
-            shown_rate = f"{rate:.2g}"
-            if rate >= 10:
-                shown_rate = f"{rate:.0f}"  # since .2g shows 100 as 1e+02
-            self._bar.set_postfix_str(f"{shown_rate} runs/s", refresh=False)  # `update` redraws
-            # The bar, which is at `n`, counts estimated seconds. It goes no further than the cell's estimate;
-            # `end` fills up what is missing.
+            """Moves the bar on, no further than the cell's estimate; `end` fills up what is missing."""
             left_of_cell = self._seconds_done + cell.seconds - self._bar.n
-            self._bar.update(min(runs * seconds_per_run, left_of_cell))
+            self._bar.update(min(runs * cell.seconds / cell.runs, left_of_cell))
 
         return progress
 
     def end(self, cell: Cell) -> None:
         """Counts a cell as ended, whether here or in another process."""
-        self._n_done += 1
+        self._done += 1
         self._seconds_done += cell.seconds
         self._bar.update(self._seconds_done - self._bar.n)
 
-    def say(self, line: str) -> None:
-        """Prints a line of text above the line of progress."""
-        tqdm.write(line, file=sys.stderr)
-
     def close(self) -> None:
         """Shows the number of ended cells, and leaves the line on the screen."""
-        self._bar.set_description_str(f"{self._n_done}/{self._n_cells} cells:")
+        self._bar.set_description_str(f"{self._done}/{self._cells} cells:")
         self._bar.close()
 
 
 def distinct(cells: Iterable[Cell]) -> list[Cell]:
     """Returns a single cell for each identity: of equal cells, that with the most runs.
 
-    Cells whose identity is equal differ in their number of runs alone. The cells are in the order in which
+    Cells whose identity is equal differ only in their number of runs. The cells are in the order in which
     their identities first occur.
     """
     by_identity: dict[str, Cell] = {}
@@ -159,7 +136,7 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
     except files.CannotWriteError:
         raise  # no other cell could be stored either
     except InputError as error:
-        progress.say(f"failed: {cell.name}: {error}")
+        tqdm.write(f"failed: {cell.name}: {error}", file=sys.stderr)
         outcome.failed.append(cell.name)
         progress.end(cell)
 

@@ -106,13 +106,11 @@ def _audit(audited: _AuditedFederation, game: "Game", store: "Store") -> None:
     """
     from audit.report import federated_table
     from audit.training import game as games
-    from experiments.cells.federated import keep_lost_accuracies, read_accuracies
+    from experiments.cells.federated import read_accuracies
 
     # Called between segments of rounds; it stores the test accuracies of models that are final.
     watch = _Watch(audited, store)
     scores = games.train(game, store, FLAGS.runs, watch=watch).scores
-    # Runs with scores in the store, but without accuracies since their file was damaged, are trained again.
-    keep_lost_accuracies(game, store, FLAGS.runs, watch)
     accuracies = read_accuracies(store)
     conclusion = _conclude(audited, scores, accuracies)
 

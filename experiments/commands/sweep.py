@@ -16,7 +16,7 @@ from audit.commands import cli
 from audit.errors import require
 from audit.runtime.progress import counted, shortened
 from audit.settings import stored
-from experiments.cells import audits, work
+from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace
 from experiments.commands import engine_flags
@@ -101,16 +101,13 @@ def _list_sweeps(sweeps: list[Sweep], place: Workplace) -> str:
     for sweep in sweeps:
         cells = work.distinct(sweep.cells)
         done = 0
-        training_seconds = 0.0
+        seconds = 0.0
         for cell in cells:
             done += cell.is_done(held, place.data)
-            training_seconds += cell.seconds
-        seconds = training_seconds + audits.compiling_seconds(cells)
+            seconds += cell.seconds
         title = shortened(sweep.title, 40)
         lines.append(f"{sweep.name:<17} {len(cells):>5} {done:>5} {seconds / 60:>8.1f}  {title}")
-    lines.append(
-        f"scale {FLAGS.scale}; minutes about, on two cores, of compiling and training; cells"
-    )
+    lines.append(f"scale {FLAGS.scale}; minutes about, on two cores; cells")
     lines.append("that figures share are trained once")
     return "\n".join(lines)
 

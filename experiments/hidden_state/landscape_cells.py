@@ -72,5 +72,4 @@ def _make_cell(request: LandscapeAudit | ThresholdSearch) -> Cell:
         open=open_store,
         do=do,
         request=request,
-        compiles=False,
     )

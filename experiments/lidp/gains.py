@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from audit.evidence import of_store
 from audit.evidence.canaries import Design, make_sets
 from audit.methods import lifted
 from audit.methods.level import Level
@@ -234,9 +235,9 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
         # Sorted, so that the part of all runs is the runs in their own order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
-        return part.design()
+        return of_store.design(part)
 
-    scores_in, scores_out = scores.worlds()
+    scores_in, scores_out = of_store.worlds(scores)
     inserted = rng.choice(scores_in, count // 2, replace=False)
     left_out = rng.choice(scores_out, count // 2, replace=False)
     return make_sets(inserted[:, None], left_out[:, None])  # (runs, 1 canary) each

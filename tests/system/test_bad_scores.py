@@ -28,7 +28,7 @@ ODD_CELLS = ("", "high", "maybe", "2", "nan", "1e999", "1,000,5", "\x1b[2J", '"'
 def read(path):
     """The scores of a file, or the line that refuses it."""
     try:
-        return score_files.read_files([path], None, False).evidence, ""
+        return score_files.read_files([path], None, False), ""
     except InputError as error:
         return None, str(error)
 
@@ -92,11 +92,11 @@ COSINES = np.linspace(-0.1, 0.2, 50)
 RANKS = {"ranks": np.random.default_rng(2).integers(1, 20, (6, 4)), "fresh_draws": 50}
 BAD_ARRAYS = {
     **{
-        f"in: {name}": ({"in": array, "out": OUT}, "plain numbers")
+        f"in: {name}": ({"in": array, "out": OUT}, "s.npz: ")
         for name, array in KINDS_OF_NUMBERS.items()
     },
-    "one array": ({"in": IN}, "has arrays in: give score,in"),
-    "other arrays": ({"a": IN}, "has arrays a: give score,in (1 or 0), or in,out"),
+    "one array": ({"in": IN}, "has columns in: give score,in"),
+    "other arrays": ({"a": IN}, "has columns a: give score,in or"),
     "presence of 2": ({"scores": IN, "presence": np.arange(40) % 3}, "presence must be"),
     "presence of another length": ({"scores": IN, "presence": [0, 1]}, "must both be (runs,)"),
     "one world": ({"scores": np.ones((9, 2)), "presence": np.ones((9, 2))}, "both are needed"),
@@ -110,7 +110,7 @@ BAD_ARRAYS = {
     "none in": ({"in": IN[:0], "out": OUT}, "no in scores"),
     "no axis": ({"in": 1.0, "out": OUT}, "shape"),
     "rank 0": ({**RANKS, "ranks": RANKS["ranks"] * 0}, "values are no ranks: give whole numbers from 1"),
-    "half a draw": ({**RANKS, "fresh_draws": 0.5}, "fresh_draws is 0.5: save one whole number"),
+    "half a draw": ({**RANKS, "fresh_draws": 0.5}, "fresh_draws is no whole number: save one"),
     "ranks alone": ({"ranks": RANKS["ranks"]}, "has no array fresh_draws: save ranks="),
 }  # fmt: skip
 BAD_COSINES = {
@@ -133,8 +133,8 @@ FILES = {
     "ambiguous.csv": (b"score,in,out\n1,1,0\n", "columns score,in,out can be read in several ways"),
     "binary.csv": (bytes(range(256)) * 64, "UTF-8"),
     "code.npz": (archive(claiming((3,), "<f8").replace(b"False", b"f(1) ")), "damaged"),
-    "claims.npz": (archive(claiming((50_000_000_000,))), "more than 10,000,000"),
-    "deep.json": (b"[" * 100_000, "it is no JSON; give {"),
+    "claims.npz": (archive(claiming((50_000_000_000,))), "damaged"),
+    "deep.json": (b"[" * 100_000, "is no JSON object of lists: give {"),
     "twice.json": (b'{"in": [1], "in": [2], "out": [3]}', "has the name 'in' twice"),
     "ragged.json": (
         b'{"in": [[1, 2], [1]], "out": [1]}',

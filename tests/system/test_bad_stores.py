@@ -18,6 +18,7 @@ from tests.system.bad import FORTY, KINDS, Bad, assert_refused, looping, odd_pla
 MIXED = np.arange(40)[:, None] % 2 == 1
 SCORES = FORTY[:, None] + MIXED
 CONCLUDED = {
+    "epsilon": 1.5,
     "bounds": [{"method": "assumption_free", "epsilon": 1.5, "delta": 1e-5, "confidence": 0.95}],
     "upper_bound": 9.75,
     "runs": 40,

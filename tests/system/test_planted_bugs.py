@@ -13,6 +13,7 @@ import pytest
 from audit.claims import accounting
 from audit.conclusions import verdicts
 from audit.conclusions.concluded import conclude_setting
+from audit.evidence import of_store
 from audit.mechanism import base, dpsgd
 from audit.methods import estimate
 from audit.settings.make import setting_of
@@ -34,7 +35,7 @@ def _fresh_programs():
 
 
 def _bound(scores):
-    return estimate.if_gaussian(*scores.worlds(), delta=1e-5, confidence=0.999)
+    return estimate.if_gaussian(*of_store.worlds(scores), delta=1e-5, confidence=0.999)
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_the_same_noise_in_every_run(empty_game, play, monkeypatch):
 
     monkeypatch.setattr(game, "_run_keys", one_key)
     scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, RUNS)], RUNS)
-    for world in scores.worlds():
+    for world in of_store.worlds(scores):
         assert np.ptp(world) < 1e-5
     assert _bound(scores).mu > 1.5 * accounting.mu_upper_bound(SIGMA, STEPS)
 
@@ -127,7 +128,8 @@ def test_noise_that_repeats_in_pairs_of_runs_is_not_independent(empty_game, play
     """No bound sees it, since each world's law is right; the worlds' correlation does."""
     honest = game._run_keys
     monkeypatch.setattr(game, "_run_keys", lambda key, runs: honest(key, np.asarray(runs) // 2))
-    s_in, s_out = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, 200)], 200).worlds()
+    scores = play(empty_game(STEPS, 1, SIGMA, NORM, BATCH), [(0, 200)], 200)
+    s_in, s_out = of_store.worlds(scores)
     assert np.corrcoef(s_in, s_out)[0, 1] > 0.99
 
 

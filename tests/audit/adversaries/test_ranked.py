@@ -12,7 +12,7 @@ from optax import softmax_cross_entropy_with_integer_labels
 from audit.adversaries import biased, directions, ranked
 from audit.conclusions.concluded import conclude_setting
 from audit.errors import InputError
-from audit.evidence import ranks
+from audit.evidence import of_store, ranks
 from audit.settings.make import from_identity, setting_of
 from audit.settings.setting import identity
 from audit.storage.store import Store
@@ -166,7 +166,9 @@ def test_a_store_keeps_how_many_draws_there_were(dataset, tmp_path):
     kept.save(scores)
     loaded = kept.load(2)
     assert loaded.draws == M
-    np.testing.assert_array_equal(loaded.directions().cosines, scores.directions().cosines)
+    np.testing.assert_array_equal(
+        of_store.directions(loaded).cosines, of_store.directions(scores).cosines
+    )
     assert from_identity(identity(setting)) == setting
 
 

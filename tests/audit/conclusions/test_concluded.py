@@ -11,6 +11,7 @@ from audit.claims.linear_losses import expected_epsilon
 from audit.conclusions import concluded
 from audit.conclusions.concluded import conclude, conclude_setting
 from audit.errors import InputError
+from audit.evidence import of_store
 from audit.evidence.canaries import single
 from audit.settings.make import setting_of
 from audit.storage.store import Scores
@@ -31,18 +32,18 @@ def test_a_setting_brings_its_mechanism_and_its_reason():
     with_reason, without = (conclude_setting(NORMAL, one) for one in (crafted, plain))
     assert with_reason.reason and not without.reason
     assert with_reason.composition == Composition(*crafted.composition)
-    assert with_reason.bounds == without.bounds == conclude(NORMAL.design()).bounds
+    assert with_reason.bounds == without.bounds == conclude(of_store.design(NORMAL)).bounds
 
 
 def test_the_curve_is_tested_whoever_concludes():
     setting = setting_of("convnet", adversary="gc_r")
     for refuted, one in ((False, NORMAL), (True, LAPLACE)):
-        of_store, of_caller = (
+        kept, of_caller = (
             conclude_setting(one, setting),
-            conclude(single(*one.worlds())),
+            conclude(single(*of_store.worlds(one))),
         )
-        assert of_store.refutes_gaussian == of_caller.refutes_gaussian == refuted
-        assert of_store.curve == of_caller.curve
+        assert kept.refutes_gaussian == of_caller.refutes_gaussian == refuted
+        assert kept.curve == of_caller.curve
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,10 @@ NAN = np.where(np.arange(40)[:, None] % 3 > 0, np.nan, SCORES)
 REFUSED = {
     "flat": (lambda: given.coins(SCORES[0], BITS[0]), r"shape \(5,\)"),
     "another shape": (lambda: given.coins(SCORES, BITS[:3]), r"presence has shape \(3, 5\)"),
-    "no bits": (lambda: given.coins(SCORES, SCORES), "no bits"),
+    "no bits": (lambda: given.coins(SCORES, SCORES), "must be 1 .in. or 0"),
     "words": (
         lambda: given.coins(SCORES, BITS.astype(str)),
-        "bits of presence are no numbers but words",
+        "bits of presence are no numbers but <U",
     ),
     "one world": (lambda: given.coins(SCORES, BITS | True), "both are needed"),
     "NaN": (lambda: given.coins(NAN, BITS), "130 of 200 scores are NaN"),

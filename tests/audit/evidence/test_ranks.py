@@ -219,7 +219,7 @@ BAD = {
     "one run flat": ((SCORES[0], FRESH[0]), {}, r"scores \(8,\) and fresh scores \(400,\)"),
     "other runs": ((SCORES, FRESH[:5]), {}, r"give \(runs, canaries\) and \(runs, fresh draws\)"),
     "no draws": ((SCORES, FRESH[:, :0]), {}, "give at least one of each"),
-    "words": ((SCORES, [["a"] * 4] * RUNS), {}, "the fresh scores are no numbers but words"),
+    "words": ((SCORES, [["a"] * 4] * RUNS), {}, "the fresh scores are no numbers but <U"),
     "some NaN": ((np.where(SCORES > 2, np.nan, SCORES), FRESH), {}, "scores are NaN: score"),
     "all failed": ((np.nan * SCORES, np.nan * FRESH), {}, "96 of 96 ranks are NaN"),
     "rank 0": (

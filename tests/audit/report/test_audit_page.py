@@ -18,7 +18,7 @@ from audit.claims.claim import DpSgd, EpsilonDelta
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence import given
+from audit.evidence import given, of_store
 from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.level import Level
@@ -52,7 +52,7 @@ def stored(root, setting=SETTING, runs=200, audited=True):
     store.save(scores)
     if audited:
         composition = DpSgd(setting.mechanism.noise_multiplier, setting.insertions)
-        found = conclude(single(*scores.worlds()), composition, Level(1e-6, 0.9))
+        found = conclude(single(*of_store.worlds(scores)), composition, Level(1e-6, 0.9))
         results.keep_result(store, found, runs=runs, provenance={"jax": "0", "device": "abacus"})
     return store.path
 

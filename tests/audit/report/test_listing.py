@@ -21,6 +21,7 @@ from models.catalogue import TASKS
 
 ROOT = Path(__file__).resolve().parents[3]
 CONCLUDED = {
+    "epsilon": 1.23456,
     "bounds": [
         {"method": "assumption_free", "epsilon": 1.23456, "delta": 1e-5, "confidence": 0.95}
     ],

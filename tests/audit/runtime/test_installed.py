@@ -11,7 +11,6 @@ from audit.errors import InputError
 from audit.runtime import installed
 
 ROOT = Path(__file__).resolve().parents[3]
-MODULES = {"orbax-checkpoint": "orbax"}  # of packages that are imported by other names
 
 
 def find_modules_of_extra(name):
@@ -19,8 +18,7 @@ def find_modules_of_extra(name):
     configuration = configparser.ConfigParser()
     configuration.read(ROOT / "setup.cfg")
     lines = configuration["options.extras_require"][name].split("\n")
-    packages = [re.match(r"[\w-]+", line)[0] for line in lines if line]
-    return [MODULES.get(package, package) for package in packages]
+    return [re.match(r"[\w-]+", line)[0] for line in lines if line]
 
 
 def test_where_all_is_installed_nothing_is_said():

@@ -24,13 +24,8 @@ def work(place):
     time.sleep(120)
 
 if __name__ == "__main__":
-    {begin}
+    list(processes.in_order(work, [sys.argv[1]] * 4, 2))
 """
-BEGIN = {
-    "in_order": "list(processes.in_order(work, [sys.argv[1]] * 4, 2))",
-    "as_completed": "list(processes.as_completed(work, [sys.argv[1]] * 4, 2))",
-    "begin": "[processes.begin(work, sys.argv[1]) for _ in range(2)][0].join()",
-}
 
 
 def square(number):
@@ -49,26 +44,20 @@ def test_results_are_in_order_whoever_has_them():
     numbers = list(range(20))
     for count in (1, 2):
         assert list(processes.in_order(square, numbers, count)) == [number**2 for number in numbers]
-    assert dict(processes.as_completed(square, numbers, 2)) == {
-        number: number**2 for number in numbers
-    }
-    assert list(processes.as_completed(square, [], 0)) == []
 
 
 def test_what_a_process_raises_and_its_death_are_input_errors():
     with pytest.raises(InputError, match="1 is refused"):
         list(processes.in_order(refused, [1, 2], 2))
-    for spread in (processes.in_order, processes.as_completed):
-        with pytest.raises(InputError, match="a process of the pool died: free memory"):
-            list(spread(ended, [1, 2, 3], 2))
+    with pytest.raises(InputError, match="a process of the pool died: free memory"):
+        list(processes.in_order(ended, [1, 2, 3], 2))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("begin", BEGIN)
-def test_workers_end_in_silence_with_who_began_them(begin, how, tmp_path):
+def test_workers_end_in_silence_with_who_began_them(how, tmp_path):
     """Ctrl-C goes to all of them, SIGKILL to the parent alone."""
-    (tmp_path / "main.py").write_text(POOL.format(begin=BEGIN[begin]))
+    (tmp_path / "main.py").write_text(POOL)
     (tmp_path / "pids").mkdir()
     argv = [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "pids")]
     named = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}

@@ -115,14 +115,6 @@ def test_a_damaged_checkpoint_is_reported_and_set_aside(stored, folder, capsys, 
     assert ".damaged-" in left.name and capsys.readouterr().err == ""
 
 
-def test_an_altered_byte_of_a_state_is_noticed(stored, folder):
-    path = folder / "chunk_000002.npz"
-    content = bytearray(path.read_bytes())
-    content[content.index(np.asarray(STATES.theta).tobytes()) + 5] ^= 1
-    path.write_bytes(content)
-    assert Checkpoints(folder).resume("chunk", _like())[0] == 0
-
-
 @pytest.mark.parametrize(
     "other",
     [STATES._replace(theta=jnp.zeros((3, 3))), STATES._replace(step=jnp.zeros(3)), STATES[:2]],
@@ -144,18 +136,6 @@ def test_a_full_disk_is_reported_once_and_the_last_checkpoint_stays(
     assert message.count("\n") == 1 and "No space left on device" in message
     assert [path.name for path in folder.iterdir()] == ["chunk_000002.npz"]
     assert stored.resume("chunk", _like())[0] == 2
-
-
-def test_a_folder_that_refuses_is_reported_once(folder, monkeypatch, capsys):
-    def refuse(*arguments, **options):
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(checkpoints.Path, "mkdir", refuse)
-    stored = Checkpoints(folder, 0)
-    for segment in (1, 2):
-        stored.offer("chunk", segment, STATES)
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "Read-only file system" in message
 
 
 class Killed(Exception):

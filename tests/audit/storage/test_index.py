@@ -14,7 +14,6 @@ from audit.errors import InputError
 from audit.evidence.canaries import single
 from audit.methods.level import Level
 from audit.storage import index
-from audit.storage import store as stores
 from audit.storage.store import Kept, Scores, Store
 
 SETTING = {"adversary": "gc_r", "steps": 250}
@@ -59,7 +58,7 @@ def test_a_folder_that_is_not_named_after_its_config_or_whose_config_is_no_objec
     for name, text in zip(["a", "b", "c", *objects], texts, strict=True):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
-    assert index.holdings(tmp_path).folders == {} and len(list(tmp_path.iterdir())) == 6
+    assert index.holdings(tmp_path).stores == {} and len(list(tmp_path.iterdir())) == 6
 
 
 def test_one_setting_on_two_data_sets_is_refused(store, tmp_path):
@@ -86,9 +85,9 @@ def test_what_is_no_folder_of_a_setting_is_passed_over(store, tmp_path):
     (tmp_path / "figures").mkdir()
     (tmp_path / "a.html").write_text("")
     (tmp_path / "loop").symlink_to("loop")
-    assert index.settings(tmp_path) == [store.path, tmp_path / "loop"]  # which can't be looked into
-    (holders,) = index.holdings(tmp_path).folders.values()
-    assert [held.folder for held in holders] == [store.path]
+    assert index.settings(tmp_path) == [store.path]
+    (stores,) = index.holdings(tmp_path).stores.values()
+    assert [held.path for held in stores] == [store.path]
 
 
 @pytest.mark.parametrize("find", [index.settings, index.holdings])
@@ -101,21 +100,13 @@ def test_a_root_that_can_not_be_read_is_one_line(tmp_path, find):
     assert "\n" not in str(caught.value)
 
 
-ROW = {"method": "assumption_free", "epsilon": 2.5, "delta": 1e-6, "confidence": 0.9}
-WHOLE = {"bounds": [ROW], "upper_bound": 3, "runs": 40, "provenance": {"jax": "0"}}
-
-
-def parse(result):
-    return stores._parse_conclusion(result)
-
-
 @pytest.mark.parametrize("sigma", [4.0, 0.0])
 def test_what_an_audit_writes_is_read(tmp_path, sigma):
     rng = np.random.default_rng(0)
     store = Store(tmp_path, {})
     scores = single(rng.normal(size=60) + 3, rng.normal(size=60))
     conclusion = conclude(scores, DpSgd(sigma, 250), Level(1e-6, 0.9))
-    assert store.result() is None
+    assert store.result() == Kept()
     results.keep_result(store, conclusion, runs=120, provenance={"device": "abacus"})
     expected = Kept(
         120, 1e-6, 0.9, conclusion.epsilon, conclusion.upper_bound, {"device": "abacus"}
@@ -123,21 +114,11 @@ def test_what_an_audit_writes_is_read(tmp_path, sigma):
     assert store.result() == expected and math.isinf(expected.upper_bound) == (sigma == 0)
 
 
-def test_what_is_not_said_is_none():
-    assert parse({}) == Kept() == (None, None, None, None, None, {})
-    assert parse(WHOLE) == Kept(40, 1e-6, 0.9, 2.5, 3.0, {"jax": "0"})
-    assert parse(WHOLE | {"bounds": []}).delta is None
-    assert parse(WHOLE | {"upper_bound": None}).upper_bound == math.inf
-    assert parse({"bounds": [ROW | {"method": "if_gaussian"}]}).epsilon is None
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "3", "{", '{"bounds": [{}]}', '{"runs": "x"}', '{"runs": 0}']
-)
+@pytest.mark.parametrize("text", ["[]", "3", "{", '{"bounds": 3}'])
 def test_what_no_audit_wrote_is_one_line(tmp_path, text):
     store = Store(tmp_path, {})
     store.write_text("audit.json", text)
-    with pytest.raises(
-        InputError, match="audit.json cannot be read: move it away, or run the audit"
-    ):
+    with pytest.raises(InputError, match="audit.json cannot be read: move it away, or run"):
         store.result()
+    store.write_text("audit.json", "{}")
+    assert store.result() == Kept()

@@ -144,7 +144,7 @@ def heard(devices, recipe, data, chunk, log=log, train=ray_engine.train):
     return found
 
 def prepared(devices, recipe, data, runs, chunk=int(chunk), prepare=ray_engine.prepare):
-    return prepare(devices, recipe, data, runs)._replace(size=chunk)
+    return chunk, *prepare(devices, recipe, data, runs)[1:]
 
 ray_engine.train = heard
 ray_engine.prepare = prepared
@@ -281,5 +281,5 @@ def test_without_ray_or_a_cluster_a_line_says_so(run, tmp_path, environment):
     argv = [sys.executable, "-P", "-c", code, "--ray_address=auto", f"--out={tmp_path / 'out'}"]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: Ray is not installed: install the extra ray, ")
+    assert done.stderr.startswith("error: Ray is not installed: pip install ")
     assert not (tmp_path / "out").exists()

@@ -174,7 +174,7 @@ def test_a_cell_that_fails_is_said_and_the_others_go_on(counted, place, capsys):
 
 def test_a_store_that_refuses_ends_the_sweep(counted, place):
     def refuse(number):
-        raise files.cannot_write(place.out, OSError(28, "No space left on device"))
+        raise files.CannotWriteError("No space left on device")
 
     cells, done = counted(3, refuse)
     with pytest.raises(InputError, match="No space left"):
@@ -263,7 +263,7 @@ def test_norms_are_kept_and_damaged_ones_are_trained_again(tmp_path, monkeypatch
     np.testing.assert_array_equal(norms.read(stored.holdings(tmp_path), setting, 3), expected)
     assert norms.read(held, setting, 5) is None and cell.is_done(held, data)
     path = store.path / "answer.json"
-    path.write_text(path.read_text().replace("3.0", "3.5", 1))
+    path.write_text(path.read_text()[:-9])
     assert norms.read(held, setting, 3) is None and not cell.is_done(held, data)
     assert trained == [4]
 
