@@ -60,8 +60,8 @@ class Column(NamedTuple):
       none: the cell's text for the value None.
     """
 
-    key: str | None
-    value: Callable[[Any], Any]
+    key: str | None = None
+    value: Callable[[Any], Any] = lambda row: row
     head: str | None = None
     show: Show = str
     width: int = 0

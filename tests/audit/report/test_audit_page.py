@@ -23,7 +23,7 @@ from audit.evidence.canaries import single
 from audit.laws import cosine_law
 from audit.methods.level import Level
 from audit.report import audit_page as report
-from audit.report import audit_panels, bounds_table, page, subjects
+from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.report.subjects import RequestedLevels
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
@@ -102,13 +102,9 @@ def test_names_are_escaped_everywhere(tmp_path, plain):
 
 
 def test_an_attribute_cannot_be_left():
-    for image, tag, name in ((b"<svg/>", "svg", "aria-label"), (b"\x89PNG", "img", "alt")):
-        made = Outline(page.figure(image, '" onerror="x', "caption"))
-        (found,) = (attributes for other, attributes in made.tags if other == tag)
-        assert found[name] == '" onerror="x' and set(found) == {
-            name,
-            "role" if tag == "svg" else "src",
-        }
+    made = Outline(page.figure(b"<svg/>", '" onerror="x'))
+    (found,) = (attributes for tag, attributes in made.tags if tag == "svg")
+    assert found == {"role": "img", "aria-label": '" onerror="x'}
 
 
 @pytest.mark.slow
@@ -117,7 +113,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 4
-    made = "".join(page.figure(panel, name, "caption") for name, panel in panels.items())
+    made = "".join(page.figure(panel, name) for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
     assert len(ids) == len(set(ids)) > 40
     assert {name for name in re.findall(r'(?:href="#|url\(#)([^")]*)', made)} <= set(ids)
@@ -295,10 +291,11 @@ def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
 @needs_chromium
 def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
     wide = Markup('<div style="width:2000px">wide</div>')
-    image = page.macros.image("data:image/png;base64," + base64.b64encode(b"no").decode(), "none")
+    broken = base64.b64encode(b"no").decode()
+    image = Markup(f'<img src="data:image/png;base64,{broken}" alt="none">')
     for found in measured(tmp_path, page.document("bad", wide, image).decode()):
         assert found["content"] > found["width"] and found["beyond"] and found["broken"]
-    image = page.macros.image("http://audit.invalid/pixel.png", "a tracker")
+    image = Markup('<img src="http://audit.invalid/pixel.png" alt="a tracker">')
     with pytest.raises(AssertionError, match="Content Security Policy"):
         measured(tmp_path, page.document("bad", image).decode())
 
@@ -318,7 +315,7 @@ def test_the_threat_model_says_which_models_the_adversary_sees():
 def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
     level = Level(1.2345678e-5, 0.9999999)
-    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level)
+    command = listing.make_command(setting_of("fcnn", steps=250, k=3), 40, level)
     assert command.endswith(
         "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
     )
@@ -326,6 +323,11 @@ def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
     title = bounds_table.bounds_table(conclusion).splitlines()[0]
     assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"
+
+
+def test_an_audit_that_only_python_can_repeat_has_no_command():
+    poisoned = setting_of("fcnn", adversary="poisoned", poison_scale=2.0)
+    assert listing.make_command(poisoned, 40, Level(1e-5, 0.95)) == ""
 
 
 def test_sampled_insertions_are_said_and_counted():
