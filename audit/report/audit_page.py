@@ -97,13 +97,11 @@ def _find_difference(subject: Subject, audits: Sequence[Subject]) -> str:
 
 
 def _judge(subject: Subject) -> Verdict:
-    """Returns an audit's verdict, or `verdicts.SMOKE` for an audit too small to prove anything.
+    """Returns an audit's verdict.
 
     For several federated runs it is the verdict on all of them together, or else on the first run. Its
     sentence then says so, unless nothing is proven: there is then nothing to limit to a run.
     """
-    if not subject.proves:
-        return verdicts.SMOKE
     judged = subject.together or subject.conclusion
     verdict = judged.verdict
     if len(subject.runs) < 2 or verdict.kind == verdicts.NOTHING:
@@ -115,6 +113,7 @@ def _judge(subject: Subject) -> Verdict:
 def _make_bounds_table(subject: Subject) -> Table[Row]:
     """Returns the page's table of bounds, with the same rows and order as the table for a terminal."""
     conclusion = subject.conclusion
+    columns: tuple[Column, ...]
     if conclusion.is_one_run:
         columns = (
             Column(head="bound", value=lambda row: row.label),

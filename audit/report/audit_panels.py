@@ -167,7 +167,7 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     The bar of a bound with assumptions is light, that of a refuted bound is grey and crossed out, and that of
     an estimate is hatched.
     """
-    labels = []
+    labels: list[str] = []
     assumed = {}  # what the light bars assume
     for row in list_rows(conclusion):
         if row.finding is None:
@@ -196,9 +196,9 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
 def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     """Draws privacy profiles, delta against epsilon, at the lower bound on mu and at the upper bounds."""
     status = describe_curve(conclusion)
-    profiles = []
+    profiles: list[tuple[float, dict[str, Any]]] = []
     if conclusion.gaussian.mu:
-        look = {"color": FADED if status.faded else BOUND, "ls": "--"}
+        look: dict[str, Any] = {"color": FADED if status.faded else BOUND, "ls": "--"}
         look["label"] = f"lower bound, if Gaussian {status.mark}".strip()
         profiles.append((conclusion.gaussian.mu, look))
     for upper in conclusion.upper_bounds:
@@ -213,7 +213,10 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         for mu, look in profiles:
             axis.plot(grid, conversions.delta_from_mu(mu, grid), **look)
     axis.axhline(conclusion.delta, color="0.7", lw=0.8)
-    at_the_end = {"xy": (1, conclusion.delta), "xycoords": ("axes fraction", "data")}
+    at_the_end: dict[str, Any] = {
+        "xy": (1, conclusion.delta),
+        "xycoords": ("axes fraction", "data"),
+    }
     label = f"delta {show_level(conclusion.delta)}"
     axis.annotate(label, **at_the_end, ha="right", va="bottom", fontsize=8, color="0.4")
     axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1))
@@ -290,7 +293,13 @@ def _draw_epsilons(axis: Axes, conclusion: Conclusion) -> None:
         axis.barh(places, floors, color=FADED, alpha=0.4, label="no leak: up to 95%")
         epsilons = [estimate.epsilon for estimate in estimates]
         errors = [2 * estimate.standard_error for estimate in estimates]
-        look = {"fmt": "o", "ms": 4, "color": IN, "mfc": "white", "label": "estimate, 2 errors"}
+        look: dict[str, Any] = {
+            "fmt": "o",
+            "ms": 4,
+            "color": IN,
+            "mfc": "white",
+            "label": "estimate, 2 errors",
+        }
         axis.errorbar(epsilons, places, xerr=errors, **look)
     if conclusion.bounds:
         bounds = [bound.epsilon for bound in conclusion.bounds]

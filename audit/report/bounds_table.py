@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -119,7 +119,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     before = [f"lower bounds on epsilon at {Level(conclusion.delta, conclusion.confidence)}"]
     # With a single canary a run, errors are shown as counts over scores; else as rates.
     errors = ("FP/out", "FN/in")
-    show_share = "{}/{}".format
+    show_share: Callable[[int, int], str] = "{}/{}".format
     if not conclusion.has_one_canary:
         before.append(str(conclusion.evidence))
         errors = ("FPR", "FNR")
@@ -373,7 +373,7 @@ def _remark_on_runs(conclusion: Conclusion) -> Iterator[str]:
         count = len(looks.schedule)
         words = f"the best of {len(looks.taken)} of {count} declared looks"
         if len(looks.taken) == 1:
-            words = f"look {looks.number(looks.taken[0])} of {count} declared"
+            words = f"look {looks.schedule.index(looks.taken[0].runs) + 1} of {count} declared"
         each = show_level(round_confidence(looks.confidence))
         yield f"{words}; each holds at {each}, all at once at {show_level(conclusion.confidence)}"
     worlds = zip(("in", "out"), conclusion.worlds, strict=True)

@@ -115,7 +115,8 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
         last = row.last_result
         adversary = f", {row.setting.adversary.name}"
         name = shortened(row.setting.model, _NAME_WIDTH - 1 - len(adversary)) + adversary
-        proven = "-" if finite(last.epsilon) is None else short(at_least(last.epsilon))
+        epsilon = finite(last.epsilon)
+        proven = "-" if epsilon is None else short(at_least(epsilon))
         upper = "-" if last.upper_bound is None else short(at_most(last.upper_bound))
         upper = upper.replace("inf", "infinite")
         age = _show_age(now - row.time)

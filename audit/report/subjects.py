@@ -52,7 +52,6 @@ class Subject(NamedTuple):
       conclusion: the conclusion of the audit.
       provenance: texts on where the conclusion comes from, by their terms, such as "Seed".
       config: the content of the setting's file; None where there is none.
-      proves: whether the audit is large enough for a verdict.
       runs: each run's conclusion, where each run is concluded alone; `conclusion` is that of the first. Else
         empty.
       together: the conclusion from all `runs` together; None where they prove nothing together.
@@ -66,7 +65,6 @@ class Subject(NamedTuple):
     conclusion: Conclusion
     provenance: dict[str, str]
     config: str | None = None
-    proves: bool = True
     runs: Sequence[Conclusion] = ()
     together: Conclusion | None = None
     uppers: Sequence[Row] = ()

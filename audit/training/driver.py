@@ -211,7 +211,7 @@ def find_zoo_steps(
         from audit.conclusions import measuring  # loads JAX
 
         measuring.measure_zoo(store, setting, dataset, rehearsed)
-    return lipschitz.of_data(store, setting, dataset)
+    return lipschitz.find_current(store)
 
 
 def audit(

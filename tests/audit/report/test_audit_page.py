@@ -134,19 +134,6 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
 
 
-@pytest.mark.slow
-def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
-    folders = [stored(tmp_path, seeded(seed)) for seed in range(2)]
-    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
-    texts = [
-        Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
-        for proves in (True, False)
-    ]
-    assert "proves nothing" not in texts[0] and texts[1].count("A smoke run proves nothing.") == 2
-    assert "Proven: epsilon is at least" in texts[0] and "Proven: " not in texts[1]
-    assert all("is not binomial" in text for text in texts)
-
-
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
     folder = stored(tmp_path, runs=120, audited=False)
     outline = Outline(
