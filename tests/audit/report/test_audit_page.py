@@ -1,26 +1,18 @@
 """The report as a file: self-contained, escaped, whole, and right on a screen of any width."""
 
-import base64
 import dataclasses
-import html
-import json
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
-from audit.claims.claim import DpSgd, EpsilonDelta
+from audit.claims.claim import DpSgd
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence import given
 from audit.evidence.canaries import single
-from audit.laws import cosine_law
 from audit.methods.level import Level
 from audit.report import audit_page as report
 from audit.report import audit_panels, bounds_table, listing, page, subjects
@@ -199,92 +191,6 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
         and process.stderr.count("\n") == 1
         and str(bad[1]) in process.stderr
     )
-
-
-WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>
-const measure = async (frame) => {{
-  const page = frame.contentDocument, root = page.documentElement, broken = [];
-  for (const image of page.images) {{
-    await image.decode().catch(() => broken.push(image.alt));
-    if (!image.naturalWidth || image.alt === "") broken.push(image.alt);
-  }}
-  const beyond = [...page.body.querySelectorAll("*")].filter(
-    (e) => !e.closest("thead") && e.getBoundingClientRect().right > root.clientWidth + 1);
-  return {{width: root.clientWidth, content: root.scrollWidth, broken,
-    images: page.images.length + page.querySelectorAll("figure svg").length,
-    beyond: beyond.map((e) => e.tagName + " " + e.textContent.slice(0, 40)), ground: frame.contentWindow
-      .getComputedStyle(page.body).backgroundColor,
-    fetched: frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name)
-      .filter((name) => !name.startsWith("data:"))}};
-}};
-onload = async () => {{
-  const found = await Promise.all([...document.querySelectorAll("iframe")].map(measure));
-  document.querySelector("#measured").textContent = JSON.stringify(found);
-}};
-</script></body>"""
-
-
-def measured(folder, content, *options):
-    """What chromium, cut off from any network, measures of a page in frames of 360 and 1280 pixels."""
-    frame = '<iframe style="border:0;width:{}px;height:900px" srcdoc="{}"></iframe>'
-    frames = "".join(frame.format(width, html.escape(content)) for width in (360, 1280))
-    (folder / "wrapper.html").write_text(WRAPPER.format(frames=frames))
-    argv = "chromium --headless --disable-gpu --virtual-time-budget=20000 --enable-logging=stderr --dump-dom"
-    argv = [*argv.split(), f"--user-data-dir={folder / 'profile'}", *options]
-    argv += ["--no-sandbox"] * (os.geteuid() == 0)  # which chromium refuses to use as root
-    argv += ["--host-resolver-rules=MAP * ~NOTFOUND", str(folder / "wrapper.html")]
-    process = subprocess.run(argv, capture_output=True, text=True, timeout=120)
-    assert "CONSOLE" not in process.stderr, process.stderr
-    return json.loads(
-        html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1])
-    )
-
-
-needs_chromium = pytest.mark.skipif(
-    not shutil.which("chromium"), reason="needs apt-get install chromium"
-)
-
-
-@pytest.mark.slow
-@needs_chromium
-@pytest.mark.parametrize(("scheme", "ground"), [(0, "rgb(13, 17, 23)"), (1, "rgb(255, 255, 255)")])
-def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
-    for seed, name in enumerate(("fcnn", "a" * 200)):
-        stored(tmp_path / "out", seeded(seed, name))
-    folders = index.settings(tmp_path / "out")
-    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
-    content = report.report("Audits", about).decode()
-    for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
-        assert found["content"] <= found["width"] and found["beyond"] == [], found
-        assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
-        assert found["ground"] == ground
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
-    drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
-    np.savez(tmp_path / "run.npz", observed=drawn)
-    run = given.paired_cosines(drawn, None, 10_000)
-    found = conclude(run, EpsilonDelta(30.0, 1e-5))
-    about = subjects.describe_score_files("a" * 200, [tmp_path / "run.npz"], found, "bound")
-    content = report.report("One run", [about, about._replace(anchor="other")]).decode()
-    for frame in measured(tmp_path, content):
-        assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
-        assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
-    wide = Markup('<div style="width:2000px">wide</div>')
-    broken = base64.b64encode(b"no").decode()
-    image = Markup(f'<img src="data:image/png;base64,{broken}" alt="none">')
-    for found in measured(tmp_path, page.document("bad", wide, image).decode()):
-        assert found["content"] > found["width"] and found["beyond"] and found["broken"]
-    image = Markup('<img src="http://audit.invalid/pixel.png" alt="a tracker">')
-    with pytest.raises(AssertionError, match="Content Security Policy"):
-        measured(tmp_path, page.document("bad", image).decode())
 
 
 def test_the_threat_model_says_which_models_the_adversary_sees():
