@@ -3,41 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, Verdict, method_of
 from audit.report import audit_panels, bounds_table, page
-from audit.report.bounds_table import Row
 from audit.report.curves import describe_curve, is_claim_drawn
-from audit.report.federated_table import OverRuns, collect_over_runs
+from audit.report.federated_table import collect_over_runs
 from audit.report.subjects import Subject
-from audit.report.table import Column, Table, number
 
 _MAX_DRAWN = 12  # audits in a page that each have a quarter of a megabyte of panels
-_ESTIMATE_COLUMNS = (
-    Column(head="estimate", value=lambda row: row.method),
-    Column(head="epsilon", value=lambda row: row.epsilon, show=number(".3f")),
-    Column(head="standard error", value=lambda row: row.standard_error, show=number(".3f")),
-    Column(head="mean without a leak", value=lambda row: row.noise_floor.mean, show=number(".3f")),
-    Column(
-        head="95% without a leak", value=lambda row: row.noise_floor.quantile_95, show=number(".3f")
-    ),
-    Column(
-        head="caveat",
-        value=lambda row: (
-            row.caveat + "; within its floor" * (row.epsilon <= row.noise_floor.quantile_95)
-        ),
-    ),
-)
-_RUNS_COLUMNS = (
-    Column(head="method", value=lambda row: row.method),
-    Column(head="mean epsilon", value=OverRuns.show_mean),
-    Column(head="deviation", value=lambda row: np.std(row.epsilons), show=number(".3f")),
-    # Only estimates have a floor.
-    Column(head="each is a", value=lambda row: "estimate" if row.floor else "bound"),
-)
 
 
 def report(title: str, audits: Sequence[Subject]) -> bytes:
@@ -60,9 +35,33 @@ def make_audits_page(audits: Sequence[Subject]) -> bytes:
 
 def summary(subject: Subject) -> Markup:
     """Returns an audit's verdict and table of bounds as HTML, for a notebook."""
-    verdict = _judge(subject)
-    section = {"subject": subject, "verdict": verdict, "bounds": _make_bounds_table(subject)}
-    return Markup(page.macros.summary(section))
+    return Markup(page.macros.summary(make_bounds(subject)))
+
+
+def make_bounds(subject: Subject) -> dict[str, Any]:
+    """Returns what the template shows of an audit's bounds: verdict, rows, floors, curve test."""
+    conclusion = subject.conclusion
+    rows = bounds_table.list_rows(conclusion)
+    if subject.uppers:  # in place of the upper bounds of a single run
+        rows = [*rows[: len(conclusion.bounds)], *subject.uppers]
+    floors = {}
+    curve_test = ""
+    if not conclusion.is_one_run:
+        for finding in conclusion.estimates:
+            noise_floor = method_of(finding).noise_floor
+            assert noise_floor is not None  # every estimate has one
+            sizes = (finding.n_in, finding.n_out)
+            floors[finding.method] = noise_floor(*sizes, finding.delta, finding.confidence)
+    if conclusion.curve is not None:
+        result = bounds_table.describe_curve_test(conclusion.curve)
+        curve_test = f"{result}, {bounds_table.explain_curve_test(conclusion.curve, conclusion)}"
+    return {
+        "subject": subject,
+        "verdict": _judge(subject),
+        "rows": rows,
+        "floors": floors,
+        "curve_test": curve_test,
+    }
 
 
 def _make_section(subject: Subject, audits: Sequence[Subject]) -> dict[str, Any]:
@@ -74,14 +73,11 @@ def _make_section(subject: Subject, audits: Sequence[Subject]) -> dict[str, Any]
     else:
         notes.insert(0, bounds_table.explain_too_few_runs(conclusion))
     return {
-        "subject": subject,
+        **make_bounds(subject),
         "difference": _find_difference(subject, audits),
-        "verdict": _judge(subject),
-        "bounds": _make_bounds_table(subject),
         "claims": bounds_table.make_statements_on_claim(subject.together or conclusion),
-        "estimates": Table(_ESTIMATE_COLUMNS, conclusion.estimates),
         "remarks": [note for note in notes if note],
-        "over_runs": Table(_RUNS_COLUMNS, collect_over_runs(subject.runs)),
+        "over_runs": collect_over_runs(subject.runs),
         "figures": _draw_figures(conclusion) if len(audits) <= _MAX_DRAWN else None,
     }
 
@@ -108,78 +104,6 @@ def _judge(subject: Subject) -> Verdict:
         return verdict
     of_which = "Of the first run" if subject.together is None else "Of all runs together"
     return verdict._replace(sentence=f"{of_which}: {verdict.sentence}")
-
-
-def _make_bounds_table(subject: Subject) -> Table[Row]:
-    """Returns the page's table of bounds, with the same rows and order as the table for a terminal."""
-    conclusion = subject.conclusion
-    columns: tuple[Column, ...]
-    if conclusion.is_one_run:
-        columns = (
-            Column(head="bound", value=lambda row: row.label),
-            Column(head="epsilon", value=lambda row: _show(row, row.epsilon)),
-            Column(head="mu", value=lambda row: _show(row, row.mu if row.finding else None)),
-            Column(head="counts", value=lambda row: row.finding and row.finding.counted),
-            Column(head="assumes", value=lambda row: row.assumes.sentence),
-        )
-        rows = bounds_table.list_rows(conclusion)
-        if subject.uppers:  # in place of the upper bounds of a single run
-            rows = [*rows[: len(conclusion.bounds)], *subject.uppers]
-        return Table(columns, rows)
-    columns = (
-        Column(head="method", value=lambda row: row.label),
-        Column(head="epsilon", value=lambda row: _show(row, row.epsilon)),
-        Column(head="mu", value=lambda row: _show(row, row.mu)),
-        Column(head="threshold", value=lambda row: row.finding and f"{row.finding.threshold:.4g}"),
-        Column(head="false positives", value=_show_false_positives),
-        Column(
-            head="false negatives",
-            value=lambda row: (
-                row.finding and f"{row.finding.false_negatives:,} of {row.finding.n_in:,}"
-            ),
-        ),
-        Column(head="assumes", value=lambda row: _describe_assumption(row, conclusion)),
-    )
-    return Table(columns, bounds_table.list_rows(conclusion))
-
-
-def _show(row: Row, value: float | None) -> str | None:
-    """Returns an epsilon or mu of a row with its inequality sign, if it has one; None if it is unknown."""
-    if value is None:
-        return None
-    text = verdicts.at_most(value) if row.finding is None else verdicts.at_least(value)
-    return f"{row.sign}\N{NO-BREAK SPACE}{text}" if row.sign else text
-
-
-def _show_false_positives(row: Row) -> str | None:
-    """Returns the errors of scores out, or their rate by a known law; None for upper bounds."""
-    finding = row.finding
-    if finding is None:
-        return None
-    if finding.false_positive_rate is not None:
-        return f"{finding.false_positive_rate:.1e}, known"
-    return f"{finding.false_positives:,} of {finding.n_out:,}"
-
-
-def _describe_assumption(row: Row, conclusion: Conclusion) -> str:
-    """Returns what a row assumes, with an estimate's noise floor or the result of the curve's test."""
-    sentence = row.assumes.sentence
-    finding = row.finding
-    if finding is None:
-        return sentence
-    noise_floor = method_of(finding).noise_floor
-    if noise_floor is not None:  # only estimates have a noise floor
-        floor = noise_floor(finding.n_in, finding.n_out, finding.delta, finding.confidence)
-        return str(page.macros.assumption_of_estimate(sentence, floor))
-    curve = conclusion.curve
-    if not row.assumes.gaussian or (curve is None and not conclusion.has_tied_scores):
-        return sentence
-    if curve is None:
-        return f"{sentence} (not tested: scores of one run may depend on each other)"
-    if curve.is_refuted:
-        return f"{sentence}, which these scores refute ({curve.show_p_value()}): it does not hold"
-    result = bounds_table.describe_curve_test(curve)
-    return f"{sentence}: {result}, {bounds_table.explain_curve_test(curve, conclusion)}"
 
 
 def _draw_figures(conclusion: Conclusion) -> list[Markup]:

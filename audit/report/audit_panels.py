@@ -212,13 +212,8 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
     with np.errstate(over="ignore"):  # e^epsilon of a large epsilon
         for mu, look in profiles:
             axis.plot(grid, conversions.delta_from_mu(mu, grid), **look)
-    axis.axhline(conclusion.delta, color="0.7", lw=0.8)
-    at_the_end: dict[str, Any] = {
-        "xy": (1, conclusion.delta),
-        "xycoords": ("axes fraction", "data"),
-    }
     label = f"delta {show_level(conclusion.delta)}"
-    axis.annotate(label, **at_the_end, ha="right", va="bottom", fontsize=8, color="0.4")
+    axis.axhline(conclusion.delta, color="0.7", lw=0.8, label=label)
     axis.set(xlabel="epsilon", ylabel="delta", yscale="log", ylim=(1e-10, 1))
     _set_title(axis, "Privacy profile")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.claims.linear_losses import EXPECTED
+from audit.conclusions import verdicts
 from audit.conclusions.conclusion import Conclusion, Curve, UpperBound, assumption_of, method_of
 from audit.conclusions.verdicts import (
     VIOLATED,
@@ -70,6 +71,13 @@ class Row(NamedTuple):
         if self.mu is None or (self.upper is not None and not self.upper.hidden):
             return ""
         return at_most(self.mu) if self.finding is None else at_least(self.mu)
+
+    def show_signed(self, value: float | None) -> str:
+        """Returns epsilon or mu with the row's inequality sign, without zeros at its end; empty for None."""
+        if value is None:
+            return ""
+        text = verdicts.at_most(value) if self.finding is None else verdicts.at_least(value)
+        return f"{self.sign}\N{NO-BREAK SPACE}{text}" if self.sign else text
 
     def show_threshold(self) -> str:
         """Returns the threshold of a bound or an estimate; else an empty text."""

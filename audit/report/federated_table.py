@@ -39,6 +39,10 @@ class OverRuns(NamedTuple):
         is_estimate = bool(self.floor)
         return f"{mean:.3f}" if is_estimate else at_least(mean)
 
+    def show_deviation(self) -> str:
+        """Returns the standard deviation of epsilon over runs as text."""
+        return f"{np.std(self.epsilons):.3f}"
+
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     """Returns a row for each method with its epsilon in every run: estimates first, then bounds.
@@ -64,7 +68,7 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     columns = (
         Column(head="estimate or bound", value=lambda row: row.method, width=24, left=True),
         Column(head="mean", value=OverRuns.show_mean, width=9),
-        Column(head="deviation", value=lambda row: f"{np.std(row.epsilons):.3f}", width=9),
+        Column(head="deviation", value=OverRuns.show_deviation, width=9),
         Column(head="  floor", value=lambda row: f"  {row.floor or 'a bound a run'}", left=True),
     )
     head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"

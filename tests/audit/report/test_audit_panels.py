@@ -219,7 +219,7 @@ def test_a_legend_lies_on_no_panel(passed, name):
 
 def test_the_profile_of_a_refuted_bound_is_grey_and_says_so(panel, refuted):
     axis = panel("profile", refuted)
-    assert labels(axis) == ["lower bound, if Gaussian (refuted)", "upper bound"]
+    assert labels(axis) == ["lower bound, if Gaussian (refuted)", "upper bound", "delta 1e-05"]
     assert [line.get_color() for line in axis.lines[:2]] == [style.FADED, style.UPPER]
 
 

@@ -252,7 +252,7 @@ def test_table_and_json_say_what_the_test_found():
         assert list(last) == ["assumption_free", "if_gaussian"]
         assert last["if_gaussian"] == ("REFUTED" if status == "refuted" else "Gaussian")
         subject = Subject("a", "an audit", {}, [], concluded, {})
-        page = str(audit_page._make_bounds_table(subject).cells())
+        page = audit_page.summary(subject).unescape()
         assert ("refute (p < 1e-06): it does not hold" in page) == (status == "refuted")
 
 
