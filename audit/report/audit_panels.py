@@ -18,7 +18,7 @@ from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.level import show_level
 from audit.methods.method import COINS, NO_BOUND, NOTHING, OTHERS_IN
 from audit.report import curves, style
-from audit.report.bounds_table import Row, list_rows
+from audit.report.bounds_table import BoundRow, list_rows
 from audit.report.curves import describe_curve
 from audit.report.style import BOUND, FADED, FREE, IN, OUT, STYLE, UPPER
 from audit.report.table import at_least, at_most
@@ -147,7 +147,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     _set_title(axis, "Scores")
 
 
-def _name(row: Row, conclusion: Conclusion) -> str:
+def _name(row: BoundRow, conclusion: Conclusion) -> str:
     """Returns a row's name, with a mark if it is no bound or the scores do not support what it assumes."""
     mark = "" if row.sign else NO_BOUND
     if row.assumes.gaussian:

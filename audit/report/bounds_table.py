@@ -39,7 +39,7 @@ _MAX_E_VALUE = 1e6  # larger e-values are shown as "above" it
 _MIN_E_VALUE = 0.01  # smaller e-values are shown as "below" it
 
 
-class Row(NamedTuple):
+class BoundRow(NamedTuple):
     """A row of a table of bounds.
 
     Attributes:
@@ -85,29 +85,29 @@ class Row(NamedTuple):
         return "" if self.finding is None else f"{self.finding.threshold:z.4g}"
 
 
-def list_rows(conclusion: Conclusion) -> list[Row]:
+def list_rows(conclusion: Conclusion) -> list[BoundRow]:
     """Returns the lower bounds, the upper bounds, and then what is no bound, in the order of tables.
 
     Estimates of a single run are not among them: they have a table of their own.
     """
     rows = [_make_row(bound, conclusion) for bound in conclusion.ranked()]
     for upper in conclusion.upper_bounds:
-        row = Row(upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes)
+        row = BoundRow(upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes)
         rows.append(row._replace(sign="≤", upper=upper))
     if conclusion.is_one_run:
         return rows
     rows += [_make_row(estimate, conclusion) for estimate in conclusion.estimates]
     if conclusion.expected is not None:
-        rows.append(Row("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
+        rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
     return rows
 
 
-def _make_row(finding: Finding, conclusion: Conclusion) -> Row:
+def _make_row(finding: Finding, conclusion: Conclusion) -> BoundRow:
     """Returns the row of a lower bound or an estimate."""
     label = finding.method
     if not conclusion.is_one_run:
         label = method_of(finding).label
-    row = Row(finding.method, label, finding.epsilon, finding.mu, assumption_of(finding))
+    row = BoundRow(finding.method, label, finding.epsilon, finding.mu, assumption_of(finding))
     return row._replace(sign="≥" * isinstance(finding, Bound), finding=finding)
 
 
@@ -133,7 +133,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         errors = ("FPR", "FNR")
         show_share = _show_rate
 
-    def show_false_positives(row: Row) -> str:
+    def show_false_positives(row: BoundRow) -> str:
         """Returns the rate of a known law, or how many scores out exceed the threshold."""
         if row.finding is None:
             return ""
@@ -141,7 +141,7 @@ def bounds_table(conclusion: Conclusion) -> str:
             return f"{row.finding.false_positive_rate:.1e}"
         return show_share(row.finding.false_positives, row.finding.n_out)
 
-    def show_false_negatives(row: Row) -> str:
+    def show_false_negatives(row: BoundRow) -> str:
         """Returns how many scores in do not exceed the threshold."""
         if row.finding is None:
             return ""
@@ -149,9 +149,9 @@ def bounds_table(conclusion: Conclusion) -> str:
 
     columns = (
         Column(head="method", value=lambda row: row.name, left=True),
-        Column(head="epsilon", value=Row.show_epsilon, left=True),
-        Column(head="mu", value=Row.show_mu, left=True),
-        Column(head="threshold", value=Row.show_threshold, left=True),
+        Column(head="epsilon", value=BoundRow.show_epsilon, left=True),
+        Column(head="mu", value=BoundRow.show_mu, left=True),
+        Column(head="threshold", value=BoundRow.show_threshold, left=True),
         Column(head=errors[0], value=show_false_positives, left=True),
         Column(head=errors[1], value=show_false_negatives, left=True),
         Column(head="assumes", value=_show_assumption, left=True),
@@ -167,7 +167,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     ]
     state = conclusion.hidden_state
 
-    def add_margin(row: Row) -> str:
+    def add_margin(row: BoundRow) -> str:
         """Returns what a measured bound would be if steps expanded 10 times as much; else ""."""
         if state is None or row.upper is None or not row.upper.is_measured:
             return ""
@@ -181,7 +181,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     return text
 
 
-def _show_assumption(row: Row) -> str:
+def _show_assumption(row: BoundRow) -> str:
     """Returns the last cell of a row; a measured bound's name and margin say it already."""
     if row.upper is not None and row.upper.is_measured:
         return ""
@@ -421,8 +421,8 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
     """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
     columns = (
         Column(head="bound", value=lambda row: row.name, width=16, left=True),
-        Column(head="epsilon", value=Row.show_epsilon, width=8),
-        Column(head="mu", value=Row.show_mu, width=6),
+        Column(head="epsilon", value=BoundRow.show_epsilon, width=8),
+        Column(head="mu", value=BoundRow.show_mu, width=6),
         Column(
             head=" counts",
             value=lambda row: f" {row.finding.counted}" if row.finding else "",

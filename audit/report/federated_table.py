@@ -12,7 +12,13 @@ from audit.json_text import write_json
 from audit.methods.estimate import Bound
 from audit.methods.level import Level, show_level
 from audit.methods.method import Assumption
-from audit.report.bounds_table import Row, bounds_table, describe_claim, show_floor, show_verdict
+from audit.report.bounds_table import (
+    BoundRow,
+    bounds_table,
+    describe_claim,
+    show_floor,
+    show_verdict,
+)
 from audit.report.table import Column, Table, at_least
 from audit.runtime.progress import counted
 
@@ -96,7 +102,7 @@ class FederatedAudit(NamedTuple):
     together: Conclusion | None = None
 
 
-def upper_bounds(audit: FederatedAudit) -> list[Row]:
+def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     """Returns the mechanism's epsilons at the audit's delta.
 
     First come the accountant's upper bounds for a canary and for a client. Last comes the one-shot paper's
@@ -114,9 +120,9 @@ def upper_bounds(audit: FederatedAudit) -> list[Row]:
     return [*rows, _make_row("analytical", analytical, "the paper's: of one round")]
 
 
-def _make_row(name: str, epsilon: float, reason: str) -> Row:
+def _make_row(name: str, epsilon: float, reason: str) -> BoundRow:
     """Returns the row of an epsilon that follows from the mechanism, with what it rests on."""
-    return Row(name, name, epsilon, None, Assumption(reason, reason, reason))
+    return BoundRow(name, name, epsilon, None, Assumption(reason, reason, reason))
 
 
 def federated_table(audit: FederatedAudit) -> str:
@@ -130,7 +136,7 @@ def federated_table(audit: FederatedAudit) -> str:
     level = f"  at delta {show_level(first.delta)}"
     columns = (
         Column(head="mechanism", value=lambda row: row.name, width=24, left=True),
-        Column(head="epsilon", value=Row.show_epsilon, width=9),
+        Column(head="epsilon", value=BoundRow.show_epsilon, width=9),
         Column(head=level, value=lambda row: f"  {row.assumes.word}", left=True),
     )
     lines = [bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs), ""]

@@ -23,7 +23,7 @@ from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
 from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
-from audit.report.bounds_table import Row
+from audit.report.bounds_table import BoundRow
 from audit.report.federated_table import RESULT, FederatedAudit, upper_bounds
 from audit.report.listing import make_command
 from audit.report.table import at_least
@@ -67,7 +67,7 @@ class Subject(NamedTuple):
     config: str | None = None
     runs: Sequence[Conclusion] = ()
     together: Conclusion | None = None
-    uppers: Sequence[Row] = ()
+    uppers: Sequence[BoundRow] = ()
 
 
 class RequestedLevels(NamedTuple):
