@@ -40,7 +40,9 @@ def examine_claim(conclusion: Conclusion, is_interim: bool = False) -> ClaimTest
         return None
     # The mean of the e-value is at most 1 for a true claim, which is refuted with a probability of at most
     # 1 - confidence.
-    e_value = 1 / (1 - conclusion.confidence) if is_refuted else 0.0
+    e_value = 0.0
+    if is_refuted:
+        e_value = 1 / (1 - conclusion.confidence)
     return ClaimTest(e_value, bool(is_refuted), conclusion.count_runs())
 
 
@@ -96,7 +98,9 @@ def _find_power(conclusion: Conclusion, upper: UpperBound) -> Power | None:
     """
     claim = conclusion.claim
     if upper.mu is None:
-        return None if claim is None else claim.power
+        if claim is None:
+            return None
+        return claim.power
     gaussian = claimed_curve.gaussian_power(upper.mu)
     # A claim's mu is at least that of the tightest bound, and limits nothing more.
     if claim is None or claim.gaussian_mu is not None:
@@ -136,7 +140,9 @@ def examine_reach(conclusion: Conclusion) -> Conclusion:
     if not conclusion.has_one_canary:
         return conclusion
     looks = conclusion.looks
-    confidence = conclusion.confidence if looks is None else looks.confidence
+    confidence = conclusion.confidence
+    if looks is not None:
+        confidence = looks.confidence
     n_in, n_out = map(len, conclusion.worlds)
     most = estimate.most_provable(n_in, n_out, conclusion.delta, confidence)
     upper = conclusion.tightest

@@ -64,7 +64,9 @@ def conclude(
     """
     has_one_canary = evidence.shape is Shape.ONE_CANARY
     require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
-    schedule = None if looks is None else conclusion.read_schedule(looks)
+    schedule = None
+    if looks is not None:
+        schedule = conclusion.read_schedule(looks)
     runs = sum(map(len, evidence.pooled()))  # of a single canary each, if there are looks
 
     def conclude_reading(reading: Evidence) -> Conclusion:
@@ -111,7 +113,9 @@ def _conclude_rows(
     if claim.composition is not None:
         # The claim says how often the canary is inserted only together with the bound on the last model.
         # Without that bound every step is taken to insert it.
-        k = 1 if last_model is None else last_model.periods.k
+        k = 1
+        if last_model is not None:
+            k = last_model.periods.k
         steps = k * claim.composition.insertions
         expected = _find_expected_epsilon(claim.composition, steps, level.delta)
     return concluded._replace(
@@ -274,7 +278,9 @@ def conclude_setting(
         require(not looks, any_time)
         concluded = _conclude_rows(scores.directions(), claim, level, reason="")
     else:
-        reason = "" if own_model else gaussian_reason(setting)
+        reason = ""
+        if not own_model:
+            reason = gaussian_reason(setting)
         concluded = _conclude_rows(_make_evidence(scores), claim, level, reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
@@ -317,7 +323,9 @@ def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
     if not sampling.batches or not sigma:
         return None
     # `bracket_allocation` is of balls in bins and random allocation.
-    bracket = bracket_shuffled if sampling.name == SHUFFLED else bracket_allocation
+    bracket = bracket_allocation
+    if sampling.name == SHUFFLED:
+        bracket = bracket_shuffled
     epochs = setting.insertions  # one in each epoch
     every_model = bracket(sigma, sampling.batches, epochs, delta)
     return SampledBracket(sampling.name, sampling.batches, epochs, every_model)

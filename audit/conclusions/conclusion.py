@@ -474,7 +474,9 @@ def list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     claim = conclusion.claim
     if conclusion.upper_bound is not None:
         # Without a claim, nothing tells where the number comes from: it is taken as given.
-        assumed = GIVEN if claim is None else claim.assumes
+        assumed = GIVEN
+        if claim is not None:
+            assumed = claim.assumes
         mu = conclusion.mu_upper_bound
         upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed))
     return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))

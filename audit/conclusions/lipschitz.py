@@ -85,7 +85,9 @@ def hidden_state(
     reason = _why_uncovered(setting, own_model)
     if reason:
         return reason
-    row = None if own_model else zoo.tasks().get(setting.model)
+    row = None
+    if not own_model:
+        row = zoo.tasks().get(setting.model)
     if row is not None and row.curved is not None:  # the loss's curvature is bounded on any data
         constant = _compute_constant_of_curved(setting, row.curved)
         return _bound(setting, Steps(constant, row.curved.reason), delta)
@@ -101,7 +103,9 @@ def hidden_state(
         return state._replace(constant=compute_mu_along_one_direction(setting))
     if given is None:
         unknown = "nobody vouches for how Lipschitz its steps are"
-        return unknown if row is None else row.not_convex
+        if row is None:
+            return unknown
+        return row.not_convex
     state = _bound(setting, given, delta)
     if given.kink:  # derivatives do not bound how far displacements are stretched
         return f"{given.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
@@ -124,7 +128,9 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
     # A common factor of the weights cancels. It is chosen such that no weight exceeds 1 in size, which could
     # overflow: for |1 - decay| above 1, the exponents are shifted to be negative.
-    exponents = steps_after if decay <= 2 else steps_after - schedule.steps
+    exponents = steps_after
+    if decay > 2:
+        exponents = steps_after - schedule.steps
     weights = (1 - decay) ** exponents
     # The canary comes at step `place` of every period.
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
@@ -282,7 +288,9 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     for t in range(schedule.steps - 1):
         distance = c[t] * before[t] + shifts[t] - paid[t]
         # A remainder of rounding in place of 0 would grow with every step that stretches it.
-        before[t + 1] = distance if distance > _ROUNDING else 0.0
+        before[t + 1] = 0.0
+        if distance > _ROUNDING:
+            before[t + 1] = distance
     return before
 
 

@@ -51,7 +51,9 @@ def count_rehearsals(
     is_proven = row.convex is not None or row.curved is not None
     if is_proven or not is_wanted:
         return None
-    return USUAL if rehearsals is None else rehearsals
+    if rehearsals is None:
+        return USUAL
+    return rehearsals
 
 
 def require_rehearsals(requested: object, rehearsals: int | None) -> None:
@@ -82,7 +84,9 @@ def _explain_unmeasurable(setting: Setting) -> str:
     """Returns why the last model has no bound, whatever is measured; empty if it can have one."""
     # Any delta and constants will do: whether there is a bound does not depend on them.
     bound_or_reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
-    return bound_or_reason if isinstance(bound_or_reason, str) else ""
+    if isinstance(bound_or_reason, str):
+        return bound_or_reason
+    return ""
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
@@ -95,4 +99,6 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
         return None
     # `USUAL` is 0, for which any measurement will do. Constants that were not measured have 0 runs as well:
     # `FEWEST` leaves these out.
-    return steps if steps.runs >= max(rehearsals, FEWEST) else None
+    if steps.runs >= max(rehearsals, FEWEST):
+        return steps
+    return None

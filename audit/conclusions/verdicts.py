@@ -41,7 +41,9 @@ def describe_sampled(sampled: SampledBracket) -> str:
     They are those of a sampler that draws a single step of each epoch for a canary.
     """
     lower, upper, accountant = sampled.every_model  # there may be an upper bound alone
-    least = "" if lower is None else f"at least {at_least(lower)} and "
+    least = ""
+    if lower is not None:
+        least = f"at least {at_least(lower)} and "
     epochs = (
         f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
     )
@@ -106,7 +108,9 @@ def judge(conclusion: Conclusion) -> Verdict:
     # A violation, if the curve is Gaussian.
     broken = conclusion.exceeded(gaussian.epsilon)
     if broken is not None:
-        proven = "nothing" if _is_zero(free) else f"at least {at_least(free.epsilon)}"
+        proven = "nothing"
+        if not _is_zero(free):
+            proven = f"at least {at_least(free.epsilon)}"
         explanation = (
             f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(broken)}. Either the curve is "
             f"not Gaussian, or there is a bug, {_blame_steps(broken)}or the {broken.name} is for another "
@@ -243,7 +247,9 @@ def _explain_refutation(conclusion: Conclusion) -> str:
     why_refuted = "no test can have the error rates of these scores if it holds"
     if conclusion.bets_on_curve:  # only then is the e-value a gain that grows with the evidence
         why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
-    runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
+    runs = "one training run"
+    if test.runs != 1:
+        runs = f"{test.runs:,} training runs"
     return (
         f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
         f"refuted after {runs}: {why_refuted}, whatever the curve of this training is. {_BUG}"
@@ -260,12 +266,16 @@ def _describe_curve_test(conclusion: Conclusion) -> str:
     """
     curve = conclusion.curve
     if curve is None:  # there is no test
-        return _UNTESTED if conclusion.has_tied_scores else ""
+        if conclusion.has_tied_scores:
+            return _UNTESTED
+        return ""
     result = f"({curve.show_p_value()}, power {curve.power:.0%})"
     if not curve.is_doubted:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
     # The test has too little power.
-    more = f"; {curve.deciding_runs:,} would decide" if curve.deciding_runs is not None else ""
+    more = ""
+    if curve.deciding_runs is not None:
+        more = f"; {curve.deciding_runs:,} would decide"
     return f" That the curve is Gaussian is not confirmed by so few runs {result}{more}."
 
 
@@ -319,7 +329,9 @@ def _describe_upper_bounds(conclusion: Conclusion) -> str:
 
 def _name_source(upper: UpperBound) -> str:
     """Returns who guarantees an upper bound that nobody claims."""
-    return "the hidden-state bound" if upper.hidden else "accounting"
+    if upper.hidden:
+        return "the hidden-state bound"
+    return "accounting"
 
 
 def _state_violation(bound: Bound, broken: UpperBound) -> str:
@@ -342,7 +354,9 @@ def _name_upper_bound(upper: UpperBound) -> str:
 
 def _blame_steps(broken: UpperBound) -> str:
     """Returns words that name wrong Lipschitz constants as a cause, if the broken bound rests on them."""
-    return "steps are less Lipschitz than was said, " if broken.hidden else ""
+    if broken.hidden:
+        return "steps are less Lipschitz than was said, "
+    return ""
 
 
 def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
@@ -352,7 +366,9 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
     # A hidden-state bound never comes without composition's: it is not None here.
     composition = conclusion.upper_bound or 0.0
     # Steps that are sampled lower only composition's bound, which may then be the smaller.
-    effect = "notices nothing" if broken.epsilon < composition else "is exceeded too"
+    effect = "is exceeded too"
+    if broken.epsilon < composition:
+        effect = "notices nothing"
     return f" Composition, which allows {at_most(composition)}, {effect}."
 
 

@@ -29,7 +29,9 @@ def make_audits_page(audits: Sequence[Subject]) -> bytes:
     if len(audits) == 1:
         return report(f"Audit: {audits[0].title}", audits)
     # Only federated audits conclude on each run by itself, in `runs`.
-    kind = "federated audits" if all(subject.runs for subject in audits) else "audits"
+    kind = "audits"
+    if all(subject.runs for subject in audits):
+        kind = "federated audits"
     return report(f"{len(audits)} {kind}", audits)
 
 
@@ -89,7 +91,9 @@ def _find_difference(subject: Subject, audits: Sequence[Subject]) -> str:
     for name, fact in subject.facts.items():
         if any(namesake.facts.get(name) != fact for namesake in namesakes):
             differing.append(f"{name.lower()}: {fact}")
-    return f" {'; '.join(differing)}" if differing else ""
+    if differing:
+        return f" {'; '.join(differing)}"
+    return ""
 
 
 def _judge(subject: Subject) -> Verdict:
@@ -102,7 +106,9 @@ def _judge(subject: Subject) -> Verdict:
     verdict = judged.verdict
     if len(subject.runs) < 2 or verdict.kind == verdicts.NOTHING:
         return verdict
-    of_which = "Of the first run" if subject.together is None else "Of all runs together"
+    of_which = "Of all runs together"
+    if subject.together is None:
+        of_which = "Of the first run"
     return verdict._replace(sentence=f"{of_which}: {verdict.sentence}")
 
 

@@ -122,7 +122,9 @@ def _draw_uppers(draw_line: Callable[..., Any], conclusion: Conclusion) -> None:
 def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     """Draws histograms of both worlds' scores, and the thresholds of the bounds that verdicts rest on."""
     scores_in, scores_out = conclusion.worlds
-    unit = "runs" if conclusion.has_one_canary else "scores"
+    unit = "scores"
+    if conclusion.has_one_canary:
+        unit = "runs"
     all_scores = np.concatenate(conclusion.worlds)
     low = all_scores.min()
     high = all_scores.max()
@@ -131,7 +133,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
         high += max(0.5, 1e-6 * abs(high))
     # About the root of the number of scores; more than 60 bars would be too thin.
     bins = np.linspace(low, high, min(math.isqrt(len(all_scores)) + 2, 61)).tolist()
-    out = "the known law" if conclusion.law_is_known else f"{len(scores_out)} {unit}"
+    out = "the known law"
+    if not conclusion.law_is_known:
+        out = f"{len(scores_out)} {unit}"
     axis.hist(scores_out, bins, color=OUT, alpha=0.6, label=f"out ({out})")
     in_label = f"in ({len(scores_in)} {unit})"
     axis.hist(scores_in, bins, color=IN, alpha=0.6, hatch="///", label=in_label)
@@ -139,7 +143,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
     for row in list_rows(conclusion):
         bound = row.finding
         if isinstance(bound, Bound) and bound.method in thresholds and bound.threshold is not None:
-            color = BOUND if bound.holds else FADED
+            color = FADED
+            if bound.holds:
+                color = BOUND
             label = f"threshold, {_name(row, conclusion)}"
             axis.axvline(bound.threshold, color=color, ls=thresholds[bound.method], label=label)
     axis.set(xlabel="score of the final model", ylabel=f"number of {unit}")
@@ -149,7 +155,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 def _name(row: BoundRow, conclusion: Conclusion) -> str:
     """Returns a row's name, with a mark if it is no bound or the scores do not support what it assumes."""
-    mark = "" if row.sign else NO_BOUND
+    mark = NO_BOUND
+    if row.sign:
+        mark = ""
     if row.assumes.gaussian:
         mark = describe_curve(conclusion).mark
     return f"{row.label} {mark}".strip()
@@ -189,7 +197,9 @@ def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
     _draw_uppers(axis.axvline, conclusion)
     axis.set_xlim(0, max(axis.get_xlim()[1], 0.1))
     axis.set_xlabel(f"epsilon at delta {show_level(conclusion.delta)}")
-    subtitle = f"light bars assume: {'; '.join(assumed)}" if assumed else ""
+    subtitle = ""
+    if assumed:
+        subtitle = f"light bars assume: {'; '.join(assumed)}"
     _set_title(axis, "Lower bounds on epsilon", subtitle)
 
 
@@ -203,7 +213,9 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
         profiles.append((conclusion.gaussian.mu, look))
     for upper in conclusion.upper_bounds:
         if upper.mu is not None and math.isfinite(upper.mu):
-            dashes = "-." if upper.hidden else ":"
+            dashes = ":"
+            if upper.hidden:
+                dashes = "-."
             profiles.append((upper.mu, {"color": UPPER, "ls": dashes, "label": upper.name}))
     # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10. A mu of at least
     # 0.05 keeps the axis from having no length.
@@ -228,7 +240,10 @@ def _draw_path(axis: Axes, conclusion: Conclusion) -> None:
     path = conclusion.path or (conclusion.epsilon,)  # without an order only the last value exists
     last = conclusion.count_runs()
     runs = range(last + 1 - len(path), last + 1)  # 1 to `last`, or only `last`
-    marker = "o" if len(path) < 4 else ""  # a path of a few runs is hard to see as a line alone
+    # a path of a few runs is hard to see as a line alone
+    marker = ""
+    if len(path) < 4:
+        marker = "o"
     axis.step(runs, path, where="post", color=BOUND, marker=marker, label="proven")
     path_of_gdp = conclusion.bound(EXACT_NULL_GDP).path
     if path_of_gdp:

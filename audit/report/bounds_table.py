@@ -64,25 +64,33 @@ class BoundRow(NamedTuple):
 
     def show_epsilon(self) -> str:
         """Returns epsilon with three decimals, rounded down if it comes from scores, else up."""
-        return at_most(self.epsilon) if self.finding is None else at_least(self.epsilon)
+        if self.finding is None:
+            return at_most(self.epsilon)
+        return at_least(self.epsilon)
 
     def show_mu(self) -> str:
         """Returns mu with three decimals; empty for upper bounds on what all models leak."""
         if self.mu is None or (self.upper is not None and not self.upper.hidden):
             return ""
-        return at_most(self.mu) if self.finding is None else at_least(self.mu)
+        if self.finding is None:
+            return at_most(self.mu)
+        return at_least(self.mu)
 
     def show_signed(self, value: float | None) -> str:
         """Returns epsilon or mu with the row's inequality sign, without zeros at its end; empty for None."""
         if value is None:
             return ""
         text = verdicts.at_most(value) if self.finding is None else verdicts.at_least(value)
-        return f"{self.sign}\N{NO-BREAK SPACE}{text}" if self.sign else text
+        if self.sign:
+            return f"{self.sign}\N{NO-BREAK SPACE}{text}"
+        return text
 
     def show_threshold(self) -> str:
         """Returns the threshold of a bound or an estimate; else an empty text."""
         # z: without the minus sign of -0
-        return "" if self.finding is None else f"{self.finding.threshold:z.4g}"
+        if self.finding is None:
+            return ""
+        return f"{self.finding.threshold:z.4g}"
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
@@ -232,7 +240,9 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         why = f"not tested: the null is fitted, and there are no {LEAST_COINS} pairs or coins"
         return [why] * conclusion.is_one_run
     runs = f"{test.runs:,} training run{'s' if test.runs > 1 else ''}"
-    result = f"refuted by {runs}" if test.refuted else f"not refuted by {runs}"
+    result = f"not refuted by {runs}"
+    if test.refuted:
+        result = f"refuted by {runs}"
     if conclusion.bets_on_curve:  # else the e-value says no more than whether the claim is refuted
         result += f" (e-value {show_e_value(test.e_value)})"
     if test.seen is None or test.refuted:
@@ -399,7 +409,9 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         yield f"scores are lower with the canary (AUC {auc}): did you mean minus the score?"
     elif conclusion.law_is_known:
         if not conclusion.assumption_free.holds:
-            fresh = "fresh draws" if conclusion.fresh.draws else "directions"
+            fresh = "directions"
+            if conclusion.fresh.draws:
+                fresh = "fresh draws"
             yield f"withdrawn: canaries that were out have not the law of {fresh} (p < 1e-06)"
     elif not conclusion.has_one_canary:
         # A method of order L uses the L-th moment of a run's errors, which takes L canaries a run.

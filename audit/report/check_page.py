@@ -74,7 +74,9 @@ def check_page(report: Mapping[str, Any], pictures: Mapping[str, Any]) -> bytes:
         the layer or batch. "size": how many times as large as stated the step is, 1 by default; all else is
         in units of its own size.
     """
-    subject = "a step" if report["subject"] == "step" else report["subject"]
+    subject = "a step"
+    if report["subject"] != "step":
+        subject = report["subject"]
     title = f"Check of {subject} of DP-SGD"
     return page.document(title, page.macros.check(title, report, _draw_figures(pictures)))
 
@@ -112,7 +114,9 @@ def _draw_bars(axes: Axes, bars: _Bars, values: Mapping[str, float]) -> None:
     for place, name in enumerate(largest):
         size = sizes[name]
         is_right = bars.least <= size <= bars.most
-        color = style.OUT if is_right else style.VERMILION
+        color = style.VERMILION
+        if is_right:
+            color = style.OUT
         axes.barh(place, np.clip(size, _MIN_WIDTH, max(widest, _MIN_WIDTH)), color=color)
         label = textwrap.shorten(name, _MAX_NAME, placeholder=" ...")
         labels.append(label if np.isfinite(size) else f"{label} (not finite)")

@@ -46,7 +46,9 @@ def describe_curve(conclusion: Conclusion) -> CurveStatus:
     result = f"{p_value}, power {curve.power:.0%}"
     if curve.is_doubted:  # the test has too little power
         # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
-        mark = "" if conclusion.reason else "(not confirmed)"
+        mark = "(not confirmed)"
+        if conclusion.reason:
+            mark = ""
         return CurveStatus(f"Gaussian curve not confirmed, {result}", mark)
     return CurveStatus(f"no evidence against Gaussian, {result}", mark="")
 
@@ -122,7 +124,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
     count = int(-np.log10(least))  # powers of 10 below 1 that are not below `least`
-    step = 1 if count <= _MAX_DECADES else 2
+    step = 2
+    if count <= _MAX_DECADES:
+        step = 1
     low = [10.0**-decade for decade in range(1, count + 1, step)]
     ticks = [*reversed(low), 0.5, *(1 - rate for rate in low)]
     labels = [f"{tick:g}" for tick in ticks]
@@ -135,7 +139,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
     status = describe_curve(conclusion)
     look = {"fontsize": 8, "ha": "center", "va": "bottom"}
-    look["color"] = VERMILION if status.faded else BLACK
+    look["color"] = BLACK
+    if status.faded:
+        look["color"] = VERMILION
     axis.text(0.5, 1.01, status.message, look, transform=axis.transAxes)
 
 

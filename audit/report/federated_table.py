@@ -43,7 +43,9 @@ class OverRuns(NamedTuple):
         """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
         mean = float(np.mean(self.epsilons))
         is_estimate = bool(self.floor)
-        return f"{mean:.3f}" if is_estimate else at_least(mean)
+        if is_estimate:
+            return f"{mean:.3f}"
+        return at_least(mean)
 
     def show_deviation(self) -> str:
         """Returns the standard deviation of epsilon over runs as text."""
@@ -58,7 +60,9 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     rows = []
     for findings in zip(*(run.rows() for run in runs), strict=True):
         first = findings[0]
-        floor = "" if isinstance(first, Bound) else show_floor(first.noise_floor)
+        floor = ""
+        if not isinstance(first, Bound):
+            floor = show_floor(first.noise_floor)
         rows.append(OverRuns(first.method, [finding.epsilon for finding in findings], floor))
     return rows
 

@@ -116,8 +116,12 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
         adversary = f", {row.setting.adversary.name}"
         name = shortened(row.setting.model, _NAME_WIDTH - 1 - len(adversary)) + adversary
         epsilon = finite(last.epsilon)
-        proven = "-" if epsilon is None else short(at_least(epsilon))
-        upper = "-" if last.upper_bound is None else short(at_most(last.upper_bound))
+        proven = "-"
+        if epsilon is not None:
+            proven = short(at_least(epsilon))
+        upper = "-"
+        if last.upper_bound is not None:
+            upper = short(at_most(last.upper_bound))
         upper = upper.replace("inf", "infinite")
         age = _show_age(now - row.time)
         lines.append(_LINE.format(hash_of(row.folder)[:8], name, row.runs, proven, upper, age))

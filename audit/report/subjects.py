@@ -184,7 +184,9 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
     # What has to be true of training and adversary for the bounds to hold.
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
-        threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
+        threat = _UNKNOWN_DIRECTIONS
+        if conclusion.fresh.draws:
+            threat = _UNKNOWN_DRAWS
     provenance |= _describe_making()
     return Subject("scores", name, facts, [threat], conclusion, provenance)
 
@@ -202,7 +204,9 @@ def _describe_runs(conclusion: Conclusion) -> dict[str, str]:
         return {"Runs": runs}
     schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
     taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
-    shown = "the best of those at" if len(looks.taken) > 1 else "that at"
+    shown = "that at"
+    if len(looks.taken) > 1:
+        shown = "the best of those at"
     each = show_percent(round_confidence(looks.confidence))
     text = (
         f"declared beforehand at {schedule} runs; shown is {shown} {taken}. Each look's bounds hold at "
@@ -248,10 +252,14 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
         steps=lipschitz.find_current(store),
     )
     provenance = {}
-    command = "" if is_own_model else make_command(audited.setting, runs, level)
+    command = ""
+    if not is_own_model:
+        command = make_command(audited.setting, runs, level)
     if command:
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
-        where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
+        where = "Command, in a clone of the repository"
+        if zoo.tasks():
+            where = "Command"
         provenance[where] = command
     provenance |= _describe_provenance(folder.name, audited, last_result.provenance)
     return Subject(
@@ -274,7 +282,9 @@ def _describe_setting(
     if not is_own_model and model in zoo.tasks():
         model = zoo.tasks()[model].description
     rate = f"learning rate {mechanism.learning_rate:g}"
-    decay = f", weight decay {mechanism.weight_decay:g}" if mechanism.weight_decay else ""
+    decay = ""
+    if mechanism.weight_decay:
+        decay = f", weight decay {mechanism.weight_decay:g}"
     sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (deviation sigma C)"
     steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
     facts = {
@@ -402,7 +412,10 @@ def describe_federated(
     model = setting.model
     if model in zoo.federated_tasks():
         model = zoo.federated_tasks()[model].description
-    clients = f"{setting.clients:,}" if setting.clients else "all"  # 0 stands for all
+    # 0 stands for all
+    clients = "all"
+    if setting.clients:
+        clients = f"{setting.clients:,}"
     rounds = counted(setting.rounds, "round")
     norm = f"clipping norm C = {setting.clipping_norm:g}"
     if setting.quantile:  # C adapts to the norms of updates

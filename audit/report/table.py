@@ -71,7 +71,9 @@ class Column(NamedTuple):
     def show_cell(self, row: Any) -> str:
         """Returns the text of a row's cell in this column."""
         value = self.value(row)
-        return self.none if value is None else self.show(value)
+        if value is None:
+            return self.none
+        return self.show(value)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ class Table(Generic[R]):
         cells = [*zip(*padded, strict=True), *self.cells()]
         aligned_columns = []
         for column, texts in zip(self._visible_columns(), zip(*cells, strict=True), strict=True):
-            align = str.ljust if column.left else str.rjust
+            align = str.rjust
+            if column.left:
+                align = str.ljust
             width = column.width or max(map(len, texts))
             aligned_columns.append([align(text, width) for text in texts])
         lines = [self.gap.join(row).rstrip() for row in zip(*aligned_columns, strict=True)]
