@@ -2,7 +2,6 @@
 
     ./run.sh list                                         what is in results/
     ./run.sh list --out=other --json                      another folder, as one JSON list
-    ./run.sh list --csv > audits.csv                      a column for every setting, as pandas reads them
     ./run.sh list --report=page.html                      a page on the newest audit, or federated run
     ./run.sh list --report=page.html --setting=1f3a,77c0  on settings by hash; all of them: --setting=all
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 flags.DEFINE_string("out", "results", "Folder that holds the audits.")
 flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
-flags.DEFINE_bool("csv", False, "Print CSV on stdout, with a column for every setting.")
 flags.DEFINE_string("report", None, "Write a page with figures into this HTML file instead.")
 flags.DEFINE_string("setting", None, "--report: hashes, or their beginnings, or all.")
 flags.DEFINE_float("delta", None, "--report: delta of the bounds; by default as audited.")
@@ -43,7 +41,6 @@ _MAX_LISTED = 8  # hashes in a message: there may be thousands
 
 def main() -> None:
     """Prints a row for each audit, or writes a page on those that --setting names."""
-    require(not (FLAGS.json and FLAGS.csv), "--json and --csv: give one of them")
     if FLAGS.report is not None:
         _write_page()
         return
@@ -60,8 +57,6 @@ def main() -> None:
 
     if FLAGS.json:
         print(write_json(listing.as_json(rows)))
-    elif FLAGS.csv:
-        print(listing.as_csv(rows), end="")
     elif rows:
         print(cli.printable(listing.as_table(rows, time.time())))
     else:

@@ -7,7 +7,6 @@ curve.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from audit.claims.brackets import bracket_allocation, bracket_shuffled
 from audit.claims.claim import Claim, DpSgd, RandomAllocation
 from audit.claims.hidden_state import HiddenState
 from audit.claims.linear_losses import expected_epsilon
-from audit.conclusions import claim_tests, conclusion, lipschitz, readings
+from audit.conclusions import conclusion, lipschitz, readings
 from audit.conclusions.conclusion import Conclusion, Kind, Look, Looks, SampledBracket, Worlds
 from audit.conclusions.finish import examine_curve, finish
 from audit.conclusions.lipschitz import Steps
@@ -25,7 +24,7 @@ from audit.evidence import of_store
 from audit.evidence.canaries import Coins, Fresh, Sets, Shape
 from audit.evidence.given import Evidence
 from audit.evidence.given_directions import describe_dimension
-from audit.evidence.one_run import LEAST_CANARIES, OneRun, check_own_cosines
+from audit.evidence.one_run import OneRun, check_own_cosines
 from audit.evidence.ranks import describe_draws
 from audit.evidence.repeats import count_once
 from audit.laws.conversions import epsilon_from_mu
@@ -64,20 +63,17 @@ def conclude(
     """
     has_one_canary = evidence.shape is Shape.ONE_CANARY
     require(looks is None or has_one_canary, "`looks` goes with one canary a run: drop it")
-    schedule: tuple[int, ...] = ()
+    schedule = None
     if looks is not None:
         schedule = conclusion.read_schedule(looks)
-        conclusion.require_schedule(schedule)
-    runs = sum(
-        len(world) for world in evidence.pooled()
-    )  # of a single canary each, if there are looks
+    runs = sum(map(len, evidence.pooled()))  # of a single canary each, if there are looks
 
     def conclude_reading(reading: Evidence) -> Conclusion:
         """Returns what the rows of one reading prove, at the look that all rows are."""
         concluded = _conclude_rows(reading, claim, level, reason)
-        if schedule:
-            concluded = _combine_looks(concluded, {runs: concluded.worlds}, schedule)
-        return concluded
+        if schedule is None:
+            return concluded
+        return _combine_looks(concluded, {runs: concluded.worlds}, schedule)
 
     all_rows = conclude_reading(evidence)
     once = count_once(evidence)
@@ -97,18 +93,37 @@ def _conclude_rows(
     kind = _KINDS[evidence.shape]
     worlds = evidence.pooled()
     findings = kind.find(evidence, level)
-    return Conclusion(
-        evidence,
-        kind,
-        level,
-        worlds,
-        tuple(finding for finding in findings if not isinstance(finding, Bound)),
-        _select_bounds(findings),
-        **_make_claimed_fields(claim, level.delta),
+    concluded = Conclusion(
+        evidence=evidence,
+        kind=kind,
+        level=level,
+        worlds=worlds,
+        estimates=tuple(finding for finding in findings if not isinstance(finding, Bound)),
+        bounds=_select_bounds(findings),
         # The test needs independent scores, of a single canary a run.
         curve=examine_curve(worlds) if kind.has_one_canary else None,
         reason=reason,
         notes=tuple(kind.describe(evidence)),
+    )
+    if claim is None:
+        return concluded
+    last_model = claim.last_model(level.delta)
+    expected = None
+    if claim.composition is not None:
+        # The claim says how often the canary is inserted only together with the bound on the last model.
+        # Without that bound every step is taken to insert it.
+        k = 1
+        if last_model is not None:
+            k = last_model.periods.k
+        steps = k * claim.composition.insertions
+        expected = _find_expected_epsilon(claim.composition, steps, level.delta)
+    return concluded._replace(
+        claim=claim,
+        upper_bound=claim.epsilon(level.delta),
+        mu_upper_bound=claim.gaussian_mu,
+        composition=claim.composition,
+        hidden_state=last_model,
+        expected=expected,
     )
 
 
@@ -134,46 +149,17 @@ def _find_from_one_run(evidence: OneRun, level: Level) -> Sequence[Finding]:
     probability 1/2. A run has coins, or cosines, or both.
     """
     findings: list[Finding] = []
-    cosines = evidence.cosines
+    coins, cosines = evidence
     if cosines is not None:
         findings += one_shot.estimates(cosines, *level)
-    if evidence.coins is not None:
-        findings += one_run_bounds.bound_by_guesses(
-            one_run_bounds.weigh_coins(evidence.coins), *level
-        )
+    if coins is not None:
+        findings += one_run_bounds.bound_by_guesses(one_run_bounds.weigh_coins(coins), *level)
     # By an exact law of cosines without the canary, cosines give a bound of their own. Where that law is
     # fitted, their bounds are of the methods for coins, with a coin for each pair of a cosine in and another
     # out. They are left out where real coins have given these bounds already.
-    if cosines is not None and (evidence.coins is None or evidence.is_null_known):
+    if cosines is not None and (coins is None or evidence.is_null_known):
         findings += one_run_bounds.bounds(cosines, *level)
     return findings
-
-
-def _make_claimed_fields(claim: Claim | None, delta: float) -> dict[str, Any]:
-    """Returns the fields of a `Conclusion` that follow from a claim, by name; empty without a claim.
-
-    `delta` is the delta of all epsilons. The field "expected" is the epsilon that sampled canaries would
-    leak if losses were linear.
-    """
-    if claim is None:
-        return {}
-    last_model = claim.last_model(delta)
-    # The claim says how often the canary is inserted only together with the bound on the last model. Without
-    # that bound every step is taken to insert it.
-    steps_per_insertion = 1 if last_model is None else last_model.periods.k
-    composition = claim.composition
-    expected = None
-    if composition is not None:
-        steps = steps_per_insertion * composition.insertions
-        expected = _find_expected_epsilon(composition, steps, delta)
-    return {
-        "claim": claim,
-        "upper_bound": claim.epsilon(delta),
-        "mu_upper_bound": claim.gaussian_mu,
-        "composition": composition,
-        "hidden_state": last_model,
-        "expected": expected,
-    }
 
 
 def _find_expected_epsilon(composition: Composition, steps: int, delta: float) -> float | None:
@@ -233,35 +219,22 @@ def _describe_failed(design: Sets | Coins | Fresh) -> list[str]:
     return [f"{share} are NaN, of runs that failed: each counts, below all others"]
 
 
-def _describe_one_run(evidence: OneRun) -> list[str]:
-    """Returns no line: remarks on a single run follow from its cosines and bounds."""
-    return []
-
-
 _KINDS = {
     Shape.ONE_CANARY: Kind(
-        _find_from_scores,
-        _describe_scores,
-        claim_tests.judge_rates,
-        ONE_CANARY,
-        has_one_canary=True,
+        find=_find_from_scores, describe=_describe_scores, pair=ONE_CANARY, has_one_canary=True
     ),
     Shape.MANY_CANARIES: Kind(
-        _find_from_canaries, _describe_scores, claim_tests.judge_rates, MANY_CANARIES
+        find=_find_from_canaries, describe=_describe_scores, pair=MANY_CANARIES
     ),
     Shape.FRESH_DIRECTIONS: Kind(
-        _find_from_directions,
-        _describe_directions,
-        claim_tests.judge_curve,
-        FRESH_DIRECTIONS,
+        find=_find_from_directions,
+        describe=_describe_directions,
+        pair=FRESH_DIRECTIONS,
         law_is_known=True,
     ),
+    # Remarks on a single run follow from its cosines and bounds.
     Shape.ONE_RUN: Kind(
-        _find_from_one_run,
-        _describe_one_run,
-        claim_tests.judge_one_run,
-        pair=None,
-        is_one_run=True,
+        find=_find_from_one_run, describe=lambda evidence: [], pair=None, is_one_run=True
     ),
 }
 
@@ -300,36 +273,30 @@ def conclude_setting(
     expected = None  # epsilon under linear losses; None for canaries that every run draws afresh
     # Canaries that every run draws afresh have bounds that hold at any time, without declared looks.
     if setting.adversary.any_time:
-        fresh_looks = (
-            "`looks` are for other adversaries: these canaries may be looked at at any time"
-        )
-        require(not looks, fresh_looks)
+        any_time = "`looks` are for other adversaries: these canaries may be looked at at any time"
+        require(not looks, any_time)
         concluded = _conclude_rows(of_store.directions(scores), claim, level, reason="")
     else:
-        reason = "" if own_model else gaussian_reason(setting)
+        reason = ""
+        if not own_model:
+            reason = gaussian_reason(setting)
         concluded = _conclude_rows(of_store.evidence(scores), claim, level, reason)
         # The formula needs a last model that is the plain sum of all steps, as by SGD without weight decay.
         if mechanism.optimizer == "sgd" and mechanism.weight_decay == 0:
             expected = _expect_linear_losses(setting, level.delta)
-
     if looks:
-        worlds = {}  # of each look that these runs reach, by its number of runs
-        for runs in looks:
-            if runs <= len(scores.scores):
-                worlds[runs] = of_store.worlds(scores.of_first(runs))
+        reached = [runs for runs in looks if runs <= len(scores.scores)]
+        worlds = {runs: of_store.worlds(scores.of_first(runs)) for runs in reached}
         concluded = _combine_looks(concluded, worlds, looks)
 
-    # `conclude` has set `expected` from the claim, which knows neither the optimizer nor the schedule. The
-    # setting knows both.
-    concluded = concluded._replace(
-        expected=expected, sampled=_bracket_sampler(setting, level.delta)
-    )
+    # The setting knows the optimizer and the schedule, on which these fields depend; the claim does not.
     last_model = lipschitz.hidden_state(setting, level.delta, steps, own_model)
     if isinstance(last_model, HiddenState):
         concluded = concluded._replace(hidden_state=last_model)
     else:  # why there is no bound
         concluded = concluded._replace(uncovered=last_model)
-    return finish(concluded, is_interim)
+    sampled = _bracket_sampler(setting, level.delta)
+    return finish(concluded._replace(expected=expected, sampled=sampled), is_interim)
 
 
 def make_claim(setting: Setting) -> Claim:
@@ -354,11 +321,12 @@ def _bracket_sampler(setting: Setting, delta: float) -> SampledBracket | None:
     sigma = setting.mechanism.noise_multiplier
     if not sampling.batches or not sigma:
         return None
-    epochs = setting.insertions  # one in each epoch
-    compute_bracket = bracket_allocation  # of balls in bins and random allocation
+    # `bracket_allocation` is of balls in bins and random allocation.
+    bracket = bracket_allocation
     if sampling.name == SHUFFLED:
-        compute_bracket = bracket_shuffled
-    every_model = compute_bracket(sigma, sampling.batches, epochs, delta)
+        bracket = bracket_shuffled
+    epochs = setting.insertions  # one in each epoch
+    every_model = bracket(sigma, sampling.batches, epochs, delta)
     return SampledBracket(sampling.name, sampling.batches, epochs, every_model)
 
 
@@ -405,29 +373,6 @@ def conclude_each_run(
         cosines = check_own_cosines(observed, None if law_holds else out, dimension)
         conclusions.append(conclude(OneRun(run, cosines), claim, level))
     return conclusions
-
-
-def explain_too_few_canaries(scores: Scores, law_holds: bool) -> str:
-    """Returns why some run has too few canaries to be concluded alone; "" where all runs have enough.
-
-    Args:
-      scores: the cosines (runs, canaries), and which canaries were in.
-      law_holds: whether cosines of canaries that are out have their exact law. Else the null is fitted to
-        these cosines, which takes as many as there have to be in.
-    """
-    canaries = scores.presence.shape[1]
-    least_coins = one_run_bounds.LEAST_COINS
-    if canaries < least_coins:
-        return f"that takes {least_coins} canaries a run, here: {canaries}"
-    counts = scores.presence.sum(axis=1)  # of the canaries in, by run
-    worlds = "in"
-    if not law_holds:
-        counts = np.minimum(counts, canaries - counts)
-        worlds = "in and as many out"
-    fewest = int(counts.min())
-    if fewest < LEAST_CANARIES:
-        return f"that takes {LEAST_CANARIES} canaries {worlds}, of every run, here: {fewest}"
-    return ""
 
 
 def conclude_together(
@@ -503,17 +448,16 @@ def _combine_looks(
     """
     conclusion.require_schedule(schedule)
     for runs in worlds:
-        message = f"`looks={','.join(str(look) for look in schedule)}`: none is at {runs} runs"
+        message = f"`looks={','.join(map(str, schedule))}`: none is at {runs} runs"
         require(runs in schedule, f"{message}, as these scores are: give those of a look")
     confidence_of_each = conclusion.confidence_of_each(last.confidence, len(schedule))
     taken = []
     for runs in sorted(worlds):
         findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
         taken.append(Look(runs, _select_bounds(findings)))
-    best = conclusion.best_of_looks(tuple(taken), last.confidence)
-    return last._replace(
-        bounds=best, looks=Looks(tuple(schedule), confidence_of_each, tuple(taken))
-    )
+    best = conclusion.best_of_looks(taken, last.confidence)
+    looks = Looks(tuple(schedule), confidence_of_each, tuple(taken))
+    return last._replace(bounds=best, looks=looks)
 
 
 def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:

@@ -84,10 +84,6 @@ class Looks(NamedTuple):
     confidence: float
     taken: tuple[Look, ...]
 
-    def number(self, look: Look) -> int:
-        """Returns a look's number in the schedule, from 1."""
-        return self.schedule.index(look.runs) + 1
-
 
 class UpperBound(NamedTuple):
     """An upper bound on what a mechanism leaks.
@@ -208,7 +204,6 @@ class Kind(NamedTuple):
     Attributes:
       find: returns bounds, and estimates that are no bounds.
       describe: returns lines for below a table on the scores themselves.
-      judge: returns the test of the claim.
       pair: the methods of the two bounds on which verdicts rest; None for a single run, for which all bounds
         count.
       is_one_run: whether all scores are of the canaries of a single run.
@@ -218,7 +213,6 @@ class Kind(NamedTuple):
 
     find: Callable[[Any, Level], Sequence[Finding]]
     describe: Callable[[Any], Sequence[str]]
-    judge: Callable[["Conclusion"], ClaimTest | None]
     pair: Pair | None
     is_one_run: bool = False
     has_one_canary: bool = False
@@ -432,11 +426,6 @@ class Conclusion(NamedTuple):
         """Returns whether the scores refute a Gaussian trade-off curve."""
         return self.curve is not None and self.curve.is_refuted
 
-    @property
-    def doubts_gaussian(self) -> bool:
-        """Returns whether the test did not refute a Gaussian curve but has too little power to confirm it."""
-        return self.curve is not None and self.curve.is_doubted
-
     def count_runs(self) -> int:
         """Returns how many training runs the scores come from."""
         if self.is_one_run:
@@ -485,7 +474,9 @@ def list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
     claim = conclusion.claim
     if conclusion.upper_bound is not None:
         # Without a claim, nothing tells where the number comes from: it is taken as given.
-        assumed = GIVEN if claim is None else claim.assumes
+        assumed = GIVEN
+        if claim is not None:
+            assumed = claim.assumes
         mu = conclusion.mu_upper_bound
         upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed))
     return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
@@ -509,8 +500,7 @@ def find_doubt(conclusion: Conclusion) -> str:
     if conclusion.law_is_known or conclusion.is_one_run:
         return ""
     # First: all scores of a world are equal.
-    scores_in = conclusion.scores_in
-    scores_out = conclusion.scores_out
+    scores_in, scores_out = conclusion.worlds
     for name, scores, others in (("in", scores_in, scores_out), ("out", scores_out, scores_in)):
         is_constant = len(scores) >= _FEWEST_EQUAL and np.ptp(scores) == 0
         is_saturated = scores[0] in (others.min(), others.max())

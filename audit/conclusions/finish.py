@@ -9,7 +9,6 @@ from audit.conclusions.conclusion import (
     Curve,
     Worlds,
     are_reversed,
-    assumption_of,
     find_doubt,
     list_upper_bounds,
 )
@@ -17,7 +16,6 @@ from audit.evidence.one_run import OneRun
 from audit.laws import cosine_law
 from audit.methods import curves, gaussian_curve
 from audit.methods.claimed_curve import ClaimTest
-from audit.methods.estimate import Bound
 
 _FALSE_POSITIVE_RATES = (0.1, 0.01, 0.001)
 
@@ -46,19 +44,26 @@ def add_deciding_runs(curve: Curve, worlds: Worlds) -> Curve:
 
 def examine_scores(conclusion: Conclusion) -> Conclusion:
     """Returns a conclusion with all fields but the test of the claim and what follows from that."""
-    bounds = tuple(_mark_refuted(bound, conclusion) for bound in conclusion.bounds)
+    bounds = conclusion.bounds
+    if conclusion.refutes_gaussian:
+        bounds = tuple(
+            dataclasses.replace(bound, holds=bound.holds and not bound.assumes.gaussian)
+            for bound in bounds
+        )
     guesses = _describe_guesses(conclusion.worlds)
-    area = None if guesses is None else guesses.auc
+    evidence = conclusion.evidence
+    normality = None
+    if isinstance(evidence, OneRun) and evidence.cosines is not None:
+        normality = cosine_law.anderson_darling(evidence.cosines.observed)
     examined = conclusion._replace(
         bounds=bounds,
         upper_bounds=list_upper_bounds(conclusion),
         guesses=guesses,
-        normality=_test_normality(conclusion),
-        is_reversed=are_reversed(conclusion.evidence, bounds, area),
+        normality=normality,
+        is_reversed=are_reversed(evidence, bounds, guesses and guesses.auc),
         doubt=find_doubt(conclusion),
-        most_provable=claim_tests.find_most_provable(conclusion),
     )
-    return examined._replace(is_beyond_reach=claim_tests.is_beyond_reach(examined))
+    return claim_tests.examine_reach(examined)
 
 
 def judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
@@ -67,26 +72,11 @@ def judge(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclusion:
     return tested._replace(verdict=verdicts.judge(tested))
 
 
-def _mark_refuted(bound: Bound, conclusion: Conclusion) -> Bound:
-    """Returns a bound, with `holds` false if it assumes a Gaussian curve that the scores refute."""
-    if assumption_of(bound).gaussian and conclusion.refutes_gaussian:
-        return dataclasses.replace(bound, holds=False)
-    return bound
-
-
 def _describe_guesses(worlds: Worlds) -> AttackRates | None:
     """Returns how well guesses by the scores distinguish both worlds; None without scores out."""
     if not len(worlds[1]):
         return None
-    rates = {}
-    for rate in _FALSE_POSITIVE_RATES:
-        rates[f"{rate:g}"] = curves.true_positive_rate(*worlds, rate)
+    rates = {
+        f"{rate:g}": curves.true_positive_rate(*worlds, rate) for rate in _FALSE_POSITIVE_RATES
+    }
     return AttackRates(curves.auc(*worlds), rates, curves.attack(*worlds))
-
-
-def _test_normality(conclusion: Conclusion) -> cosine_law.AndersonDarling | None:
-    """Returns the test of whether the observed cosines of a single run are normal; None without cosines."""
-    evidence = conclusion.evidence
-    if not isinstance(evidence, OneRun) or evidence.cosines is None:
-        return None
-    return cosine_law.anderson_darling(evidence.cosines.observed)

@@ -26,12 +26,11 @@ from audit.claims.hidden_state import (
 )
 from audit.errors import InputError
 from audit.laws.conversions import epsilon_from_mu
-from audit.rounding import at_most
 from audit.settings.setting import Sampling, Setting
 from audit.storage import files
 from audit.storage.store import Store
 from audit.tasks import zoo
-from audit.tasks.task import Convex, Curved, Dataset
+from audit.tasks.task import Convex, Curved
 from audit.version import __version__
 
 # How steps are measured. Raise the number where equal steps give other constants: stores measure again then.
@@ -75,46 +74,41 @@ def hidden_state(
     Args:
       setting: the setting of the audit.
       delta: the delta of the bound's epsilon.
-      given: the Lipschitz constants of a caller's own model, or of a model of the zoo on its data; None where
-        these are unknown. Not used for a model whose constants follow from its curvature.
+      given: the Lipschitz constants of a caller's own model, or those measured of a model of the zoo; None
+        where these are unknown. Not used for a model whose constants are proven.
       own_model: whether the model is a caller's own.
 
     Raises:
       InputError: if the constants are out of range.
     """
-    if reason := _why_uncovered(setting, own_model):
+    reason = _why_uncovered(setting, own_model)
+    if reason:
         return reason
-
-    row = None if own_model else zoo.tasks().get(setting.model)
-    if row is None:  # a caller's model
-        if given is None:
-            return "nobody vouches for how Lipschitz its steps are"
-        return _bound_measured(setting, given, delta)
-    if row.curved is not None:  # the loss's curvature is bounded on any data
-        constants = _compute_constant_of_curved(setting, row.curved)
-        return _bound(setting, Steps(constants, row.curved.reason), delta)
-    if row.convex is None:  # nothing is proven of the steps
-        if given is None:
-            return row.not_convex
-        return _bound_measured(setting, given, delta)
-
-    # A convex loss has a bound on any data, whose rows the loader keeps within the norm. A bound on the data
-    # of this setting, if given, takes its place.
-    any_data = f"any data with |x| <= {row.convex.norm:g}"
-    steps_on_any_data = Steps(
-        _constant_of_any_data(setting, row.convex), f"convex loss, {any_data}"
-    )
-    state = _bound(setting, steps_on_any_data, delta)
-    if given is not None:
-        reason = f"{given.reason}; {any_data}: epsilon {at_most(state.bound.epsilon)}"
-        state = _bound(setting, given._replace(reason=reason), delta)
-
-    # The bound comes with the mu of a simple adversary, to show how much of the bound it attains. It inserts
-    # along a direction without features, in which a loss of w'x has no gradient. Its mu is computed only
-    # beside a finite bound (without noise it is infinite), and if it knows the steps of its insertions.
-    if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
-        return state
-    return state._replace(constant=compute_mu_along_one_direction(setting))
+    row = None
+    if not own_model:
+        row = zoo.tasks().get(setting.model)
+    if row is not None and row.curved is not None:  # the loss's curvature is bounded on any data
+        constant = _compute_constant_of_curved(setting, row.curved)
+        return _bound(setting, Steps(constant, row.curved.reason), delta)
+    if row is not None and row.convex is not None:
+        constant = _compute_constant_of_convex(setting, row.convex)
+        reason = f"convex loss, any data with |x| <= {row.convex.norm:g}"
+        state = _bound(setting, Steps(constant, reason), delta)
+        # The bound comes with the mu of an adversary who inserts along a direction without features, in which
+        # a loss of w'x has no gradient, to show how much of the bound is attained. There is none next to an
+        # infinite bound, nor for insertions at unknown steps.
+        if not np.isfinite(state.bound.mu) or setting.sampling.is_hidden:
+            return state
+        return state._replace(constant=compute_mu_along_one_direction(setting))
+    if given is None:
+        unknown = "nobody vouches for how Lipschitz its steps are"
+        if row is None:
+            return unknown
+        return row.not_convex
+    state = _bound(setting, given, delta)
+    if given.kink:  # derivatives do not bound how far displacements are stretched
+        return f"{given.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
+    return state
 
 
 def compute_mu_along_one_direction(setting: Setting) -> float:
@@ -133,42 +127,14 @@ def compute_mu_along_one_direction(setting: Setting) -> float:
     steps_after = np.arange(schedule.steps - 1, -1, -1.0)  # T - t for each step t
     # A common factor of the weights cancels. It is chosen such that no weight exceeds 1 in size, which could
     # overflow: for |1 - decay| above 1, the exponents are shifted to be negative.
-    exponents = steps_after if decay <= 2 else steps_after - schedule.steps
+    exponents = steps_after
+    if decay > 2:
+        exponents = steps_after - schedule.steps
     weights = (1 - decay) ** exponents
     # The canary comes at step `place` of every period.
     inserted = weights[schedule.place - 1 :: schedule.periodicity]
     mu_at_sigma_1 = float(abs(inserted.sum()) / np.linalg.norm(weights))
     return mu_at_sigma_1 / mechanism.noise_multiplier
-
-
-def of_data(store: Store, setting: Setting, dataset: Dataset) -> Steps | None:
-    """Returns the Lipschitz constants of a zoo model's steps on its data; None where there are none to use.
-
-    For a convex loss they are computed from the batches, and kept in the store. The result is None where they
-    cannot be smaller than the constants on any data.
-
-    For a model of which nothing is proven they are those that the store has from an earlier measurement by
-    this version, or None.
-
-    None, too, for a model whose constants follow from its curvature, whatever the data, and for a model that
-    is not in the zoo.
-    """
-    row = zoo.tasks().get(setting.model)
-    if row is None or row.curved is not None:
-        return None
-    if row.convex is None:
-        return find_current(store)
-    # With smoothness 0, of a flat loss, the constant is the least that any data give.
-    if _constant_of_any_data(setting, row.convex) <= _constant(setting, 0.0):
-        return None
-    steps = kept(store)
-    if steps is None:
-        from audit.training.build import batches_of  # loads JAX
-
-        batches = np.asarray(batches_of(setting, len(dataset.labels)))
-        steps = _steps_of_batches(setting, row.convex, dataset.features, batches)
-        keep(store, steps)
-    return steps
 
 
 def keep(store: Store, steps: Steps | None) -> None:
@@ -207,21 +173,15 @@ def find_current(store: Store) -> Steps | None:
 
 
 def _bound(setting: Setting, steps: Steps, delta: float) -> HiddenState:
-    """Returns the upper bound on the last model for steps with the given Lipschitz constants.
-
-    It comes with its reason, and with margins: bounds for larger constants. Where the adversary does not know
-    which steps take a canary, the bound is that of a mixture over the lists of steps that may.
-    """
-    schedule = setting.schedule
-
-    def compute(constants: ArrayLike) -> HiddenStateBound:
-        """Returns the bound for given constants: those of the steps, or larger ones for a margin."""
-        return _bound_for(setting, constants, delta)
-
-    periods = Periods(steps.constants, schedule.periodicity, schedule.place)
-    # For its words alone: `compute` takes the same mixture, from a cache, for the bound.
+    """Returns the upper bound on the last model, with its reason and margins: bounds for larger constants."""
+    periods = Periods(steps.constants, setting.schedule.periodicity, setting.schedule.place)
     mixture = _find_mixture(setting, steps.constants, delta)
-    reason = steps.reason + _describe_mixture(mixture)
+    reason = steps.reason
+    if mixture is not None:
+        reason += "; a mixture over orders of batches"
+        if mixture.error:
+            reason += f", simulated from above, too low with probability {mixture.error:g}"
+    compute = functools.partial(_bound_for, setting, delta=delta)
     return make_hidden_state(compute, periods, reason, steps.runs)
 
 
@@ -265,16 +225,6 @@ def _find_mixture(
         return None
     each_step = spread_over_steps("lipschitz", constants, schedule.steps)
     return _mix_orders(setting.sampling, sigma, tuple(each_step.tolist()), delta)
-
-
-def _describe_mixture(limit: samplers.MixtureLimit | None) -> str:
-    """Returns words, after a semicolon, that say a bound is by a mixture over orders; empty without one."""
-    if limit is None:
-        return ""
-    words = "; a mixture over orders of batches"
-    if limit.error:
-        words += f", simulated from above, too low with probability {limit.error:g}"
-    return words
 
 
 def _find_shifts(setting: Setting) -> NDArray[np.float64]:
@@ -322,18 +272,6 @@ def _mix_orders(
     return samplers.bound_poisson(schedule, delta, simulated=_SIMULATED, rate=sampler.rate)
 
 
-def _bound_measured(setting: Setting, steps: Steps, delta: float) -> HiddenState | str:
-    """Returns the bound for constants that may be measured, or why they give none.
-
-    A reason, a string, is returned where steps have kinks: derivatives then do not bound how far
-    displacements are stretched. It states the epsilon that they would give, as an estimate.
-    """
-    state = _bound(setting, steps, delta)
-    if steps.kink:
-        return f"{steps.kink}; by derivatives alone epsilon {state.bound.epsilon:.4g}, an estimate"
-    return state
-
-
 def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.float64]:
     """Returns the distance (T,) of the two worlds' coupled models before each step, in units of eta C / B.
 
@@ -349,7 +287,9 @@ def coupling_distances(setting: Setting, constants: ArrayLike) -> NDArray[np.flo
     for t in range(schedule.steps - 1):
         distance = c[t] * before[t] + shifts[t] - paid[t]
         # A remainder of rounding in place of 0 would grow with every step that stretches it.
-        before[t + 1] = distance if distance > _ROUNDING else 0.0
+        before[t + 1] = 0.0
+        if distance > _ROUNDING:
+            before[t + 1] = distance
     return before
 
 
@@ -405,59 +345,14 @@ def _why_uncovered(setting: Setting, own_model: bool) -> str:
     return ""
 
 
-def _steps_of_batches(
-    setting: Setting,
-    convex: Convex,
-    features: NDArray[np.float32],
-    batches: NDArray[np.int32],
-) -> Steps:
-    """Returns the Lipschitz constants of the steps of a convex loss on a data set's batches.
+def _compute_constant_of_convex(setting: Setting, convex: Convex) -> float:
+    """Returns the Lipschitz constant of steps on any data whose rows are at most `convex.norm` long.
 
-    The smoothness of a batch's mean loss is the curvature times the largest eigenvalue of X'X / B, for the
-    batch's features X (B, p). That eigenvalue is computed only where its upper limit, the trace, does not
-    show already that the constant is the least possible.
-
-    Args:
-      setting: the setting of the audit.
-      convex: the curvature of the model's loss.
-      features: (N, p), the features of all examples.
-      batches: (T, B), indices of the examples of each step's batch.
+    It is max(|1 - eta lambda|, |1 - eta (lambda + beta)|) for beta-smooth losses. The curvature of a convex
+    loss lies between 0 and beta. A step multiplies a direction of curvature h by 1 - eta (lambda + h), which
+    is farthest from 0 at one of both ends.
     """
-    least = _constant(setting, 0.0)  # as of a flat loss
-    constants = np.full(len(batches), least)
-    squared_lengths = (features.astype(np.float64) ** 2).sum(axis=1)
-    traces = squared_lengths[batches].mean(axis=1)
-    undecided = _constant(setting, convex.curvature * traces) > least
-    for t in np.flatnonzero(undecided):
-        rows = features[batches[t]].astype(np.float64)
-        # Both products have the same largest eigenvalue: take the smaller matrix.
-        gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
-        largest = np.linalg.eigvalsh(gram)[-1]
-        constants[t] = _constant(setting, convex.curvature * largest / len(rows))
-    reason = "convex loss, this data set's batches"
-    if np.ptp(constants) == 0:
-        return Steps(float(constants[0]), reason)
-    return Steps(constants, reason)
-
-
-def _constant_of_any_data(setting: Setting, convex: Convex) -> float:
-    """Returns the Lipschitz constant of steps on any data whose rows are at most `convex.norm` long."""
-    return float(_constant(setting, convex.curvature * convex.norm**2))
-
-
-def _constant(setting: Setting, smoothness: ArrayLike) -> NDArray[np.float64]:
-    """Returns the Lipschitz constant of a gradient step on a convex loss.
-
-    It is max(|1 - eta lambda|, |1 - eta (lambda + beta)|). The curvature of a convex loss lies between 0 and
-    its smoothness beta. A step multiplies a direction of curvature h by 1 - eta (lambda + h), which is
-    farthest from 0 at one of both ends.
-
-    Args:
-      setting: the setting, whose mechanism has the learning rate eta and the weight decay lambda.
-      smoothness: beta, the smoothness of a batch's mean loss, of any shape; the result has the same shape.
-    """
-    rate = setting.mechanism.learning_rate
-    decay = setting.mechanism.weight_decay
-    steepest = 1 - rate * (decay + np.asarray(smoothness, np.float64))
-    constant: NDArray[np.float64] = np.maximum(abs(1 - rate * decay), np.abs(steepest))
-    return constant
+    mechanism = setting.mechanism
+    smoothness = convex.curvature * convex.norm**2  # beta
+    flattest = 1 - mechanism.learning_rate * mechanism.weight_decay
+    return max(abs(flattest), abs(flattest - mechanism.learning_rate * smoothness))

@@ -6,7 +6,7 @@ Importing this starts no JAX; `audit.conclusions.measuring` measures.
 from audit.claims.measured import MEASURED, UNMEASURED
 from audit.conclusions import lipschitz
 from audit.conclusions.lipschitz import Steps
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.settings.setting import Setting
 from audit.storage.store import Store
 from audit.tasks import zoo
@@ -21,8 +21,7 @@ def count_rehearsals(
     """Returns the number of runs along which to measure a zoo model's steps, or `USUAL`; None for not at all.
 
     Models of which constants are proven are not measured. Without a request, another model is measured if it
-    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound
-    (`_is_measured_by_default` says why).
+    is smooth, canaries come only at every k-th step, with k > 1, and the last model can have a bound.
 
     Args:
       setting: the setting of the audit.
@@ -42,10 +41,19 @@ def count_rehearsals(
     require_rehearsals(requested, rehearsals)
     if requested == MEASURED:
         require_measurable(setting)
-    is_wanted = requested == MEASURED or (requested is None and _is_measured_by_default(setting))
-    if not is_wanted or _is_proven(setting):
+    row = zoo.task(setting.model)
+    # No bound is stated for a model with kinks. With a canary in every step, the bound is that of composition
+    # unless some steps contract. In such cases measuring is left to a request.
+    is_usual = (
+        row.smooth and setting.schedule.periodicity > 1 and not _explain_unmeasurable(setting)
+    )
+    is_wanted = requested == MEASURED or (requested is None and is_usual)
+    is_proven = row.convex is not None or row.curved is not None
+    if is_proven or not is_wanted:
         return None
-    return USUAL if rehearsals is None else rehearsals
+    if rehearsals is None:
+        return USUAL
+    return rehearsals
 
 
 def require_rehearsals(requested: object, rehearsals: int | None) -> None:
@@ -67,12 +75,18 @@ def require_rehearsals(requested: object, rehearsals: int | None) -> None:
 
 def require_measurable(setting: Setting) -> None:
     """Raises InputError for a setting whose last model has no bound, whatever is measured."""
+    reason = _explain_unmeasurable(setting)
+    message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
+    require(not reason, message)
+
+
+def _explain_unmeasurable(setting: Setting) -> str:
+    """Returns why the last model has no bound, whatever is measured; empty if it can have one."""
     # Any delta and constants will do: whether there is a bound does not depend on them.
     bound_or_reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
     if isinstance(bound_or_reason, str):
-        reason = bound_or_reason
-        message = f"`lipschitz={MEASURED}` bounds what the last model leaks, and {reason}: drop it"
-        raise InputError(message)
+        return bound_or_reason
+    return ""
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
@@ -85,24 +99,6 @@ def find_measured(store: Store, rehearsals: int) -> Steps | None:
         return None
     # `USUAL` is 0, for which any measurement will do. Constants that were not measured have 0 runs as well:
     # `FEWEST` leaves these out.
-    return steps if steps.runs >= max(rehearsals, FEWEST) else None
-
-
-def _is_proven(setting: Setting) -> bool:
-    """Returns whether Lipschitz constants of a setting's steps are proven for its model."""
-    row = zoo.task(setting.model)
-    return row.convex is not None or row.curved is not None
-
-
-def _is_measured_by_default(setting: Setting) -> bool:
-    """Returns whether a setting's steps are measured where the caller gives no `lipschitz`.
-
-    They are if the model is smooth, canaries come only at every k-th step, with k > 1, and the last model can
-    have a bound. No bound is stated for a model with kinks. With a canary in every step, the bound is that of
-    composition unless some steps contract. In such cases measuring is left to a request.
-    """
-    if not zoo.task(setting.model).smooth or setting.schedule.periodicity == 1:
-        return False
-    # Any delta and constants will do: whether there is a bound does not depend on them.
-    bound_or_reason = lipschitz.hidden_state(setting, 1e-5, Steps(1.0, ""))
-    return not isinstance(bound_or_reason, str)
+    if steps.runs >= max(rehearsals, FEWEST):
+        return steps
+    return None

@@ -1,7 +1,6 @@
 """Verdicts on audits, in a sentence or two that claim no more than is proven."""
 
 import math
-from collections.abc import Sequence
 
 from audit import rounding
 from audit.conclusions.conclusion import Conclusion, SampledBracket, UpperBound, Verdict
@@ -20,14 +19,8 @@ _VIOLATED_IF_GAUSSIAN = "The guarantee is violated if the trade-off curve is Gau
 _WHATEVER = "whatever the trade-off curve"
 _IF_GAUSSIAN = "if the trade-off curve is Gaussian"
 _UNTESTED = " Whether it is was not tested: scores of one run may depend on each other."
-
-
-SMOKE = Verdict(
-    NOTHING,
-    "smoke",
-    "A smoke run proves nothing.",
-    "A few runs of a few steps show that all works; no verdict is drawn from their bounds.",
-)
+_MAY_LEAK = "That is no proof of privacy: a stronger adversary or more runs may find some."
+_BUG = "There is a bug (in clipping, noise, randomness or how steps are counted), "
 
 
 def at_least(value: float) -> str:
@@ -42,23 +35,15 @@ def at_most(value: float) -> str:
     return rounding.short(rounding.at_most(value))
 
 
-def show_lower_bound(value: float) -> str:
-    """Returns a lower bound with its inequality sign: ≥ 1.2."""
-    return f"≥\N{NO-BREAK SPACE}{at_least(value)}"
-
-
-def show_upper_bound(value: float) -> str:
-    """Returns an upper bound with its inequality sign: ≤ 1.3."""
-    return f"≤\N{NO-BREAK SPACE}{at_most(value)}"
-
-
 def describe_sampled(sampled: SampledBracket) -> str:
     """Returns in words the bounds on epsilon for an adversary who sees the model after every step.
 
     They are those of a sampler that draws a single step of each epoch for a canary.
     """
     lower, upper, accountant = sampled.every_model  # there may be an upper bound alone
-    least = "" if lower is None else f"at least {at_least(lower)} and "
+    least = ""
+    if lower is not None:
+        least = f"at least {at_least(lower)} and "
     epochs = (
         f"{sampled.epochs:,} epoch{'s' if sampled.epochs > 1 else ''} of {sampled.batches:,} steps"
     )
@@ -66,12 +51,6 @@ def describe_sampled(sampled: SampledBracket) -> str:
         f"{sampled.sampler}, {epochs}: in the worst case all models leak "
         f"{least}at most {at_most(upper)} ({accountant})"
     )
-
-
-def describe_level(conclusion: Conclusion) -> str:
-    """Returns the caption of a table of bounds: their delta and confidence."""
-    level = show_percent(conclusion.confidence)
-    return f"Epsilon at delta = {show_level(conclusion.delta)}; lower bounds at {level} confidence"
 
 
 def judge(conclusion: Conclusion) -> Verdict:
@@ -85,135 +64,163 @@ def judge(conclusion: Conclusion) -> Verdict:
         return _judge_one_run(conclusion)
     doubt = conclusion.doubt
     if doubt:  # bounds hold only for independent runs
+        explanation = (
+            f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
+            "hold for independent runs alone, so that they say nothing of this training, neither that it "
+            "leaks nor that it does not. Give each run a seed of its own, check that its score is computed "
+            "from its own final model, and audit again."
+        )
         headline = "These scores are not those of independent runs."
-        return Verdict(NOTHING, "not independent runs", headline, _explain_doubt(doubt))
+        return Verdict(NOTHING, "not independent runs", headline, explanation)
 
     # A violation that needs no assumption on the curve: by the lower bound, or by the claim's own test.
     gaussian = conclusion.gaussian
     free = conclusion.assumption_free
     broken = conclusion.exceeded(free.epsilon)  # an upper bound, or None
     if broken is not None:
-        chance = _warn_of_chance(conclusion.confidence)
         explanation = (
-            f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. There is a bug (in clipping, "
-            f"noise, randomness or how steps are counted), {_blame_steps(broken)}or the {broken.name} is for "
-            f"another training; {chance}{_describe_composition(broken, conclusion)}"
+            f"{_claim(free, _WHATEVER)}, more than {_name_upper_bound(broken)}. {_BUG}{_blame_steps(broken)}"
+            f"or the {broken.name} is for another training; {_warn_of_chance(conclusion)}"
+            f"{_describe_composition(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated", _state_violation(free, broken), explanation)
-    test = conclusion.claim_test
-    if test is not None and test.refuted:
+    if conclusion.claim_test is not None and conclusion.claim_test.refuted:
         return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
-
-    # Reasons not to use the bound that assumes a Gaussian curve, or any bound.
     if conclusion.is_reversed:
-        headline = "Scores are lower with the canary."
-        return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
-    if conclusion.refutes_gaussian:
-        return _judge_without_gaussian(conclusion, free)
+        return _judge_reversed(conclusion)
+
+    curve = conclusion.curve
+    if curve is not None and curve.is_refuted:
+        guarantee = _describe_upper_bounds(conclusion)  # begins with a space
+        refuted = (
+            f" These scores refute a Gaussian curve ({curve.show_p_value()}): bounds that assume one do not "
+            "hold."
+        )
+        if _is_zero(free):
+            explanation = (
+                f"With {show_percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no "
+                f"leakage at delta = {show_level(free.delta)}. {_MAY_LEAK}{refuted}{guarantee}"
+            )
+            return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
+        explanation = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
+        return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
 
     # A violation, if the curve is Gaussian.
-    broken_if_gaussian = conclusion.exceeded(gaussian.epsilon)
-    if broken_if_gaussian is not None:
+    broken = conclusion.exceeded(gaussian.epsilon)
+    if broken is not None:
+        proven = "nothing"
+        if not _is_zero(free):
+            proven = f"at least {at_least(free.epsilon)}"
         explanation = (
-            f"{_explain_violation_if_gaussian(gaussian, free, broken_if_gaussian)}"
-            f"{_describe_curve_test(conclusion)} To decide: {describe_what_decides(conclusion)}."
-            f"{_describe_composition(broken_if_gaussian, conclusion)}"
+            f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(broken)}. Either the curve is "
+            f"not Gaussian, or there is a bug, {_blame_steps(broken)}or the {broken.name} is for another "
+            f"training; {_warn_of_chance(conclusion)} Without any assumption on the curve these runs prove "
+            f"{proven}, which contradicts nothing.{_describe_curve_test(conclusion)} To decide: "
+            f"{describe_what_decides(conclusion)}.{_describe_composition(broken, conclusion)}"
         )
         return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, explanation)
 
-    # No violation: nothing is proven, or a leak.
+    return _judge_leak(conclusion)
+
+
+def _judge_leak(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on several runs that violate nothing: nothing is proven, or a leak."""
+    gaussian = conclusion.gaussian
+    free = conclusion.assumption_free
+    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
     if _is_zero(gaussian) and _is_zero(free):
-        explanation = _explain_nothing_proven(conclusion) + _describe_upper_bounds(conclusion)
-        return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-
-    leak = _describe_leak(gaussian, free)
-    explanation = f"{leak}{_describe_curve_test(conclusion)}{_describe_upper_bounds(conclusion)}"
-    if _is_zero(free):
-        return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, explanation)
-    return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
-
-
-def _state_violation(bound: Bound, broken: UpperBound) -> str:
-    """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
-    most = at_most(broken.epsilon)
-    if broken.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
-        stated = f"{most} was claimed"
-    else:
-        source = "the hidden-state bound" if broken.hidden else "accounting"
-        stated = f"{source} allows {most}"
-    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {stated}."
-
-
-def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the sentences on a claim that its test refutes, where no bound does so whatever the curve."""
-    upper = conclusion.tightest
-    test = conclusion.claim_test
-    assert upper is not None and test is not None
-    other_causes = _blame_steps(upper)  # ends in a space, or is empty
-    why_refuted = "no test can have the error rates of these scores if it holds"
-    if conclusion.bets_on_curve:  # only then is the e-value a gain that grows with the evidence
-        why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
-    level = show_percent(conclusion.confidence)
-    runs = "one training run" if test.runs == 1 else f"{test.runs:,} training runs"
-    sentences = [
-        f"With {level} confidence the claim, {_name_upper_bound(upper)}, is refuted after {runs}: "
-        f"{why_refuted}, whatever the curve of this training is.",
-        "There is a bug (in clipping, noise, randomness or how steps are counted), "
-        f"{other_causes}or the claim is for another training; "
-        f"{_warn_of_chance(conclusion.confidence)}",
-    ]
-    return " ".join(sentences) + _describe_composition(upper, conclusion)
-
-
-def _explain_doubt(doubt: str) -> str:
-    """Returns the sentences on scores that cannot come from independent runs; `doubt` is the reason."""
-    return (
-        f"{doubt[0].upper()}{doubt[1:]}, which independent training runs with noise do not give. Bounds "
-        "hold for independent runs alone, so that they say nothing of this training, neither that it leaks "
-        "nor that it does not. Give each run a seed of its own, check that its score is computed from its "
-        "own final model, and audit again."
-    )
-
-
-def _judge_without_gaussian(conclusion: Conclusion, free: Bound) -> Verdict:
-    """Returns the verdict where the scores refute a Gaussian curve, and no guarantee is violated.
-
-    Args:
-      conclusion: the conclusion of the audit.
-      free: the lower bound that holds whatever the curve, on which the verdict rests.
-    """
-    assert conclusion.curve is not None  # it refutes
-    p_value = conclusion.curve.show_p_value()
-    # Both sentences that may follow begin with a space.
-    refuted = (
-        f" These scores refute a Gaussian curve ({p_value}): bounds that assume one do not hold."
-    )
-    guarantee = _describe_upper_bounds(conclusion)
-    if _is_zero(free):
+        runs = str(conclusion.evidence)
+        if conclusion.has_one_canary:
+            runs = f"{sum(map(len, conclusion.worlds)):,} runs"
         explanation = (
-            f"With {show_percent(free.confidence)} confidence, and {_WHATEVER}, these runs prove no leakage "
-            f"at delta = {show_level(free.delta)}. That is no proof of privacy: a stronger adversary or more "
-            f"runs may find some.{refuted}{guarantee}"
+            f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
+            f"{show_level(conclusion.delta)}: the lower bounds are 0. {_MAY_LEAK}{guarantee}"
         )
         return Verdict(NOTHING, "nothing proven", _NOTHING, explanation)
-    explanation = f"{_claim(free, _WHATEVER)}.{refuted}{guarantee}"
-    return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
+    is_surely_leaking = not _is_zero(free)
+    leak = f"{_claim(free, _WHATEVER)}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}."
+    if free.epsilon >= gaussian.epsilon:
+        leak = f"{_claim(free, _WHATEVER)}."
+    elif not is_surely_leaking:
+        without = "without any assumption on the curve, these runs prove no leakage"
+        leak = f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}."
+    explanation = f"{leak}{_describe_curve_test(conclusion)}{guarantee}"
+    if is_surely_leaking:
+        return Verdict(LEAKS, "leaks", _make_headline(conclusion), explanation)
+    return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, explanation)
+
+
+def _judge_reversed(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on scores that are lower with the canary."""
+    how_far = ""
+    if conclusion.guesses is not None:  # a single run's cosines may have only the law of scores out
+        area = conclusion.guesses.auc.value
+        how_far = f"The area under their ROC curve is {area:.2f}, far below 1/2. "
+    sentence = (
+        f"{how_far}Higher has to mean in: give minus the score. As they are they say nothing about privacy."
+        f"{_describe_upper_bounds(conclusion)}"
+    )
+    headline = "Scores are lower with the canary."
+    return Verdict(NOTHING, "reversed scores", headline, sentence)
+
+
+def _judge_one_run(conclusion: Conclusion) -> Verdict:
+    """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
+    bounds = conclusion.bounds
+    upper = conclusion.tightest
+    exceeding = []
+    if upper is not None:
+        exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
+    whatever_the_curve = [bound for bound in exceeding if not bound.assumes.gaussian]
+    test = conclusion.claim_test
+    # If some exceeding bound assumes no Gaussian curve, the verdict states that bound, since it says how much
+    # leaks. Otherwise it states the refuted test of the claim, which assumes none.
+    if not whatever_the_curve and test is not None and test.refuted:
+        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
+    if upper is not None and exceeding:
+        sentence = (
+            f"{_claim_each(exceeding)} That is more than {_name_upper_bound(upper)}: there is a bug, or the "
+            "upper bound is for another training."
+        )
+        if not whatever_the_curve:
+            return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
+        largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
+        return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
+
+    # No violation: reversed scores, a leak, or nothing is proven.
+    if conclusion.is_reversed:
+        return _judge_reversed(conclusion)
+    proven = [bound for bound in bounds if not _is_zero(bound)]
+    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
+    if proven:
+        sentence = f"{_claim_each(proven)}{guarantee}"
+        if all(bound.assumes.gaussian for bound in proven):
+            return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, sentence)
+        return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
+    sentence = (
+        f"At {show_percent(conclusion.confidence)} confidence this run proves no leakage at delta = "
+        f"{show_level(conclusion.delta)}: the lower bounds are 0. That is no proof of privacy."
+    )
+    if not bounds:
+        sentence = (
+            "There are estimates alone, which are no bounds: save coins, or take more canaries."
+        )
+    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
 
 
 def _make_headline(conclusion: Conclusion) -> str:
     """Returns the headline on a proven leak: the lower bound on epsilon beside an upper bound.
 
-    If the upper bound on the last model alone is finite and the tightest, it is shown beside composition's
-    bound. A larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores
-    refute such a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite.
-    The headline says so where these runs could not refute a claim, whatever their scores.
+    If the upper bound on the last model is finite and the tightest, it is shown beside composition's bound. A
+    larger lower bound that assumes a Gaussian curve is then added in brackets, unless the scores refute such
+    a curve. Else the upper bound on all models, accounted or claimed, is shown if it is finite. The headline
+    reports if these runs could not refute a claim, whatever their scores.
     """
     proven = at_least(conclusion.epsilon)
     upper_bound = conclusion.upper_bound
     tightest = conclusion.tightest
     if tightest is not None and tightest.hidden and math.isfinite(tightest.epsilon):
         gaussian = conclusion.gaussian
-        # `holds` is false where the scores refute a Gaussian curve.
         if gaussian.holds and gaussian.epsilon > conclusion.epsilon:
             proven += f" ({at_least(gaussian.epsilon)} if its curve is Gaussian)"
         last_model = at_most(tightest.epsilon)
@@ -224,36 +231,44 @@ def _make_headline(conclusion: Conclusion) -> str:
         return f"Epsilon is between {proven} and {last_model}; composition says {composition}."
     if upper_bound is None or math.isinf(upper_bound):
         return f"Proven: epsilon is at least {proven}."
-    most = at_most(upper_bound)
-    if conclusion.is_claimed and conclusion.is_beyond_reach:
-        beyond = f"whatever their scores, these runs could not refute {most}"
-        return f"Proven: epsilon is at least {proven}; {beyond}."
-    source = "the claim" if conclusion.is_claimed else "accounting"
-    return f"Proven: epsilon is at least {proven}; {source} allows {most}."
+    allows = f"accounting allows {at_most(upper_bound)}"
+    if conclusion.is_claimed:
+        allows = f"the claim allows {at_most(upper_bound)}"
+        if conclusion.is_beyond_reach:
+            allows = f"whatever their scores, these runs could not refute {at_most(upper_bound)}"
+    return f"Proven: epsilon is at least {proven}; {allows}."
 
 
-def _explain_reversal(conclusion: Conclusion) -> str:
-    """Returns the sentences on scores that are lower with the canary, and on the upper bounds."""
-    how_far = ""
-    if conclusion.guesses is not None:  # a single run's cosines may have only the law of scores out
-        area = conclusion.guesses.auc
-        how_far = f"The area under their ROC curve is {area.value:.2f}, far below 1/2. "
-    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
+def _explain_refutation(conclusion: Conclusion) -> str:
+    """Returns the sentences on a claim that its test refutes, where no bound does so whatever the curve."""
+    upper = conclusion.tightest
+    test = conclusion.claim_test
+    assert upper is not None and test is not None
+    why_refuted = "no test can have the error rates of these scores if it holds"
+    if conclusion.bets_on_curve:  # only then is the e-value a gain that grows with the evidence
+        why_refuted = f"bets against its trade-off curve won {test.e_value:.3g} times their stake"
+    runs = "one training run"
+    if test.runs != 1:
+        runs = f"{test.runs:,} training runs"
     return (
-        f"{how_far}Higher has to mean in: give minus the score. As they are they say nothing about privacy."
-        f"{guarantee}"
+        f"With {show_percent(conclusion.confidence)} confidence the claim, {_name_upper_bound(upper)}, is "
+        f"refuted after {runs}: {why_refuted}, whatever the curve of this training is. {_BUG}"
+        f"{_blame_steps(upper)}or the claim is for another training; {_warn_of_chance(conclusion)}"
+        f"{_describe_composition(upper, conclusion)}"
     )
 
 
 def _describe_curve_test(conclusion: Conclusion) -> str:
     """Returns the sentence, with a space before it, on a test that did not refute a Gaussian curve.
 
-    The test needs independent scores. Where runs have several canaries without a known law of their scores,
-    the sentence says that nothing was tested. It is empty where there is no test for another reason.
+    Where runs have several canaries without a known law of their scores, the sentence reports that nothing
+    was tested. It is empty where there is no test for another reason.
     """
     curve = conclusion.curve
     if curve is None:  # there is no test
-        return _UNTESTED if conclusion.has_tied_scores else ""
+        if conclusion.has_tied_scores:
+            return _UNTESTED
+        return ""
     result = f"({curve.show_p_value()}, power {curve.power:.0%})"
     if not curve.is_doubted:
         return f" The scores are no evidence against a Gaussian curve {result}, which is no proof of one."
@@ -277,95 +292,7 @@ def _claim(bound: Bound, proviso: str) -> str:
     )
 
 
-def _describe_leak(gaussian: Bound, free: Bound) -> str:
-    """Returns the sentence on the leak that is proven whatever the curve, and if it is Gaussian.
-
-    Args:
-      gaussian: the lower bound that holds if the curve is Gaussian.
-      free: the lower bound that always holds.
-    """
-    if free.epsilon >= gaussian.epsilon:
-        return f"{_claim(free, _WHATEVER)}."
-    if _is_zero(free):
-        without = "without any assumption on the curve, these runs prove no leakage"
-        return f"{_claim(gaussian, _IF_GAUSSIAN)}; {without}."
-    return f"{_claim(free, _WHATEVER)}; {_IF_GAUSSIAN}, at least {at_least(gaussian.epsilon)}."
-
-
-def _explain_nothing_proven(conclusion: Conclusion) -> str:
-    """Returns the sentences on lower bounds that are all 0."""
-    if conclusion.has_one_canary:
-        runs = f"{len(conclusion.scores_in) + len(conclusion.scores_out):,} runs"
-    else:
-        runs = str(conclusion.evidence)
-    return (
-        f"At {show_percent(conclusion.confidence)} confidence these {runs} prove no leakage at delta = "
-        f"{show_level(conclusion.delta)}: the lower bounds are 0. That is no proof of privacy: a stronger "
-        "adversary or more runs may find some."
-    )
-
-
-def _judge_one_run(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a single run, comparing each of its bounds with the smallest upper bound."""
-    # A violation: by lower bounds that exceed the smallest upper bound, or by the claim's own test.
-    bounds = conclusion.bounds
-    upper = conclusion.tightest
-    exceeding = []
-    if upper is not None:
-        exceeding = [bound for bound in bounds if bound.epsilon > upper.epsilon]
-    is_exceeded_without_curve = any(not bound.assumes.gaussian for bound in exceeding)
-    test = conclusion.claim_test
-    # If some exceeding bound assumes no Gaussian curve, the verdict states that bound, since it says how much
-    # leaks. Otherwise it states the refuted test of the claim, which assumes none.
-    if not is_exceeded_without_curve and test is not None and test.refuted:
-        return Verdict(VIOLATED, "violated", _VIOLATED, _explain_refutation(conclusion))
-    if upper is not None and exceeding:
-        return _judge_violation_by_one_run(exceeding, upper)
-
-    # No violation: reversed scores, a leak, or nothing is proven.
-    if conclusion.is_reversed:
-        headline = "Scores are lower with the canary."
-        return Verdict(NOTHING, "reversed scores", headline, _explain_reversal(conclusion))
-    proven = [bound for bound in bounds if not _is_zero(bound)]
-    guarantee = _describe_upper_bounds(conclusion)  # begins with a space
-    if proven:
-        sentence = f"{_claim_each(proven)}{guarantee}"
-        if all(bound.assumes.gaussian for bound in proven):
-            return Verdict(LEAKS, "leaks, if Gaussian", _LEAKS_IF_GAUSSIAN, sentence)
-        return Verdict(LEAKS, "leaks", "This training leaks.", sentence)
-    if not bounds:
-        sentence = (
-            "There are estimates alone, which are no bounds: save coins, or take more canaries."
-        )
-    else:
-        level = show_percent(conclusion.confidence)
-        sentence = (
-            f"At {level} confidence this run proves no leakage at delta = {show_level(conclusion.delta)}: "
-            "the lower bounds are 0. That is no proof of privacy."
-        )
-    return Verdict(NOTHING, "nothing proven", _NOTHING, sentence + guarantee)
-
-
-def _judge_violation_by_one_run(exceeding: Sequence[Bound], upper: UpperBound) -> Verdict:
-    """Returns the verdict where lower bounds of a single run exceed the smallest upper bound.
-
-    Args:
-      exceeding: the lower bounds that exceed it.
-      upper: the smallest upper bound.
-    """
-    end = (
-        f"That is more than {_name_upper_bound(upper)}: there is a bug, or the upper bound is for another "
-        "training."
-    )
-    sentence = f"{_claim_each(exceeding)} {end}"
-    if all(bound.assumes.gaussian for bound in exceeding):
-        return Verdict(VIOLATED, "violated, if Gaussian", _VIOLATED_IF_GAUSSIAN, sentence)
-    whatever_the_curve = [bound for bound in exceeding if not bound.assumes.gaussian]
-    largest = max(whatever_the_curve, key=lambda bound: bound.epsilon)
-    return Verdict(VIOLATED, "violated", _state_violation(largest, upper), sentence)
-
-
-def _claim_each(bounds: Sequence[Bound]) -> str:
+def _claim_each(bounds: list[Bound]) -> str:
     """Returns a sentence for each of some bounds of a single run: confidence, proviso and epsilon."""
     claims = []
     for bound in bounds:
@@ -375,57 +302,61 @@ def _claim_each(bounds: Sequence[Bound]) -> str:
     return " ".join(claims)
 
 
-def _describe_guarantee(upper: float | None, is_claimed: bool) -> str:
-    """Returns the sentence, with a space before it, on the upper bound for all models.
-
-    Args:
-      upper: the upper bound on epsilon; None where it is unknown, infinite where nothing is guaranteed at
-        this delta.
-      is_claimed: whether the sentence calls the bound a claim, rather than accounting's. It does where the
-        composition of the steps is unknown.
-    """
-    if upper is None:
-        return " No upper bound was given to hold against it."
-    if math.isinf(upper) and is_claimed:
-        return " The claim says nothing at this delta."
-    if math.isinf(upper):
-        return " There is no noise, so that accounting guarantees nothing."
-    if is_claimed:
-        return f" The claim allows at most {at_most(upper)}."
-    return f" Accounting guarantees at most {at_most(upper)}."
-
-
 def _describe_upper_bounds(conclusion: Conclusion) -> str:
     """Returns the sentence, with a space before it, on a conclusion's upper bounds."""
     tightest = conclusion.tightest
+    upper = conclusion.upper_bound
+    if tightest is None or upper is None:
+        return " No upper bound was given to hold against it."
     # Only a finite hidden-state bound that is below the bound on all models is worth a mention beside it.
-    if tightest is None or not tightest.hidden or math.isinf(tightest.epsilon):
-        return _describe_guarantee(conclusion.upper_bound, conclusion.is_claimed)
-    most = at_most(tightest.epsilon)
-    # A hidden-state bound never comes without composition's: it is not None here.
-    composition = at_most(conclusion.upper_bound or 0.0)
-    if tightest.is_measured:
-        condition = "if steps stretch distances as measured, which is not proven"
-        guarantee = f"composition guarantees at most {composition}"
-        return f" The last model leaks at most {most} {condition}; {guarantee}."
-    return f" The hidden-state bound guarantees at most {most}, and composition {composition}."
+    if tightest.hidden and math.isfinite(tightest.epsilon):
+        most = at_most(tightest.epsilon)
+        if tightest.is_measured:
+            condition = "if steps stretch distances as measured, which is not proven"
+            guarantee = f"composition guarantees at most {at_most(upper)}"
+            return f" The last model leaks at most {most} {condition}; {guarantee}."
+        return (
+            f" The hidden-state bound guarantees at most {most}, and composition {at_most(upper)}."
+        )
+    if conclusion.is_claimed and math.isinf(upper):
+        return " The claim says nothing at this delta."
+    if conclusion.is_claimed:
+        return f" The claim allows at most {at_most(upper)}."
+    if math.isinf(upper):
+        return " There is no noise, so that accounting guarantees nothing."
+    return f" Accounting guarantees at most {at_most(upper)}."
+
+
+def _name_source(upper: UpperBound) -> str:
+    """Returns who guarantees an upper bound that nobody claims."""
+    if upper.hidden:
+        return "the hidden-state bound"
+    return "accounting"
+
+
+def _state_violation(bound: Bound, broken: UpperBound) -> str:
+    """Returns the headline on a lower bound that exceeds an upper bound, with both numbers."""
+    stated = f"{_name_source(broken)} allows {at_most(broken.epsilon)}"
+    if broken.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
+        stated = f"{at_most(broken.epsilon)} was claimed"
+    return f"The guarantee is violated: epsilon is at least {at_least(bound.epsilon)}, {stated}."
 
 
 def _name_upper_bound(upper: UpperBound) -> str:
     """Returns an upper bound's value and source: "the 3.1 that accounting guarantees"."""
-    if upper.assumes == GIVEN:  # the caller claims this epsilon; nothing was computed from steps
-        return f"the {at_most(upper.epsilon)} that is claimed"
+    value = f"the {at_most(upper.epsilon)}"
+    if upper.assumes == GIVEN:
+        return f"{value} that is claimed"
     if upper.is_measured:
-        return f"the {at_most(upper.epsilon)} of the {upper.name}"
-    source = "the hidden-state bound" if upper.hidden else "accounting"
-    return f"the {at_most(upper.epsilon)} that {source} guarantees"
+        return f"{value} of the {upper.name}"
+    return f"{value} that {_name_source(upper)} guarantees"
 
 
 def _blame_steps(broken: UpperBound) -> str:
     """Returns words that name wrong Lipschitz constants as a cause, if the broken bound rests on them."""
-    if not broken.hidden:
-        return ""
-    return "steps are less Lipschitz than was said, "
+    if broken.hidden:
+        return "steps are less Lipschitz than was said, "
+    return ""
 
 
 def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
@@ -434,28 +365,11 @@ def _describe_composition(broken: UpperBound, conclusion: Conclusion) -> str:
         return ""
     # A hidden-state bound never comes without composition's: it is not None here.
     composition = conclusion.upper_bound or 0.0
-    # Steps that are sampled lower composition's bound alone, which may then be the smaller.
-    effect = "notices nothing" if broken.epsilon < composition else "is exceeded too"
+    # Steps that are sampled lower only composition's bound, which may then be the smaller.
+    effect = "is exceeded too"
+    if broken.epsilon < composition:
+        effect = "notices nothing"
     return f" Composition, which allows {at_most(composition)}, {effect}."
-
-
-def _explain_violation_if_gaussian(gaussian: Bound, free: Bound, upper: UpperBound) -> str:
-    """Returns the sentences on an upper bound that is exceeded only if the curve is Gaussian.
-
-    Args:
-      gaussian: the lower bound that holds if the curve is Gaussian, which exceeds `upper`.
-      free: the lower bound that always holds, which does not.
-      upper: the exceeded upper bound.
-    """
-    proven = f"at least {at_least(free.epsilon)}"
-    if _is_zero(free):
-        proven = "nothing"
-    return (
-        f"{_claim(gaussian, _IF_GAUSSIAN)}, more than {_name_upper_bound(upper)}. Either the curve is not "
-        f"Gaussian, or there is a bug, {_blame_steps(upper)}or the {upper.name} is for another training; "
-        f"{_warn_of_chance(gaussian.confidence)} Without any assumption on the curve these runs prove "
-        f"{proven}, which contradicts nothing."
-    )
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
@@ -482,7 +396,7 @@ def name_better_scores(conclusion: Conclusion) -> str:
     return "more runs, or for scores of fresh directions"
 
 
-def _warn_of_chance(confidence: float) -> str:
-    """Returns the words on how often, at this confidence, chance accuses a training run without a bug."""
-    share = show_risk(confidence)
+def _warn_of_chance(conclusion: Conclusion) -> str:
+    """Returns the words on how often chance accuses a training run without a bug."""
+    share = show_risk(conclusion.confidence)
     return f"chance alone brings a sound training here in at most {share} of audits."

@@ -7,10 +7,9 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy import special
 
-from audit.conclusions.conclusion import Conclusion, assumption_of
+from audit.conclusions.conclusion import Conclusion
 from audit.laws import conversions
 from audit.methods import curves
-from audit.methods.estimate import Finding
 from audit.methods.level import show_percent
 from audit.methods.method import GIVEN
 from audit.report.style import BLACK, BOUND, FADED, OUT, PREDICTED, UPPER, VERMILION
@@ -19,8 +18,7 @@ from audit.report.table import at_least, at_most
 Array = NDArray[np.float64]
 
 _POINTS = 801  # false-positive rates at which a curve is drawn
-_LONGEST_LABEL = 3  # decades below 1 down to which a label is written out, as 0.001
-_MOST_DECADES = 4  # with more decades, only every second one has a tick
+_MAX_DECADES = 4  # with more decades, only every second one has a tick
 
 
 class CurveStatus(NamedTuple):
@@ -28,47 +26,31 @@ class CurveStatus(NamedTuple):
 
     Attributes:
       message: the result in words; empty where no test was made.
-      color: the message's colour.
       mark: the words added to bounds that assume a Gaussian curve; empty where nothing speaks against it.
       faded: whether such bounds and curves are drawn in grey.
     """
 
     message: str
-    color: str
     mark: str
     faded: bool = False
 
 
 def describe_curve(conclusion: Conclusion) -> CurveStatus:
-    """Returns how figures show what the test of whether the trade-off curve is Gaussian has shown.
-
-    These are a message and its colour, and how bounds are drawn that assume such a curve: with a mark after
-    the name, and in grey or not. Without a test, message and mark are empty.
-    """
+    """Returns how figures show what the test of whether the trade-off curve is Gaussian has shown."""
     curve = conclusion.curve
-    if curve is None:  # no test
-        return CurveStatus(message="", color=BLACK, mark="")
+    if curve is None:
+        return CurveStatus(message="", mark="")
     p_value = curve.show_p_value()
     if curve.is_refuted:
-        message = f"Gaussian curve refuted, {p_value}"
-        return CurveStatus(message, color=VERMILION, mark="(refuted)", faded=True)
+        return CurveStatus(f"Gaussian curve refuted, {p_value}", mark="(refuted)", faded=True)
     result = f"{p_value}, power {curve.power:.0%}"
     if curve.is_doubted:  # the test has too little power
         # No mark is needed where the mechanism itself is a reason for a Gaussian curve.
-        mark = "" if conclusion.reason else "(not confirmed)"
-        return CurveStatus(f"Gaussian curve not confirmed, {result}", color=BLACK, mark=mark)
-    return CurveStatus(f"no evidence against Gaussian, {result}", color=BLACK, mark="")
-
-
-def find_mark(finding: Finding, conclusion: Conclusion) -> str:
-    """Returns the mark of a bound or estimate that assumes a Gaussian curve, such as "(refuted)".
-
-    Figures print it after the name. Empty for other bounds and estimates, and where nothing speaks against
-    the curve.
-    """
-    if not assumption_of(finding).gaussian:
-        return ""
-    return describe_curve(conclusion).mark
+        mark = "(not confirmed)"
+        if conclusion.reason:
+            mark = ""
+        return CurveStatus(f"Gaussian curve not confirmed, {result}", mark)
+    return CurveStatus(f"no evidence against Gaussian, {result}", mark="")
 
 
 def draw_trade_off(
@@ -87,17 +69,21 @@ def draw_trade_off(
     """
     _draw_empirical(axis, conclusion, grid)
     status = describe_curve(conclusion)
-    color = FADED if status.faded else BOUND
+    gaussian = []  # mu of each Gaussian curve, and its look
     mu = conclusion.gaussian.mu
     if mu is not None:
         label = f"mu ≥ {at_least(mu, 2)} {status.mark}".strip()
-        _draw_gaussian(axis, label, mu, grid, color=color, ls="--")
+        look: dict[str, Any] = {"color": FADED if status.faded else BOUND, "ls": "--"}
+        gaussian.append((mu, label, look))
     if predicted_mu is not None:
-        label = f"predicted mu = {predicted_mu:.2f}"
-        _draw_gaussian(axis, label, predicted_mu, grid, color=PREDICTED, ls="-", lw=4, alpha=0.55)
+        look = {"color": PREDICTED, "ls": "-", "lw": 4, "alpha": 0.55}
+        gaussian.append((predicted_mu, f"predicted mu = {predicted_mu:.2f}", look))
     upper = conclusion.tightest_mu
     if upper is not None and np.isfinite(upper):
-        _draw_gaussian(axis, f"mu ≤ {at_most(upper, 2)}", upper, grid, color=UPPER, ls=":")
+        gaussian.append((upper, f"mu ≤ {at_most(upper, 2)}", {"color": UPPER, "ls": ":"}))
+    for mu, label, look in gaussian:
+        power = conversions.gaussian_trade_off(mu, grid)
+        axis.plot(grid, power, label=f"Gaussian, {label}", **look)
     if is_claim_drawn(conclusion):
         assert conclusion.claim is not None
         # The least false-negative rates that the claim allows. Axes of normal deviates cannot show 0.
@@ -137,81 +123,50 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     grid = special.ndtr(np.linspace(end, -end, _POINTS))
     draw_trade_off(axis, conclusion, grid, predicted_mu)
 
-    axis.set_xscale("function", functions=(special.ndtri, special.ndtr))
-    axis.set_yscale("function", functions=(special.ndtri, special.ndtr))
+    count = int(-np.log10(least))  # powers of 10 below 1 that are not below `least`
+    step = 2
+    if count <= _MAX_DECADES:
+        step = 1
+    low = [10.0**-decade for decade in range(1, count + 1, step)]
+    ticks = [*reversed(low), 0.5, *(1 - rate for rate in low)]
+    labels = [f"{tick:g}" for tick in ticks]
+    deviates = {"functions": (special.ndtri, special.ndtr)}
+    axis.set_xscale("function", **deviates)
+    axis.set_yscale("function", **deviates)
     axis.set(xlim=(least, 1 - least), ylim=(least, 1 - least))
-    ticks, labels = _make_ticks(least)
     axis.set_xticks(ticks, labels, fontsize=8)
     axis.set_yticks(ticks, labels, fontsize=8)
 
     status = describe_curve(conclusion)
-    look = {"fontsize": 8, "color": status.color, "ha": "center", "va": "bottom"}
+    look = {"fontsize": 8, "ha": "center", "va": "bottom"}
+    look["color"] = BLACK
+    if status.faded:
+        look["color"] = VERMILION
     axis.text(0.5, 1.01, status.message, look, transform=axis.transAxes)
 
 
 def _find_least_rate(conclusion: Conclusion) -> float:
     """Returns the rate at which axes of normal deviates begin: that of half an error, and at most 0.1."""
-    most_scores = max(len(conclusion.scores_in), len(conclusion.scores_out))
-    return min(0.5 / most_scores, 0.1)
-
-
-def _make_ticks(least: float) -> tuple[list[float], list[str]]:
-    """Returns the ticks of an axis of normal deviates, rates from `least` to 1 - `least`, and their labels.
-
-    Ticks are at 1/2, at powers of 10, and at 1 minus these powers. Over more than four decades only every
-    second power has ticks.
-    """
-    count = int(np.floor(-np.log10(least)))  # powers of 10 below 1 that are not below `least`
-    step = 1 if count <= _MOST_DECADES else 2
-    rates = [0.5]
-    labels = ["0.5"]
-    for decade in range(1, count + 1, step):
-        rate = 10.0**-decade
-        rates = [rate, *rates, 1 - rate]
-        if decade <= _LONGEST_LABEL:
-            labels = [f"{rate:g}", *labels, f"{1 - rate:g}"]
-        else:  # 1 minus so small a rate is too long to write out
-            labels = [f"1e-{decade}", *labels, ""]
-    return rates, labels
+    return min(0.5 / max(map(len, conclusion.worlds)), 0.1)
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Draws the scores' empirical trade-off curve, with a band at the conclusion's confidence.
+    """Draws the scores' empirical trade-off curve, with a band if runs have a single canary.
 
-    Axes of normal deviates cannot show 0 and 1. Therefore the curve's rates keep at least half an error from
-    them, and the band at least half of the grid's first rate. There is no band where runs have several
-    canaries.
-
-    Args:
-      axis: the panel to draw into.
-      conclusion: the conclusion with the scores.
-      grid: (n,), ascending false-positive rates at which the band is drawn.
+    Axes of normal deviates cannot show 0 and 1. So the curve's rates keep at least half an error from them,
+    and the band at least half of the grid's first rate.
     """
-    curve = curves.trade_off_curve(
-        conclusion.scores_in, conclusion.scores_out, conclusion.confidence
-    )
+    curve = curves.trade_off_curve(*conclusion.worlds, conclusion.confidence)
     if conclusion.has_one_canary:  # the band is for independent scores
         band = curve.band(grid)
-        low = np.clip(band.lower, grid[0] / 2, None)
-        high = np.clip(band.upper, None, 1 - grid[0] / 2)
+        low, high = np.clip([band.lower, band.upper], grid[0] / 2, 1 - grid[0] / 2)
         label = f"{show_percent(curve.confidence)} band"
         axis.fill_between(grid, low, high, color=OUT, alpha=0.25, lw=0, label=label)
-    false_positives = _clip_rates(curve.false_positive_rate, len(conclusion.scores_out))
-    false_negatives = _clip_rates(curve.false_negative_rate, len(conclusion.scores_in))
-    # Reversed, so that false-positive rates ascend.
-    axis.step(
-        false_positives[::-1], false_negatives[::-1], where="post", color=OUT, label="empirical"
-    )
-
-
-def _clip_rates(rates: Array, scores: int) -> Array:
-    """Returns error rates among a number of scores, clipped to at least half an error from 0 and 1."""
-    return np.clip(rates, 0.5 / scores, 1 - 0.5 / scores)
-
-
-def _draw_gaussian(axis: Axes, name: str, mu: float, grid: Array, **look: Any) -> None:
-    """Draws the Gaussian trade-off curve of mu over a grid of false-positive rates.
-
-    `name` goes into the legend, and `look` to matplotlib's `plot`.
-    """
-    axis.plot(grid, conversions.gaussian_trade_off(mu, grid), label=f"Gaussian, {name}", **look)
+    rates = []
+    worlds = (curve.false_negative_rate, curve.false_positive_rate)
+    for world, scores in zip(worlds, conclusion.worlds, strict=True):
+        half_an_error = 0.5 / len(scores)
+        # Reversed, so that false-positive rates ascend.
+        rates.append(np.clip(world, half_an_error, 1 - half_an_error)[::-1])
+    false_negatives, false_positives = rates
+    axis.step(false_positives, false_negatives, where="post", color=OUT, label="empirical")

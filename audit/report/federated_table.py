@@ -9,9 +9,17 @@ from audit.claims.accounting import Composition, epsilon_upper_bound, participan
 from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.results import claim_fields, finding_fields, one_run_fields
 from audit.json_text import write_json
+from audit.methods.estimate import Bound
 from audit.methods.level import Level, show_level
-from audit.report.bounds_table import bounds_table, describe_claim, show_floor, show_verdict
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.methods.method import Assumption
+from audit.report.bounds_table import (
+    BoundRow,
+    bounds_table,
+    describe_claim,
+    show_floor,
+    show_verdict,
+)
+from audit.report.table import Column, Table, at_least
 from audit.runtime.progress import counted
 
 RESULT = "federated.json"  # in a setting's folder
@@ -35,7 +43,13 @@ class OverRuns(NamedTuple):
         """Returns the mean epsilon as text: that of bounds rounded down, that of estimates to the nearest."""
         mean = float(np.mean(self.epsilons))
         is_estimate = bool(self.floor)
-        return f"{mean:.3f}" if is_estimate else at_least(mean)
+        if is_estimate:
+            return f"{mean:.3f}"
+        return at_least(mean)
+
+    def show_deviation(self) -> str:
+        """Returns the standard deviation of epsilon over runs as text."""
+        return f"{np.std(self.epsilons):.3f}"
 
 
 def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
@@ -44,12 +58,12 @@ def collect_over_runs(runs: Sequence[Conclusion]) -> list[OverRuns]:
     All runs must have the same methods in the same order. An estimate's floor is that of the first run.
     """
     rows = []
-    for place, estimate in enumerate(runs[0].estimates):
-        epsilons = [run.estimates[place].epsilon for run in runs]
-        rows.append(OverRuns(estimate.method, epsilons, show_floor(estimate.noise_floor)))
-    for place, bound in enumerate(runs[0].bounds):
-        epsilons = [run.bounds[place].epsilon for run in runs]
-        rows.append(OverRuns(bound.method, epsilons, floor=""))
+    for findings in zip(*(run.rows() for run in runs), strict=True):
+        first = findings[0]
+        floor = ""
+        if not isinstance(first, Bound):
+            floor = show_floor(first.noise_floor)
+        rows.append(OverRuns(first.method, [finding.epsilon for finding in findings], floor))
     return rows
 
 
@@ -60,16 +74,14 @@ def over_runs(runs: Sequence[Conclusion]) -> str:
     that it has where nothing leaks, in the first run. Bounds have no floor: their rows say that each run has
     a bound of its own.
     """
-    # The keys are None, since this table is only shown as text. Two spaces before the last column set its
-    # texts, aligned to the left, apart from the numbers, aligned to the right.
+    # Two spaces before the last column set its texts, aligned to the left, apart from the numbers.
     columns = (
-        Column(None, lambda row: row.method, "estimate or bound", width=24, left=True),
-        Column(None, lambda row: row.show_mean(), "mean", width=9),
-        Column(None, lambda row: np.std(row.epsilons), "deviation", number(".3f"), 9),
-        Column(None, lambda row: row.floor or "a bound a run", "  floor", "  {}".format, left=True),
+        Column(head="estimate or bound", value=lambda row: row.method, width=24, left=True),
+        Column(head="mean", value=OverRuns.show_mean, width=9),
+        Column(head="deviation", value=OverRuns.show_deviation, width=9),
+        Column(head="  floor", value=lambda row: f"  {row.floor or 'a bound a run'}", left=True),
     )
-    level = f"at {Level(runs[0].delta, runs[0].confidence)} a run"
-    head = f"{len(runs):,} runs: epsilon {level}"
+    head = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} a run"
     note = "\nestimates are no bounds; floor: mean (95% quantile) where nothing leaks, of run 0"
     rows = collect_over_runs(runs)
     return Table(columns, rows, before=(head,), after=(note,), gap=" ", rule=80).text()
@@ -94,23 +106,7 @@ class FederatedAudit(NamedTuple):
     together: Conclusion | None = None
 
 
-class Upper(NamedTuple):
-    """An epsilon that follows from the mechanism alone.
-
-    Attributes:
-      name: the name of this epsilon in tables.
-      epsilon: its value at the audit's delta.
-      reason: what it rests on, in words.
-      is_bound: whether it is an upper bound on what the mechanism leaks.
-    """
-
-    name: str
-    epsilon: float
-    reason: str
-    is_bound: bool = True
-
-
-def upper_bounds(audit: FederatedAudit) -> list[Upper]:
+def upper_bounds(audit: FederatedAudit) -> list[BoundRow]:
     """Returns the mechanism's epsilons at the audit's delta.
 
     First come the accountant's upper bounds for a canary and for a client. Last comes the one-shot paper's
@@ -120,14 +116,17 @@ def upper_bounds(audit: FederatedAudit) -> list[Upper]:
     rows = []
     for name, participant in (("canary", audit.canary), ("client", audit.client)):
         rounds = counted(participant.insertions, "round")
-        rate = participant.sampling_rate
-        if rate != 1:  # Poisson sampling of the participants
-            rounds += f", each with probability {rate:g}"
+        if participant.sampling_rate != 1:  # Poisson sampling of the participants
+            rounds += f", each with probability {participant.sampling_rate:g}"
         epsilon = participant_upper_bound(participant, delta)
-        rows.append(Upper(f"accounted, {name}", epsilon, rounds))
-    epsilon = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
-    rows.append(Upper("analytical", epsilon, "the paper's: of one round", is_bound=False))
-    return rows
+        rows.append(_make_row(f"accounted, {name}", epsilon, rounds)._replace(sign="≤"))
+    analytical = epsilon_upper_bound(audit.canary.noise_multiplier, insertions=1, delta=delta)
+    return [*rows, _make_row("analytical", analytical, "the paper's: of one round")]
+
+
+def _make_row(name: str, epsilon: float, reason: str) -> BoundRow:
+    """Returns the row of an epsilon that follows from the mechanism, with what it rests on."""
+    return BoundRow(name, name, epsilon, None, Assumption(reason, reason, reason))
 
 
 def federated_table(audit: FederatedAudit) -> str:
@@ -138,21 +137,13 @@ def federated_table(audit: FederatedAudit) -> str:
     models' accuracy, if measured, comes last.
     """
     first = audit.runs[0]  # all runs have its delta
-    # The keys are None, since this table is only shown as text. Two spaces before the last column set its
-    # texts, aligned to the left, apart from the numbers, aligned to the right.
+    level = f"  at delta {show_level(first.delta)}"
     columns = (
-        Column(None, lambda row: row.name, "mechanism", width=24, left=True),
-        Column(None, lambda row: row.epsilon, "epsilon", at_most, 9),
-        Column(
-            None,
-            lambda row: row.reason,
-            f"  at delta {show_level(first.delta)}",
-            "  {}".format,
-            left=True,
-        ),
+        Column(head="mechanism", value=lambda row: row.name, width=24, left=True),
+        Column(head="epsilon", value=BoundRow.show_epsilon, width=9),
+        Column(head=level, value=lambda row: f"  {row.assumes.word}", left=True),
     )
-    table = bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs)
-    lines = [table, ""]
+    lines = [bounds_table(first) if len(audit.runs) == 1 else over_runs(audit.runs), ""]
     if audit.together is not None:
         bound = audit.together.assumption_free
         runs = f"{len(audit.runs):,} runs together"
@@ -160,10 +151,9 @@ def federated_table(audit: FederatedAudit) -> str:
         lines += [*describe_claim(audit.together), show_verdict(audit.together), ""]
     lines.append(Table(columns, upper_bounds(audit), gap=" ", rule=80).text())
     if audit.accuracies:
-        accuracies = np.array(audit.accuracies)
-        accuracy = f"accuracy: {accuracies.mean():.4f}"
-        if len(accuracies) > 1:
-            accuracy += f" +- {accuracies.std():.4f}"
+        accuracy = f"accuracy: {np.mean(audit.accuracies):.4f}"
+        if len(audit.accuracies) > 1:
+            accuracy += f" +- {np.std(audit.accuracies):.4f}"
         lines += ["", accuracy]
     return "\n".join(lines)
 

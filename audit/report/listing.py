@@ -1,8 +1,5 @@
 """A store's audits as rows, for a terminal and for programs: what each is, and what was concluded last."""
 
-import csv
-import io
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +7,8 @@ from typing import Any, NamedTuple
 
 from audit.errors import InputError
 from audit.json_text import finite
-from audit.rounding import at_least, at_least_digits, at_most, short
+from audit.methods.level import Level, show_level
+from audit.rounding import at_least, at_most, short
 from audit.runtime.progress import shortened
 from audit.settings import stored
 from audit.settings.make import fields, setting_of
@@ -19,9 +17,9 @@ from audit.storage.store import Kept, Store, hash_of, newest_scores
 from audit.tasks import zoo
 
 _LINE_WIDTH = 80  # of a terminal
-_CSV_DIGITS = 10
-_INDENT = 10  # blanks before the lines below a row
+_INDENT = " " * 10  # before the lines below a row
 _NAME_WIDTH = 34  # of the column with model and adversary
+_LINE = f"{{:<10}}{{:<{_NAME_WIDTH}}}{{:>9}}{{:>10}}{{:>10}}{{:>7}}"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))  # units of ages, with their length in seconds
 
 
@@ -66,45 +64,42 @@ def listed(folder: Path) -> Listed:
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns by flag the values in which a setting differs from its model's and adversary's defaults.
 
-    A field without a flag, such as those of a caller's own adversary, is there under its own name. If the
-    steps are a whole number of periods, `insertions` takes their place, as on the command line: there the
-    default is a number of insertions, and the number of steps follows from it and the period.
+    A field without a flag is there under its own name. If the steps are a whole number of periods,
+    `insertions` takes their place, as on the command line: there the default is a number of insertions, and
+    the number of steps follows from it and the period. For a caller's own model, fields whose defaults depend
+    on the model, such as the learning rate, always differ.
     """
-    defaults = _find_defaults(setting)
-    values = flat(setting)
-    steps = values.pop("steps")
-    period = setting.schedule.periodicity
-    if steps % period == 0:
-        values["insertions"] = steps // period
+    known = fields()
+    adversary = setting.adversary.name
+    defaults = {"model": setting.model, "adversary": adversary}
+    if setting.model in zoo.tasks():
+        defaults |= flat(setting_of(setting.model, adversary=adversary))
+        del defaults["steps"]
     else:
-        values["steps"] = steps
-
-    flag_by_name = {name: field.flag for name, field in fields().items()}
+        defaults = {name: field.default for name, field in known.items()} | defaults
+    defaults["insertions"] = known["insertions"].default
+    values = flat(setting)
+    insertions, cut_short = divmod(values["steps"], setting.schedule.periodicity)
+    if not cut_short:
+        del values["steps"]
+        values["insertions"] = insertions
     differences = {}
     for name, value in sorted(values.items()):
         if value != defaults.get(name):
-            differences[flag_by_name.get(name, name)] = value
+            differences[known[name].flag if name in known else name] = value
     return differences
 
 
-def _find_defaults(setting: Setting) -> dict[str, Any]:
-    """Returns the values of the fields, by name, if only the setting's model and adversary are given.
-
-    The field `insertions` is among them in place of `steps`, which a setting stores: `steps` has no default
-    but what follows from insertions and period. For a caller's own model, fields whose defaults depend on the
-    model, such as the learning rate, are missing.
-    """
-    if setting.model in zoo.tasks():
-        defaults = flat(setting_of(setting.model, adversary=setting.adversary.name))
-    else:  # a caller's own model
-        defaults = {
-            name: field.default for name, field in fields().items() if field.default is not None
-        }
-        defaults["model"] = setting.model
-        defaults["adversary"] = setting.adversary.name
-    defaults.pop("steps", None)
-    defaults["insertions"] = fields()["insertions"].default
-    return defaults
+def make_command(setting: Setting, runs: int, level: Level) -> str:
+    """Returns the command line that repeats an audit; empty if only Python can give one of its fields."""
+    differences = find_differences(setting)
+    flags = {field.flag for field in fields().values() if field.has_flag}
+    if not flags.issuperset(differences):
+        return ""
+    named = {"model": setting.model, "adversary": setting.adversary.name, **differences}
+    named |= {"runs": runs, "delta": show_level(level.delta)}
+    named["confidence"] = show_level(level.confidence)
+    return " ".join(["./run.sh audit", *(f"--{flag}={value}" for flag, value in named.items())])
 
 
 def as_table(rows: Sequence[Listed], now: float) -> str:
@@ -114,41 +109,33 @@ def as_table(rows: Sequence[Listed], now: float) -> str:
       rows: the audits.
       now: the time in seconds since 1970, for the audits' ages.
     """
-    header = _align("setting", "model, adversary", "runs", "proven", "upper", "age")
-    indent = " " * _INDENT
+    header = _LINE.format("setting", "model, adversary", "runs", "proven", "upper", "age")
     lines = [header, "-" * _LINE_WIDTH]
     for row in rows:
         last = row.last_result
-        cells = (
-            hash_of(row.folder)[:8],
-            _show_name(row.setting),
-            str(row.runs),
-            _show_lower_bound(finite(last.epsilon)),
-            _show_upper_bound(last.upper_bound),
-            _show_age(now - row.time),
-        )
-        lines.append(_align(*cells))
-        differences = _show_differences(row.differs)
+        adversary = f", {row.setting.adversary.name}"
+        name = shortened(row.setting.model, _NAME_WIDTH - 1 - len(adversary)) + adversary
+        epsilon = finite(last.epsilon)
+        proven = "-"
+        if epsilon is not None:
+            proven = short(at_least(epsilon))
+        upper = "-"
+        if last.upper_bound is not None:
+            upper = short(at_most(last.upper_bound))
+        upper = upper.replace("inf", "infinite")
+        age = _show_age(now - row.time)
+        lines.append(_LINE.format(hash_of(row.folder)[:8], name, row.runs, proven, upper, age))
+        differences = ", ".join(_show_difference(*item) for item in row.differs.items())
         lines += textwrap.wrap(
-            differences, _LINE_WIDTH, initial_indent=indent, subsequent_indent=indent
+            differences, _LINE_WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT
         )
     return "\n".join(lines)
 
 
-def _align(setting: str, name: str, runs: str, proven: str, upper: str, age: str) -> str:
-    """Returns a line of the text table."""
-    return f"{setting:<10}{name:<{_NAME_WIDTH}}{runs:>9}{proven:>10}{upper:>10}{age:>7}"
-
-
-def _show_differences(differences: dict[str, Any]) -> str:
-    """Returns flags with their values as text, "k=5, seed=1"; of a fingerprint, its first 8 digits."""
-    texts = []
-    for flag, value in differences.items():
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        if flag == "computes":  # the fingerprint of a caller's own adversary
-            text = text[:8]
-        texts.append(f"{flag}={text}")
-    return ", ".join(texts)
+def _show_difference(flag: str, value: Any) -> str:
+    """Returns a flag with its value, "k=5"; a fingerprint is cut to its first 8 digits."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{flag}={text[:8] if flag == 'computes' else text}"
 
 
 def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
@@ -172,52 +159,6 @@ def as_json(rows: Sequence[Listed]) -> list[dict[str, Any]]:
         }
         records.append(record)
     return records
-
-
-def as_csv(rows: Sequence[Listed]) -> str:
-    """Returns audits as CSV, with a column for every field of a setting; unknown values are empty.
-
-    Floats have ten digits, which write a time in seconds since 1970 to the second; bounds are rounded down.
-    """
-    records = []
-    for row, record in zip(rows, as_json(rows), strict=True):
-        del record["differs"]  # the columns of fields show it
-        cells = record | flat(row.setting) | record
-        for name, value in cells.items():
-            if isinstance(value, float):
-                cells[name] = f"{value:.{_CSV_DIGITS}g}"
-        if record["epsilon"] is not None:
-            cells["epsilon"] = at_least_digits(record["epsilon"], _CSV_DIGITS)
-        records.append(cells)
-    names = dict.fromkeys(name for cells in records for name in cells)  # each once, in order
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(names), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
-def _show_name(setting: Setting) -> str:
-    """Returns the names of model and adversary; a model's name that is too long is shortened."""
-    adversary = f", {setting.adversary.name}"
-    model = shortened(setting.model, _NAME_WIDTH - 1 - len(adversary))
-    return model + adversary
-
-
-def _show_lower_bound(epsilon: float | None) -> str:
-    """Returns a lower bound rounded down to three decimals, without zeros at its end."""
-    if epsilon is None:
-        return "-"
-    return short(at_least(epsilon))
-
-
-def _show_upper_bound(epsilon: float | None) -> str:
-    """Returns an upper bound rounded up to three decimals, without zeros at its end."""
-    if epsilon is None:
-        return "-"
-    if not math.isfinite(epsilon):
-        return "infinite"
-    return short(at_most(epsilon))
 
 
 def _show_age(seconds: float) -> str:

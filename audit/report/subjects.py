@@ -19,12 +19,13 @@ from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_each_run, conclude_setting, conclude_together
-from audit.conclusions.conclusion import Conclusion, Looks
+from audit.conclusions.conclusion import Conclusion
 from audit.conclusions.verdicts import describe_sampled
 from audit.errors import InputError, require
 from audit.methods.level import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
-from audit.report.federated_table import RESULT, FederatedAudit, Upper, upper_bounds
-from audit.report.listing import find_differences
+from audit.report.bounds_table import BoundRow
+from audit.report.federated_table import RESULT, FederatedAudit, upper_bounds
+from audit.report.listing import make_command
 from audit.report.table import at_least
 from audit.runtime.progress import counted
 from audit.settings import stored
@@ -49,12 +50,10 @@ class Subject(NamedTuple):
       conclusion: the conclusion of the audit.
       provenance: texts on where the conclusion comes from, by their terms, such as "Seed".
       config: the content of the setting's file; None where there is none.
-      proves: whether the audit is large enough for a verdict.
       runs: each run's conclusion, where each run is concluded alone; `conclusion` is that of the first. Else
         empty.
       together: the conclusion from all `runs` together; None where they prove nothing together.
-      uppers: the mechanism's epsilons, which the page of a single run or of `runs` shows; empty where they
-        are unknown.
+      uppers: the mechanism's epsilons, which the page of federated runs shows; else empty.
     """
 
     anchor: str
@@ -64,10 +63,9 @@ class Subject(NamedTuple):
     conclusion: Conclusion
     provenance: dict[str, str]
     config: str | None = None
-    proves: bool = True
     runs: Sequence[Conclusion] = ()
     together: Conclusion | None = None
-    uppers: Sequence[Upper] = ()
+    uppers: Sequence[BoundRow] = ()
 
 
 class RequestedLevels(NamedTuple):
@@ -140,31 +138,17 @@ def describe_score_files(
     provenance = {"Command": command, "Scores": score_files.describe_files(sources)}
     if STDIN in sources:
         # Standard input cannot be read again for its checksum: the facts of bare arrays take its place.
-        provenance |= subject.provenance
-    else:
-        checksums = [files.compute_sha256(source) for source in sources]
-        provenance["SHA-256 of the scores' file"] = ", ".join(checksums)
-        provenance |= _describe_making()
-    return subject._replace(provenance=provenance)
-
-
-def _join_flags(command: str, flags: dict[str, Any]) -> str:
-    """Returns a command line: a command followed by its flags as --name=value."""
-    words = [command]
-    for name, value in flags.items():
-        words.append(f"--{name}={value}")
-    return " ".join(words)
+        return subject._replace(provenance=provenance | subject.provenance)
+    checksums = ", ".join(files.compute_sha256(source) for source in sources)
+    provenance["SHA-256 of the scores' file"] = checksums
+    return subject._replace(provenance=provenance | _describe_making())
 
 
 def _describe_making() -> dict[str, str]:
     """Returns the versions that make a page on a caller's scores, and today's date, by their terms."""
-    today = datetime.now(UTC).strftime("%Y-%m-%d")
-    return {"Versions": _list_versions(), "Date of this page": today}
-
-
-def _list_versions() -> str:
     libraries = f"numpy {np.__version__}, scipy {scipy.__version__}"
-    return f"audit {__version__}, python {platform.python_version()}, {libraries}"
+    versions = f"audit {__version__}, python {platform.python_version()}, {libraries}"
+    return {"Versions": versions, "Date of this page": f"{datetime.now(UTC):%Y-%m-%d}"}
 
 
 def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
@@ -176,13 +160,11 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
       name: the name of what was audited.
       conclusion: the conclusion from the scores.
     """
+    facts = {"Audited": name}
     if conclusion.is_one_run:
-        return _describe_one_run(name, conclusion)
-    facts = {"Audited": name, "Runs": _describe_runs(conclusion)}
-    if conclusion.looks is not None:
-        facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
-
-    # The claim: the mechanism's steps, or else an epsilon and its delta.
+        facts["Canaries"] = str(conclusion.evidence)
+        return Subject("run", name, facts, [_UNKNOWN_RUN], conclusion, _describe_making())
+    facts |= _describe_runs(conclusion)
     if conclusion.composition is not None:
         sigma, insertions, rate = conclusion.composition
         mechanism = f"{insertions:,} insertions"
@@ -193,45 +175,42 @@ def describe_arrays(name: str, conclusion: Conclusion) -> Subject:
             mechanism += f"; {conclusion.hidden_state.assumes.note}"
         facts["Mechanism, as given"] = mechanism
     elif conclusion.upper_bound is not None:
-        upper_bound = (
-            f"epsilon = {conclusion.upper_bound:g} at delta = {show_level(conclusion.delta)}"
-        )
-        facts["Claim"] = upper_bound
-
-    scores = conclusion.scores_in.tobytes() + conclusion.scores_out.tobytes()
-    provenance = {
-        "SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest(),
-        **_describe_making(),
-    }
-    # What has to be true of training and adversary for the bounds to hold. If every run drew its canaries
-    # afresh, the law of their scores is known exactly where nothing leaks. Such a score is the rank of a
-    # canary among other fresh draws (`draws` is their number), or the cosine of a random direction.
+        level = f"at delta = {show_level(conclusion.delta)}"
+        facts["Claim"] = f"epsilon = {conclusion.upper_bound:g} {level}"
+    scores = b"".join(world.tobytes() for world in conclusion.worlds)
+    provenance = {"SHA-256 of the scores, in before out": hashlib.sha256(scores).hexdigest()}
+    # What has to be true of training and adversary for the bounds to hold.
     threat = _UNKNOWN_THREAT
     if conclusion.law_is_known:
-        threat = _UNKNOWN_DRAWS if conclusion.fresh.draws else _UNKNOWN_DIRECTIONS
+        threat = _UNKNOWN_DIRECTIONS
+        if conclusion.fresh.draws:
+            threat = _UNKNOWN_DRAWS
+    provenance |= _describe_making()
     return Subject("scores", name, facts, [threat], conclusion, provenance)
 
 
-def _describe_one_run(name: str, conclusion: Conclusion) -> Subject:
-    """Returns an audit of a caller's single run, with its facts for a report.
-
-    Args:
-      name: the name of what was audited.
-      conclusion: the conclusion from the run's canaries.
-    """
-    facts = {"Audited": name, "Canaries": str(conclusion.evidence)}
-    provenance = _describe_making()
-    threats = [_UNKNOWN_RUN]
-    uppers = _list_uppers(conclusion)
-    return Subject("run", name, facts, threats, conclusion, provenance, uppers=uppers)
-
-
-def _list_uppers(conclusion: Conclusion) -> list[Upper]:
-    """Returns a conclusion's upper bounds in the form in which the page of a single run shows them."""
-    uppers = []
-    for upper in conclusion.upper_bounds:
-        uppers.append(Upper(upper.name, upper.epsilon, upper.assumes.sentence))
-    return uppers
+def _describe_runs(conclusion: Conclusion) -> dict[str, str]:
+    """Returns how many runs and canaries there were, and the declared looks, by their terms."""
+    runs = str(conclusion.evidence)
+    if conclusion.is_one_run:
+        runs = f"one; its canaries: {runs}"
+    elif conclusion.has_one_canary:
+        n_in, n_out = map(len, conclusion.worlds)
+        runs = f"{n_in:,} with the canary, {n_out:,} without"
+    looks = conclusion.looks
+    if looks is None:
+        return {"Runs": runs}
+    schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
+    taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
+    shown = "that at"
+    if len(looks.taken) > 1:
+        shown = "the best of those at"
+    each = show_percent(round_confidence(looks.confidence))
+    text = (
+        f"declared beforehand at {schedule} runs; shown is {shown} {taken}. Each look's bounds hold at "
+        f"{each} confidence, so that all of them, and the best, hold at {show_percent(conclusion.confidence)}"
+    )
+    return {"Runs": runs, "Looks": text}
 
 
 def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = None) -> Subject:
@@ -259,72 +238,62 @@ def describe_setting(folder: Path, levels: RequestedLevels, runs: int | None = N
     require(runs <= runs_held, f"{folder} lacks runs {runs_held} to {runs - 1}: train them")
 
     # Levels that nobody requests are those of the last audit.
-    last_delta = last_result.delta or USUAL_LEVEL.delta
-    last_confidence = last_result.confidence or USUAL_LEVEL.confidence
-    level = levels.complete(last_delta, last_confidence)
-    setting = audited.setting
-    is_own_model = audited.model is not None
-    # The steps' measured Lipschitz constants, for the hidden-state bound; None if there are none.
-    step_constants = lipschitz.find_current(store)
-    scores = store.load(runs)
-    conclusion = conclude_setting(
-        scores, setting, level, own_model=is_own_model, steps=step_constants
+    level = levels.complete(
+        last_result.delta or USUAL_LEVEL.delta, last_result.confidence or USUAL_LEVEL.confidence
     )
-
-    provenance = _describe_provenance(folder.name, audited, last_result.provenance)
-    # No command trains a caller's own model, which only the caller's program has.
+    is_own_model = audited.model is not None
+    conclusion = conclude_setting(
+        store.load(runs),
+        audited.setting,
+        level,
+        own_model=is_own_model,
+        steps=lipschitz.find_current(store),
+    )
+    provenance = {}
+    command = ""
     if not is_own_model:
+        command = make_command(audited.setting, runs, level)
+    if command:
         # A package that is installed alone has no tasks: its reader needs a clone for this command.
-        where = "Command" if zoo.tasks() else "Command, in a clone of the repository"
-        provenance = {
-            where: _make_audit_command(setting, runs, level),
-            **provenance,
-        }
+        where = "Command, in a clone of the repository"
+        if zoo.tasks():
+            where = "Command"
+        provenance[where] = command
+    provenance |= _describe_provenance(folder.name, audited, last_result.provenance)
     return Subject(
         anchor=f"s{folder.name}",
-        title=summary(setting, runs),
-        facts=_describe_setting(setting, conclusion, is_own_model),
-        threats=_describe_threats(setting, last_result.provenance),
+        title=summary(audited.setting, runs),
+        facts=_describe_setting(audited.setting, conclusion, is_own_model),
+        threats=_describe_threats(audited.setting, last_result.provenance),
         conclusion=conclusion,
         provenance=provenance,
         config=store.text,
-        uppers=_list_uppers(conclusion),
     )
 
 
 def _describe_setting(
     setting: Setting, conclusion: Conclusion, is_own_model: bool
 ) -> dict[str, str]:
-    """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model".
-
-    Args:
-      setting: the setting of the audit.
-      conclusion: the conclusion of the audit.
-      is_own_model: whether the model is a caller's, of which the store has only the name.
-    """
+    """Returns facts on a setting's model, mechanism and runs, by their terms, such as "Model"."""
     mechanism = setting.mechanism
     model = setting.model
     if not is_own_model and model in zoo.tasks():
         model = zoo.tasks()[model].description
-    optimizer = (
-        f"{mechanism.optimizer} on the private mean, learning rate {mechanism.learning_rate:g}"
-    )
+    rate = f"learning rate {mechanism.learning_rate:g}"
+    decay = ""
     if mechanism.weight_decay:
-        optimizer += f", weight decay {mechanism.weight_decay:g}"
-    norm = mechanism.clipping_norm
-    sigma = mechanism.noise_multiplier
-    steps = setting.schedule.steps
+        decay = f", weight decay {mechanism.weight_decay:g}"
+    sigma = f"noise multiplier sigma = {mechanism.noise_multiplier:g} (deviation sigma C)"
+    steps = f"{setting.schedule.steps:,} steps of {mechanism.batch_size:,} examples"
     facts = {
         "Model": model,
-        "Optimiser": optimizer,
-        "DP-SGD": f"clipping norm C = {norm:g}, noise multiplier sigma = {sigma:g} (deviation sigma C)",
-        "Training": f"{steps:,} steps of {mechanism.batch_size:,} examples, in a fixed order",
+        "Optimiser": f"{mechanism.optimizer} on the private mean, {rate}{decay}",
+        "DP-SGD": f"clipping norm C = {mechanism.clipping_norm:g}, {sigma}",
+        "Training": f"{steps}, in a fixed order",
         "Insertions": _describe_insertions(setting),
-        "Runs": _describe_runs(conclusion),
+        **_describe_runs(conclusion),
+        "Arithmetic": mechanism.precision,
     }
-    if conclusion.looks is not None:
-        facts["Looks"] = _describe_looks(conclusion.looks, conclusion.confidence)
-    facts["Arithmetic"] = mechanism.precision
     if conclusion.reason:  # the mechanism gives a reason why the trade-off curve should be Gaussian
         facts["Gaussian curve"] = _REASON
     if conclusion.sampled is not None:
@@ -355,33 +324,6 @@ def _describe_insertions(setting: Setting) -> str:
     return text
 
 
-def _describe_looks(looks: Looks, confidence: float) -> str:
-    """Returns text on the declared looks, and on why the best of their bounds holds at `confidence`.
-
-    A look is a conclusion at a number of runs that was declared beforehand.
-    """
-    schedule = ", ".join(f"{runs:,}" for runs in looks.schedule)
-    taken = ", ".join(f"{look.runs:,}" for look in looks.taken)
-    shown = f"that at {taken}"
-    if len(looks.taken) > 1:
-        shown = f"the best of those at {taken}"
-    each = show_percent(round_confidence(looks.confidence))
-    together = show_percent(confidence)
-    return (
-        f"declared beforehand at {schedule} runs; shown is {shown}. Each look's bounds "
-        f"hold at {each} confidence, so that all of them, and the best, hold at {together}"
-    )
-
-
-def _describe_runs(conclusion: Conclusion) -> str:
-    """Returns how many runs and canaries there were, in words: "100 with the canary, 100 without"."""
-    if conclusion.is_one_run:
-        return f"one; its canaries: {conclusion.evidence}"
-    if not conclusion.has_one_canary:
-        return str(conclusion.evidence)
-    return f"{len(conclusion.scores_in):,} with the canary, {len(conclusion.scores_out):,} without"
-
-
 def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
     """Returns sentences on the threat model: what the adversary sees, knows and inserts.
 
@@ -389,16 +331,13 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
       setting: the setting.
       notes: what the last audit recorded; of a caller's own adversary, which models it sees.
     """
-    initial_model = "It knows the initial model."
+    knows = "It knows the initial model."
     if setting.unknown_initialisation:
-        initial_model = (
-            "It does not know the initial model: every run draws its own, and it takes "
-            "one more draw."
-        )
+        knows = "It does not know the initial model: every run draws its own, and it takes one more draw."
     sentences = [
         notes.get("view", setting.adversary.view),
-        f"{initial_model} It knows the data, the mini-batches and their order, and all hyperparameters; it "
-        "does not know the noise.",
+        f"{knows} It knows the data, the mini-batches and their order, and all hyperparameters; it does not "
+        "know the noise.",
         setting.adversary.description,
     ]
     if setting.canaries > 1:
@@ -409,48 +348,26 @@ def _describe_threats(setting: Setting, notes: Mapping[str, str]) -> list[str]:
             f"Every run has {setting.canaries} such canaries, {presence}. For each canary the others are "
             "random data: neighbours differ by one of them."
         )
-    sentences.append(
-        "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
-        "(add or remove one)."
-    )
-
-    # Whether the adversary knows at which steps a canary joins, and what the upper bound counts.
     sampling = setting.sampling
-    if not sampling.is_hidden:
-        sentences.append(
-            "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
-            "adversary knows the mini-batches."
-        )
-    elif sampling.batches:  # the canary joins one step of each epoch
-        sentences.append(
+    counted_steps = (
+        "The upper bound counts the steps with an insertion, and no amplification by sampling, as the "
+        "adversary knows the mini-batches."
+    )
+    if sampling.batches:  # the canary joins one step of each epoch
+        counted_steps = (
             "Each epoch takes a canary that is in at a random step, which the adversary does not see; the "
             f"upper bound is that of {sampling.name}."
         )
-    else:  # Poisson sampling
-        sentences.append(
+    elif sampling.is_hidden:  # Poisson sampling
+        counted_steps = (
             "Each of these steps takes a canary that is in with a probability, by a coin that the adversary "
             "does not see; the upper bound counts them as Poisson sampling."
         )
-    return sentences
-
-
-def _make_audit_command(setting: Setting, runs: int, level: Level) -> str:
-    """Returns the command line of `audit` that repeats an audit.
-
-    Args:
-      setting: the setting of the audit.
-      runs: the number of runs.
-      level: delta and confidence of the bounds.
-    """
-    flags = {
-        "model": setting.model,
-        "adversary": setting.adversary.name,
-        **find_differences(setting),
-        "runs": runs,
-    }
-    flags["delta"] = show_level(level.delta)
-    flags["confidence"] = show_level(level.confidence)
-    return _join_flags("./run.sh audit", flags)
+    clipped = (
+        "What it inserts is clipped to norm C as an example's gradient is; the worlds differ by it alone "
+        "(add or remove one)."
+    )
+    return [*sentences, clipped, counted_steps]
 
 
 def _describe_provenance(name: str, audited: StoredConfig, notes: dict[str, str]) -> dict[str, str]:
@@ -493,7 +410,10 @@ def describe_federated(
     model = setting.model
     if model in zoo.federated_tasks():
         model = zoo.federated_tasks()[model].description
-    clients = f"{setting.clients:,}" if setting.clients else "all"  # 0 stands for all
+    # 0 stands for all
+    clients = "all"
+    if setting.clients:
+        clients = f"{setting.clients:,}"
     rounds = counted(setting.rounds, "round")
     norm = f"clipping norm C = {setting.clipping_norm:g}"
     if setting.quantile:  # C adapts to the norms of updates

@@ -6,7 +6,7 @@ A column says which value a row has in it, and how people see that value.
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -60,13 +60,20 @@ class Column(NamedTuple):
       none: the cell's text for the value None.
     """
 
-    key: str | None
-    value: Callable[[Any], Any]
+    key: str | None = None
+    value: Callable[[Any], Any] = lambda row: row
     head: str | None = None
     show: Show = str
     width: int = 0
     left: bool = False
     none: str = ""
+
+    def show_cell(self, row: Any) -> str:
+        """Returns the text of a row's cell in this column."""
+        value = self.value(row)
+        if value is None:
+            return self.none
+        return self.show(value)
 
 
 @dataclass(frozen=True)
@@ -104,38 +111,47 @@ class Table(Generic[R]):
 
         A table with sections has a rule and a heading above each section.
         """
+        # Heads with fewer lines than others get empty cells above.
+        heads = [head.split("\n") for head in self.header()]
+        height = max(map(len, heads))
+        padded = [[""] * (height - len(lines)) + lines for lines in heads]
         # Header and rows are aligned together, so that each column has a single width.
-        header_rows = self._split_header()
-        cells = [*header_rows, *self.cells()]
-        widths = self._find_widths(cells)
-        lines = [self._align(row, widths) for row in cells]
-        header_lines = lines[: len(header_rows)]
-        row_lines = lines[len(header_rows) :]
+        cells = [*zip(*padded, strict=True), *self.cells()]
+        aligned_columns = []
+        for column, texts in zip(self._visible_columns(), zip(*cells, strict=True), strict=True):
+            align = str.rjust
+            if column.left:
+                align = str.ljust
+            width = column.width or max(map(len, texts))
+            aligned_columns.append([align(text, width) for text in texts])
+        lines = [self.gap.join(row).rstrip() for row in zip(*aligned_columns, strict=True)]
+        rule = "-" * (self.rule or max(map(len, lines)))
+        rows = zip(self.rows, lines[height:], strict=True)
+        body = self._make_sections(rows, rule)
+        return "\n".join([*self.before, *lines[:height], *body, *self.after])
 
-        # Asides are added to the aligned lines: they change neither the widths nor the rule's length.
-        body = []
-        for row, line in zip(self.rows, row_lines, strict=True):
-            aside = self.aside(row)
-            body.append(f"{line}{self.gap}{aside}" if aside else line)
+    def _make_sections(self, rows: Iterable[tuple[R, str]], rule: str) -> Iterator[str]:
+        """Yields the rows' lines, with a rule and a heading above each section, and its closing lines below.
 
-        longest = max(len(line) for line in lines)
-        rule = "-" * (self.rule or longest)
-        body = [rule, *body] if self.section is None else list(self._insert_headings(body, rule))
-        return "\n".join([*self.before, *header_lines, *body, *self.after])
+        A table without sections is a single one, without a heading.
+        """
+        section = self.section or (lambda row: "")
+        if not self.rows and self.section is None:
+            yield rule
+        for heading, group in itertools.groupby(rows, lambda pair: section(pair[0])):
+            yield rule
+            if heading:
+                yield heading
+            for row, line in group:
+                aside = self.aside(row)
+                yield f"{line}{self.gap}{aside}" if aside else line
+                last = row
+            yield from self.closing(last)
 
     def cells(self) -> list[list[str]]:
         """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
-        rows = []
-        for row in self.rows:
-            texts = []
-            for column in self._visible_columns():
-                value = column.value(row)
-                text = column.none
-                if value is not None:
-                    text = column.show(value)
-                texts.append(text)
-            rows.append(texts)
-        return rows
+        columns = self._visible_columns()
+        return [[column.show_cell(row) for column in columns] for row in self.rows]
 
     def header(self) -> list[str]:
         """Returns the names of the columns in text and HTML."""
@@ -163,58 +179,3 @@ class Table(Generic[R]):
 
     def _visible_columns(self) -> list[Column]:
         return [column for column in self.columns if column.head is not None]
-
-    def _split_header(self) -> list[tuple[str, ...]]:
-        """Returns the header as rows of cells: as many rows as the name with the most lines has.
-
-        Names with fewer lines get empty cells above.
-        """
-        names = [name.split("\n") for name in self.header()]
-        height = max(len(lines) for lines in names)
-        padded_names = []
-        for lines in names:
-            missing = height - len(lines)
-            padded_names.append([""] * missing + lines)
-        return list(zip(*padded_names, strict=True))
-
-    def _find_widths(self, cells: Sequence[Sequence[str]]) -> list[int]:
-        """Returns each visible column's width: the declared one, or else that of its widest cell."""
-        widths = []
-        columns_of_cells = zip(*cells, strict=True)
-        for column, column_cells in zip(self._visible_columns(), columns_of_cells, strict=True):
-            widest = max(len(cell) for cell in column_cells)
-            widths.append(column.width or widest)
-        return widths
-
-    def _align(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        """Returns a row as a line of text, each cell padded to its column's width."""
-        aligned = []
-        for column, cell, width in zip(self._visible_columns(), cells, widths, strict=True):
-            if column.left:
-                aligned.append(cell.ljust(width))
-            else:
-                aligned.append(cell.rjust(width))
-        return self.gap.join(aligned).rstrip()
-
-    def _insert_headings(self, lines: Sequence[str], rule: str) -> Iterator[str]:
-        """Yields the rows' lines, with a rule and a heading above each section and its closing lines below.
-
-        Consecutive rows with the same heading are one section. The table's function `closing` makes the lines
-        below a section from the section's last row.
-
-        Args:
-          lines: the rows as lines of text, in order.
-          rule: a line of dashes.
-        """
-        section = self.section
-        assert section is not None
-        pairs = zip(self.rows, lines, strict=True)
-        for heading, group in itertools.groupby(pairs, lambda pair: section(pair[0])):
-            yield rule
-            if heading:
-                yield heading
-            section_rows = list(group)
-            for _, line in section_rows:
-                yield line
-            last_row, _ = section_rows[-1]
-            yield from self.closing(last_row)

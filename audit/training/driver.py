@@ -181,7 +181,7 @@ def make_request(
         """Returns the Lipschitz constants of the steps, if they are known."""
         if rehearsed is not None and rehearsals.find_measured(store, rehearsed) is None:
             measuring.measure_zoo(store, setting, dataset, rehearsed)
-        return lipschitz.of_data(store, setting, dataset)
+        return lipschitz.find_current(store)
 
     return Request(
         setting, dataset, runs, make_recipe(setting, dataset), level, find_steps, until=until

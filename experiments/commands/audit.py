@@ -161,7 +161,7 @@ def _each_run_alone(finished: "Finished") -> str:
     be concluded alone, a line says so in place of the table. If this adversary puts all canaries in, there
     is a single run, which the table of bounds shows already.
     """
-    from audit.conclusions.concluded import conclude_each_run, explain_too_few_canaries
+    from audit.conclusions.concluded import conclude_each_run
     from audit.report import federated_table
     from audit.training import build
 
@@ -170,11 +170,11 @@ def _each_run_alone(finished: "Finished") -> str:
     if not isinstance(adversary, OneShotCanaries) or adversary.all_in:
         return ""
     sees_final_model = adversary.observe != "all"
-    too_few = explain_too_few_canaries(finished.scores, sees_final_model)
-    if too_few:
-        return f"\n\nno table of each run alone: {too_few}"
     dimension = build.trainee(request.setting.model, request.dataset).model.n_parameters
-    conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
+    try:
+        conclusions = conclude_each_run(finished.scores, dimension, sees_final_model, request.level)
+    except InputError as error:  # of too few canaries
+        return f"\n\nno table of each run alone: {error}"
     return f"\n\n{federated_table.over_runs(conclusions)}"
 
 

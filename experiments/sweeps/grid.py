@@ -99,9 +99,8 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
       level: the delta and the confidence of the bounds.
     """
     store = audit.cell().open(place.out, place.data)
-    dataset = place.data.load(audit.setting.model)
     setting = audit.setting
-    steps = lipschitz.of_data(store, setting, dataset)
+    steps = lipschitz.find_current(store)
     conclusion = conclude_setting(store.load(audit.runs), setting, level, steps=steps)
     return GridResult(audit.values, audit.setting, conclusion, store.path)
 

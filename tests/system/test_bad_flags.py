@@ -154,7 +154,6 @@ check --batches=mine.py:loader --sampling_rate=0.1 --assumed=cyclic | give poiss
 claim --batches=4 --epochs=2 --noise_multiplier=1 | --sampler is missing: give poisson
 claim --sampler=shuffled --batches=1 --epochs=2 --noise_multiplier=1 | --batches=1: give at least 2
 claim --batches=mine.py:loader --epochs=2 --noise_multiplier=1 --examples=5 | does not go with a loader
-list --json --csv | --json and --csv: give one of them
 list --setting=1f | --setting=1f goes with --report: give both
 list --report=p.html --out=missing | --out=missing holds no audits
 list --report=- | name an HTML file that begins with no dash

@@ -263,7 +263,7 @@ def test_list_and_report_say_what_is_concluded_from_the_scores(form, tmp_path, r
     ended = run_command("list", "--report=page.html", folder=tmp_path)
     assert ended.status == 0, ended.stderr
     page = html.unescape((tmp_path / "page.html").read_text())
-    assert verdicts.show_lower_bound(epsilon) in page
+    assert f"≥\N{NO-BREAK SPACE}{verdicts.at_least(epsilon)}" in page
 
 
 @pytest.mark.parametrize(

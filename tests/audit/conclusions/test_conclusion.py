@@ -65,12 +65,6 @@ def test_what_needs_no_assumption_comes_first_whatever_was_found(tested, status,
     assert found.gaussian.holds == holds["if_gaussian"] and found.assumption_free.holds
 
 
-def test_what_needs_no_assumption_comes_first_with_several_canaries_too():
-    many = conclude(canaries.make_sets(*MATRICES), None, Level(1e-4, 0.9))
-    assert [row.method for row in many.ranked()][:2] == ["lifted", "lifted_gaussian"]
-    assert sorted(row.method for row in many.ranked()) == sorted(row.method for row in many.bounds)
-
-
 def test_an_estimate_is_no_bound_and_what_nothing_can_be_concluded_from_is_refused():
     found = conclude(single(*WORLDS))
     assert found.finding("in_sample") == found.estimates[0]
@@ -102,15 +96,6 @@ def test_runs_with_several_canaries_have_the_bounds_of_lifted_and_no_estimate():
     assert np.array_equal(found.scores_in, MATRICES[0].ravel()) and found.evidence is design
     assert found.upper_bound == accounting.epsilon_upper_bound(4.0, 250, 1e-4)
     assert found.curve is None and not found.refutes_gaussian
-
-
-def test_runs_with_one_canary_each_are_concluded_from_as_ever():
-    design = canaries.Sets(WORLDS[0][:, None], WORLDS[1][:, None])
-    one, other = conclude(design), conclude(single(*WORLDS))
-    assert one.rows() == other.rows()
-    assert (one.gaussian.method, one.assumption_free.method) == ("if_gaussian", "assumption_free")
-    with pytest.raises(InputError, match="epsilon=-1"):
-        conclude(design, EpsilonDelta(-1.0, 1e-5))
 
 
 SCHEDULE = (200, 400, 1000)
@@ -209,12 +194,6 @@ def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
         0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2
         and len(asked) <= 12
     )
-
-
-@pytest.mark.parametrize("law", [lambda runs: 1 - runs**-0.25, lambda runs: min(runs / 7000, 1.0)])
-def test_another_law_takes_longer_but_is_found(law):
-    found = planning.first_to_reach(0.8, law)
-    assert law(found) >= 0.8 and law(found / 1.2) < 0.8
 
 
 @pytest.mark.slow

@@ -65,17 +65,6 @@ def test_measured_constants_have_margins_and_a_word():
     assert last_model["margins"]["10"] == pytest.approx(ten_times.epsilon)
 
 
-def test_the_table_of_measured_runs_with_coins_has_80_columns():
-    rng = np.random.default_rng(0)
-    setting = setting_of("tanh_fcnn", k=5, insertions=250, canaries=8)
-    present = rng.random((500, 8)) < 0.5
-    scores = Scores(0, rng.normal(size=(500, 8)) + 2 * present, present)
-    steps = Steps(np.linspace(1.01, 1.0, setting.schedule.steps), "measured", 4, "")
-    table = bounds_table(conclude_setting(scores, setting, steps=steps))
-    assert "hidden state, measured " in table and "Gaussian, runs" in table
-    assert max(map(len, table.splitlines())) <= 80
-
-
 def test_kinks_leave_an_estimate_and_no_bound():
     conclusion = concluded("steps have kinks")
     assert conclusion.hidden_state is None

@@ -49,10 +49,3 @@ def test_every_row_has_the_same_keys():
     assert list(estimate) == KEYS
     assert estimate["assumes"] == "in-sample: not a confidence bound"
     assert [list(bound) for bound in bounds] == [[*KEYS, "holds"]] * 2
-
-
-@pytest.mark.parametrize("composition", [None, DpSgd(0.0, 3)])
-def test_an_upper_bound_that_is_unknown_or_infinite_is_null(tmp_path, composition):
-    line = results.keep_result(Store(tmp_path, {}), conclusion(composition))
-    kept = json.loads(line, parse_constant=pytest.fail)
-    assert kept["upper_bound"] is None and kept["mu_upper_bound"] is None

@@ -1,29 +1,22 @@
 """The report as a file: self-contained, escaped, whole, and right on a screen of any width."""
 
-import base64
 import dataclasses
-import html
-import json
 import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from markupsafe import Markup
 
-from audit.claims.claim import DpSgd, EpsilonDelta
+from audit.claims.claim import DpSgd
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence import given, of_store
+from audit.evidence import of_store
 from audit.evidence.canaries import single
-from audit.laws import cosine_law
 from audit.methods.level import Level
 from audit.report import audit_page as report
-from audit.report import audit_panels, bounds_table, page, subjects
+from audit.report import audit_panels, bounds_table, listing, page, subjects
 from audit.report.subjects import RequestedLevels
 from audit.settings.adversaries import OwnAdversary
 from audit.settings.make import setting_of
@@ -102,13 +95,9 @@ def test_names_are_escaped_everywhere(tmp_path, plain):
 
 
 def test_an_attribute_cannot_be_left():
-    for image, tag, name in ((b"<svg/>", "svg", "aria-label"), (b"\x89PNG", "img", "alt")):
-        made = Outline(page.figure(image, '" onerror="x', "caption"))
-        (found,) = (attributes for other, attributes in made.tags if other == tag)
-        assert found[name] == '" onerror="x' and set(found) == {
-            name,
-            "role" if tag == "svg" else "src",
-        }
+    made = Outline(page.figure(b"<svg/>", '" onerror="x'))
+    (found,) = (attributes for tag, attributes in made.tags if tag == "svg")
+    assert found == {"role": "img", "aria-label": '" onerror="x'}
 
 
 @pytest.mark.slow
@@ -117,7 +106,7 @@ def test_the_images_are_the_same_bits_each_time_take_the_pages_colours_and_share
     found = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)))
     panels, again = (audit_panels.audit_panels(found) for _ in range(2))
     assert panels == again and len(set(panels.values())) == 4
-    made = "".join(page.figure(panel, name, "caption") for name, panel in panels.items())
+    made = "".join(page.figure(panel, name) for name, panel in panels.items())
     ids = re.findall(r' id="([^"]*)"', made)
     assert len(ids) == len(set(ids)) > 40
     assert {name for name in re.findall(r'(?:href="#|url\(#)([^")]*)', made)} <= set(ids)
@@ -136,19 +125,6 @@ def test_several_audits_have_an_index_whose_links_lead_somewhere(tmp_path, plain
     assert len(links) == 3 and set(links) == {f"#{name}" for name in outline.ids}
     assert "delta = 0.001" in outline.text
     assert "Of 3 audits up to 0.15 by a method may exceed the truth by chance" in outline.text
-
-
-@pytest.mark.slow
-def test_an_audit_that_proves_nothing_gets_no_verdict(tmp_path, plain):
-    folders = [stored(tmp_path, seeded(seed)) for seed in range(2)]
-    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
-    texts = [
-        Outline(report.report("A", [one._replace(proves=proves) for one in about]).decode()).text
-        for proves in (True, False)
-    ]
-    assert "proves nothing" not in texts[0] and texts[1].count("A smoke run proves nothing.") == 2
-    assert "Proven: epsilon is at least" in texts[0] and "Proven: " not in texts[1]
-    assert all("is not binomial" in text for text in texts)
 
 
 def test_a_folder_without_an_audit_is_read_from_its_scores(tmp_path, plain):
@@ -218,91 +194,6 @@ def test_all_leaves_damaged_ones_out_and_names_them(tmp_path, run_command):
     )
 
 
-WRAPPER = """<!DOCTYPE html><body>{frames}<pre id="measured"></pre><script>
-const measure = async (frame) => {{
-  const page = frame.contentDocument, root = page.documentElement, broken = [];
-  for (const image of page.images) {{
-    await image.decode().catch(() => broken.push(image.alt));
-    if (!image.naturalWidth || image.alt === "") broken.push(image.alt);
-  }}
-  const beyond = [...page.body.querySelectorAll("*")].filter(
-    (e) => !e.closest("thead") && e.getBoundingClientRect().right > root.clientWidth + 1);
-  return {{width: root.clientWidth, content: root.scrollWidth, broken,
-    images: page.images.length + page.querySelectorAll("figure svg").length,
-    beyond: beyond.map((e) => e.tagName + " " + e.textContent.slice(0, 40)), ground: frame.contentWindow
-      .getComputedStyle(page.body).backgroundColor,
-    fetched: frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name)
-      .filter((name) => !name.startsWith("data:"))}};
-}};
-onload = async () => {{
-  const found = await Promise.all([...document.querySelectorAll("iframe")].map(measure));
-  document.querySelector("#measured").textContent = JSON.stringify(found);
-}};
-</script></body>"""
-
-
-def measured(folder, content, *options):
-    """What chromium, cut off from any network, measures of a page in frames of 360 and 1280 pixels."""
-    frame = '<iframe style="border:0;width:{}px;height:900px" srcdoc="{}"></iframe>'
-    frames = "".join(frame.format(width, html.escape(content)) for width in (360, 1280))
-    (folder / "wrapper.html").write_text(WRAPPER.format(frames=frames))
-    argv = "chromium --headless --disable-gpu --virtual-time-budget=20000 --enable-logging=stderr --dump-dom"
-    argv = [*argv.split(), f"--user-data-dir={folder / 'profile'}", *options]
-    argv += ["--no-sandbox"] * (os.geteuid() == 0)  # which chromium refuses to use as root
-    argv += ["--host-resolver-rules=MAP * ~NOTFOUND", str(folder / "wrapper.html")]
-    process = subprocess.run(argv, capture_output=True, text=True, timeout=120)
-    assert "CONSOLE" not in process.stderr, process.stderr
-    return json.loads(
-        html.unescape(re.search(r'<pre id="measured">(.*?)</pre>', process.stdout, re.S)[1])
-    )
-
-
-needs_chromium = pytest.mark.skipif(
-    not shutil.which("chromium"), reason="needs apt-get install chromium"
-)
-
-
-@pytest.mark.slow
-@needs_chromium
-@pytest.mark.parametrize(("scheme", "ground"), [(0, "rgb(13, 17, 23)"), (1, "rgb(255, 255, 255)")])
-def test_a_browser_shows_it_whole_at_any_width(tmp_path, scheme, ground):
-    for seed, name in enumerate(("fcnn", "a" * 200)):
-        stored(tmp_path / "out", seeded(seed, name))
-    folders = index.settings(tmp_path / "out")
-    about = [subjects.describe_setting(folder, RequestedLevels()) for folder in folders]
-    content = report.report("Audits", about).decode()
-    for found in measured(tmp_path, content, f"--blink-settings=preferredColorScheme={scheme}"):
-        assert found["content"] <= found["width"] and found["beyond"] == [], found
-        assert found["images"] == 8 and found["broken"] == [] and found["fetched"] == []
-        assert found["ground"] == ground
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_a_browser_shows_the_page_of_one_run_whole(tmp_path):
-    drawn = cosine_law.simulate(np.random.default_rng(0), 90, 10_000, 0.2)
-    np.savez(tmp_path / "run.npz", observed=drawn)
-    run = given.paired_cosines(drawn, None, 10_000)
-    found = conclude(run, EpsilonDelta(30.0, 1e-5))
-    about = subjects.describe_score_files("a" * 200, [tmp_path / "run.npz"], found, "bound")
-    content = report.report("One run", [about, about._replace(anchor="other")]).decode()
-    for frame in measured(tmp_path, content):
-        assert frame["content"] <= frame["width"] and frame["beyond"] == [], frame
-        assert frame["images"] == 4 and frame["broken"] == [] and frame["fetched"] == []
-
-
-@pytest.mark.slow
-@needs_chromium
-def test_the_browser_sees_what_is_wrong_and_refuses_a_request(tmp_path):
-    wide = Markup('<div style="width:2000px">wide</div>')
-    image = page.macros.image("data:image/png;base64," + base64.b64encode(b"no").decode(), "none")
-    for found in measured(tmp_path, page.document("bad", wide, image).decode()):
-        assert found["content"] > found["width"] and found["beyond"] and found["broken"]
-    image = page.macros.image("http://audit.invalid/pixel.png", "a tracker")
-    with pytest.raises(AssertionError, match="Content Security Policy"):
-        measured(tmp_path, page.document("bad", image).decode())
-
-
 def test_the_threat_model_says_which_models_the_adversary_sees():
     settings = {
         "final": setting_of("fcnn", adversary="one_shot", canaries=100),
@@ -318,7 +209,7 @@ def test_the_threat_model_says_which_models_the_adversary_sees():
 def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     """Six digits of such a confidence are 1, which claims certainty and which no flag takes."""
     level = Level(1.2345678e-5, 0.9999999)
-    command = subjects._make_audit_command(setting_of("fcnn", steps=250, k=3), 40, level)
+    command = listing.make_command(setting_of("fcnn", steps=250, k=3), 40, level)
     assert command.endswith(
         "--k=3 --steps=250 --runs=40 --delta=1.2345678e-05 --confidence=0.9999999"
     )
@@ -326,6 +217,11 @@ def test_a_command_and_a_title_have_all_digits_of_delta_and_confidence():
     conclusion = conclude(single(rng.normal(size=60) + 1, rng.normal(size=60)), None, level)
     title = bounds_table.bounds_table(conclusion).splitlines()[0]
     assert title == "lower bounds on epsilon at delta 1.2345678e-05, confidence 0.9999999"
+
+
+def test_an_audit_that_only_python_can_repeat_has_no_command():
+    poisoned = setting_of("fcnn", adversary="poisoned", poison_scale=2.0)
+    assert listing.make_command(poisoned, 40, Level(1e-5, 0.95)) == ""
 
 
 def test_sampled_insertions_are_said_and_counted():

@@ -88,46 +88,19 @@ def test_a_fingerprint_is_short_for_people_and_whole_for_programs():
     row = Listed(Path("f" * 16), setting, differs, 40, Kept(), 0.0)
     assert "computes=01234567, label=mine" in listing.as_table([row], now=0.0)
     assert listing.as_json([row])[0]["differs"]["computes"] == own.computes
-    assert own.computes in listing.as_csv([row])
 
 
 def test_rows_are_of_80_columns_whatever_they_hold():
-    crowded = {"optimizer": "momentum", "precision": "tf32", "unknown_initialisation": True}
-    crowded |= {
-        "learning_rate": 1e-7 / 3,
-        "noise_multiplier": 1 / 3,
-        "clipping_norm": 2 / 3,
-        "steps": 99_999,
-    }
-    crowded |= {"seed": 4_000_000}
+    crowded = {"optimizer": "momentum", "unknown_initialisation": True, "steps": 99_999}
+    crowded |= {"learning_rate": 1e-7 / 3, "noise_multiplier": 1 / 3, "clipping_norm": 2 / 3}
     setting = dataclasses.replace(setting_of("fcnn", **crowded), model="m" * 60)
-    rows = [
-        Listed(
-            Path("0123456789abcdef"), setting, listing.find_differences(setting), 10**8, Kept(), 0.0
-        ),
-        Listed(
-            Path("f" * 16),
-            setting_of("fcnn"),
-            {},
-            40,
-            Kept(40, 1e-5, 0.95, 999.9991, 9999.9991),
-            0.0,
-        ),
-        Listed(
-            Path("e" * 16), setting_of("fcnn"), {}, 40, Kept(40, 1e-5, 0.95, 0.0, float("inf")), 0.0
-        ),
-    ]
-    lines = listing.as_table(rows, now=400 * 86_400.0).splitlines()
-    assert max(map(len, lines)) <= 80 and len(lines) > 6
-    text = " ".join(lines)
-    for words in (
-        "unknown_initialisation=True",
-        "999.999 ",
-        "10000 ",
-        "infinite",
-        "400 d",
-        "clipping_norm=",
-    ):
+    infinite = Kept(40, 1e-5, 0.95, 999.9991, float("inf"))
+    differences = listing.find_differences(setting)
+    row = Listed(Path("0123456789abcdef"), setting, differences, 10**8, infinite, 0.0)
+    rows = [row, row._replace(last_result=Kept(40, 1e-5, 0.95, 0.0, 9999.9991))]
+    text = listing.as_table(rows, now=400 * 86_400.0)
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("unknown_initialisation=True", "999.999 ", "10000 ", "infinite", "400 d"):
         assert words in text, words
 
 
@@ -179,13 +152,3 @@ def test_the_command_lists_the_newest_first_and_starts_no_jax(tmp_path):
         and abs(time.time() - rows[1]["time"] - 7300) < 600
     )
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_an_empty_store_is_a_line(tmp_path):
-    process = command(f"--out={tmp_path / 'nowhere'}")
-    assert (
-        process.returncode == 0
-        and process.stdout.count("\n") == 1
-        and "no audits" in process.stdout
-    )
-    assert command(f"--out={tmp_path}", "--json").stdout == "[]\n"

@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from absl import flags
 
 from audit.claims.accounting import Composition
 from audit.claims.claim import DpSgd, EpsilonDelta
@@ -190,28 +189,6 @@ def test_an_older_or_damaged_result_is_one_line(tmp_path, changes):
     with pytest.raises(InputError, match="start the same federated audit again") as caught:
         subjects.describe_federated_folder(save_federated(tmp_path, **changes), RequestedLevels())
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_panels_are_the_same_bits_each_time_and_say_what_is_drawn():
-    panels = audit_panels.audit_panels(observed(0.3, 5.0))
-    assert audit_panels.audit_panels(observed(0.3, 5.0)) == panels
-    assert set(panels) == {"cosines", "epsilons"}
-    assert all(re.match(rb"<\?xml", image) for image in panels.values())
-
-
-@pytest.mark.slow
-def test_list_makes_the_page_of_a_saved_run_by_its_hash_and_the_newest(tmp_path, capsys):
-    from audit.commands import list as listing
-
-    folder = save_federated(tmp_path / "results")
-    page = tmp_path / "page.html"
-    for argv in ((), (f"--setting={folder.name[-16:-10]}",)):
-        flags.FLAGS.unparse_flags()
-        flags.FLAGS(["list", f"--out={tmp_path / 'results'}", f"--report={page}", *argv])
-        listing.main()
-        assert capsys.readouterr().out.strip() == f"report: {page}"
-        page.unlink()
 
 
 def test_the_json_of_federated_runs_without_noise_has_no_infinity():

@@ -1,6 +1,5 @@
 """One table object: text, CSV and JSON of the same rows, rounded against the claim."""
 
-import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -101,17 +100,6 @@ def test_a_head_of_several_lines_ends_where_the_others_do():
 RNG = np.random.default_rng(0)
 GRID = (np.arange(1000) + 0.5) / 1000
 NORMAL = np.random.default_rng(1).permutation(stats.norm.ppf(GRID))
-
-
-def test_a_look_shows_each_lower_bound_rounded_down():
-    rng = np.random.default_rng(1)
-    scores = rng.normal(2, 1, 60), rng.normal(0, 1, 60)
-    conclusion = conclude(single(*scores), looks=[120, 240])
-    bounds = [dataclasses.replace(bound, epsilon=1.2349) for bound in conclusion.bounds]
-    taken = (conclusion.looks.taken[0]._replace(bounds=tuple(bounds)),)
-    looks = conclusion.looks._replace(taken=taken)
-    *_, row = bounds_table.look_rows(conclusion._replace(looks=looks)).splitlines()
-    assert row.split()[-len(bounds) :] == ["1.234"] * len(bounds)
 
 
 def test_a_mean_of_bounds_over_runs_is_rounded_down():
