@@ -28,13 +28,11 @@ from audit.settings.make import setting_of
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited
 from experiments.lidp.cells import MechanismAudit, PlacedAudit, mechanism_cell
-from experiments.sweeps.sweep import Axis, PaperClaims, Statement, Sweep
+from experiments.sweeps.sweep import Axis, Sweep
 from models.catalogue import task
 
 DIMENSIONS = (100, 1000, 10_000, 100_000, 1_000_000)  # of the panel over d
 _DIMENSION = 10_000  # of the other panels
-_EPSILON_OVER_RUNS = 1.0  # the paper's epsilon of the panel over n
-_EPSILON = 4.0  # the paper's epsilon of the other panels
 _BATCH_SIZE = 100  # of trained models
 
 
@@ -197,36 +195,27 @@ ATTACKS: dict[str, tuple[AdversaryFields, AdversaryFields]] = {
     "final weights": (CotS("weights"), CotS("weights")),
 }
 
-CLAIMS: PaperClaims = {  # the paper's words for its figures' panels
-    ("lidp_figure_3", "over n", None): Statement(
-        "orders 2 and 4 need 4 to 16 times fewer runs than K = 1", "4"
-    ),
-    ("lidp_figure_3", "over K", None): Statement(
-        "rises up to a point, then falls; 32 to 256 are good", "4"
-    ),
-    ("lidp_figure_3", "over d", None): Statement("tighter monotonically as d grows", "4"),
-    ("lidp_figure_4", "gains", None): Statement(
-        "bias falls with K; variance gain rises, then saturates", "4"
-    ),
-    ("lidp_figure_4", "over K", None): Statement("both decay roughly as 1/K", "4"),
-    ("lidp_figure_4", "over d", None): Statement("both decay roughly as 1/d", "4"),
-}
-
 
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Figures 3, 4 and 5 and Table 1 at a scale, by name."""
     size = SIZES[scale]
     places = mechanism_places(GRIDS[scale])
-    over_canaries_and_dimension = [place for place in places if place.panel != "over n"]
+    not_over_runs = [place for place in places if place.panel != "over n"]
     # Each audit with a single canary comes before its counterpart with several: the table pairs neighbours.
     one_or_several = (1, size.canaries)
     in_table = itertools.product(size.trainings, ATTACKS, size.epsilons, one_or_several)
-    # Figure 5 shows the first training alone, at a single epsilon, over numbers of canaries.
+    # Figure 5 shows the first training only, at a single epsilon, over numbers of canaries.
     in_figure = itertools.product(size.trainings[:1], ATTACKS, [size.epsilon], size.series)
     all_sweeps = [
-        _make_mechanism_sweep("lidp_figure_3", "epsilon over runs, canaries and dimension", places),
-        _make_mechanism_sweep(
-            "lidp_figure_4", "bias, variance and correlation", over_canaries_and_dimension
+        Sweep(
+            "lidp_figure_3",
+            "Gaussian mechanism: epsilon over runs, canaries and dimension",
+            tuple(map(mechanism_cell, places)),
+        ),
+        Sweep(
+            "lidp_figure_4",
+            "Gaussian mechanism: bias, variance and correlation",
+            tuple(map(mechanism_cell, not_over_runs)),
         ),
         _make_models_sweep("lidp_table_1", "How many times fewer runs", in_table, size.runs),
         _make_models_sweep(
@@ -243,28 +232,18 @@ def mechanism_places(grid: MechanismGrid) -> list[PlacedAudit]:
     epsilon 1. The other panels are at epsilon 4. In the panel over d, K is sqrt(n) too. The other panels are
     in 10,000 dimensions.
     """
+    root = math.isqrt(grid.runs)
+    points: list[tuple[str, int, int, int, float]] = [
+        *(("over n", runs, 1, _DIMENSION, 1.0) for runs in grid.single_runs),
+        *(("over n", runs, math.isqrt(runs), _DIMENSION, 1.0) for runs in grid.lifted_runs),
+        *(("over K", grid.runs, canaries, _DIMENSION, 4.0) for canaries in grid.canaries),
+        *(("over d", grid.runs, root, dimension, 4.0) for dimension in grid.dimensions),
+    ]
     places = []
-
-    def add(panel: str, runs: int, canaries: int, dimension: int, epsilon: float) -> None:
-        """Adds an audit to a panel, with the grid's seeds, at the usual delta and confidence."""
+    for panel, runs, canaries, dimension, epsilon in points:
         audit = MechanismAudit(runs, canaries, dimension, epsilon, grid.seeds, *Level())
         places.append(PlacedAudit(panel, audit))
-
-    for runs in grid.single_runs:
-        add("over n", runs, 1, _DIMENSION, _EPSILON_OVER_RUNS)
-    for runs in grid.lifted_runs:
-        add("over n", runs, math.isqrt(runs), _DIMENSION, _EPSILON_OVER_RUNS)
-    for canaries in grid.canaries:
-        add("over K", grid.runs, canaries, _DIMENSION, _EPSILON)
-    for dimension in grid.dimensions:
-        add("over d", grid.runs, math.isqrt(grid.runs), dimension, _EPSILON)
     return places
-
-
-def _make_mechanism_sweep(name: str, title: str, places: Iterable[PlacedAudit]) -> Sweep:
-    """Returns a sweep of audits of the Gaussian mechanism."""
-    cells = tuple(mechanism_cell(place) for place in places)
-    return Sweep(name, f"Gaussian mechanism: {title}", cells)
 
 
 def _make_models_sweep(
