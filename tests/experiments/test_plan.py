@@ -48,20 +48,9 @@ def test_plan_prints_80_columns_at_the_accountants_epsilon(housing_file, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        ("tanh_fcnn", ["as a hidden state: measured at", "if steps expand ten times as much"]),
-        ("two_layer_tanh", ["as a hidden state: two layers, the second fixed"]),
-        ("fcnn", ["no less is known: a network with ReLU is not smooth"]),
-    ],
-)
-def test_plan_says_what_the_last_model_leaks_at_most(model, expected, housing_file, tmp_path):
-    small = ("--k=5", "--insertions=20", "--batch_size=20", "--audits=4", "--runs=40")
-    flags = (f"--data_file={housing_file}", f"--model={model}", *small)
-    process = command(*flags, XDG_CACHE_HOME=str(tmp_path))
+def test_plan_is_of_several_canaries_a_run(housing_file, tmp_path):
+    flags = (f"--data_file={housing_file}", "--batch_size=20", "--audits=2", "--runs=40")
+    process = command(*flags, "--canaries=8", "--tightness=0.2", XDG_CACHE_HOME=str(tmp_path))
     assert process.returncode == 0, process.stderr
-    words = ["the last model alone, a canary in one of 5 steps", "by composition", "can reach"]
-    for text in [*words, *expected]:
-        assert text in process.stdout
-    assert max(map(len, process.stdout.splitlines())) <= 80
+    assert "40 runs of 8 canaries show" in process.stdout
+    assert "lifted_gaussian, on average 20% of the truth" in process.stdout
