@@ -16,7 +16,6 @@ from audit.methods.departures import draw_shares
 
 MIN_RUNS = 40
 MAX_RUNS = 1_000_000
-_FIRST_TRIED = 1000  # runs
 _BUG_AUDITS = 40  # simulated audits of a claim whose real noise is not as stated
 _BUG_RUNS = 1000  # of each of these audits
 
@@ -75,40 +74,25 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_share: Callable[[int], float]) -> int | None:
     """Returns the least number of runs, to two digits, at which a growing share reaches a target.
 
-    Numbers of runs are tried until the largest that is too small and the least that is enough differ by at
-    most 5%. MIN_RUNS counts as too small from the start, without being tried. Which number to try next is
-    predicted from 1 - share, which falls about as 1 / sqrt(runs).
-
     Args:
-      target: the share to reach, between 0 and 1.
+      target: the share to reach.
       compute_share: number of runs -> the share, which grows with it.
 
     Returns:
-      The number of runs; None if MAX_RUNS do not suffice.
+      The number of runs, at least MIN_RUNS; None if fewer than MAX_RUNS do not suffice.
     """
     too_few = MIN_RUNS
-    enough = math.inf  # no number is known to be enough
-    runs = _FIRST_TRIED
-    while enough > 1.05 * too_few and too_few < MAX_RUNS:
-        share = compute_share(runs)
-        if share >= target:
+    enough = MAX_RUNS
+    while enough > 1.05 * too_few:
+        runs = round(math.sqrt(too_few * enough))
+        if compute_share(runs) >= target:
             enough = runs
         else:
             too_few = runs
-        # A simulated share may be 1 or more, which would predict 0 runs.
-        predicted = runs * ((1 - min(share, 0.99)) / (1 - target)) ** 2
-        # At least 2% inside the bracket, so that it shrinks. While no number is known to be enough, at
-        # least twice as many.
-        if enough < math.inf:
-            following = min(max(predicted, 1.02 * too_few), enough / 1.02)
-        else:
-            following = max(predicted, 2 * too_few)
-        runs = round(min(following, MAX_RUNS))
-    if enough == math.inf:
+    if enough == MAX_RUNS:
         return None
-    # Rounded up to two digits.
-    unit: int = 10 ** max(len(str(enough)) - 2, 0)
-    return math.ceil(int(enough) / unit) * unit
+    unit: int = 10 ** max(len(str(enough)) - 2, 0)  # rounded up to two digits
+    return math.ceil(enough / unit) * unit
 
 
 class RunsUntilRefuted(NamedTuple):

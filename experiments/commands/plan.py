@@ -16,7 +16,6 @@ from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.json_text import write_json
 from audit.laws import conversions
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
@@ -48,7 +47,6 @@ flags.DEFINE_integer("audits", 100, "Simulated audits.")
 cli.define_levels()
 cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
-cli.define_json()
 
 
 def main() -> None:
@@ -62,7 +60,7 @@ def main() -> None:
     """
     # The forecast is for GC-R, whose canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    upper_bound, truth = _checked_epsilons()
+    truth = _checked_truth()
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
@@ -98,19 +96,18 @@ def main() -> None:
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
         runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
 
-    plan = forecast.Forecast(
-        bounds=bounds,
-        upper_bound=upper_bound,
-        tightness=FLAGS.tightness,
-        runs_needed=runs_needed,
-        probe=probe,
-        model=setting.model,
-        steps=setting.schedule.steps,
+    steps = setting.schedule.steps
+    need = f"over {planning.MAX_RUNS:,} runs"
+    if runs_needed is not None:
+        need = f"about {runs_needed:,} runs, {probe.show_time(runs_needed, steps)}"
+    method = planning.planned_method(setting.canaries)
+    print(forecast.show_bounds(bounds))
+    print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
+    print(f"{FLAGS.runs} runs of {steps} steps: {probe.show_time(FLAGS.runs, steps)}")
+    print(
+        f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk}), "
+        f"compilation {probe.compilation:.0f} s"
     )
-    if FLAGS.json:
-        print(forecast.as_json(plan))
-    else:
-        print(forecast.as_text(plan))
 
 
 def _print_bugs(setting: Setting) -> None:
@@ -134,9 +131,6 @@ def _print_bugs(setting: Setting) -> None:
         rows.append(
             planning.runs_until_refuted(mu, noise_ratio, canaries, FLAGS.confidence, FLAGS.seed)
         )
-    if FLAGS.json:
-        print(write_json({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
-        return
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
@@ -150,11 +144,8 @@ def _print_bugs(setting: Setting) -> None:
     print(Table(columns, rows, before=title, gap=" ").text())
 
 
-def _checked_epsilons() -> tuple[float, float]:
-    """Returns the accountant's upper bound, and the epsilon that is taken for the truth.
-
-    The truth is --epsilon, or by default the upper bound. Raises InputError for flags out of range.
-    """
+def _checked_truth() -> float:
+    """Returns --epsilon, or by default the accountant's; raises InputError for flags out of range."""
     cli.require_levels()
     # 2 runs in each world: the bounds choose a threshold on a part of them, and test it on the rest.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
@@ -163,15 +154,14 @@ def _checked_epsilons() -> tuple[float, float]:
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )
-    upper_bound = accounting.epsilon_upper_bound(
-        FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
-    )
     truth = FLAGS.epsilon
     if truth is None:
-        truth = upper_bound
+        truth = accounting.epsilon_upper_bound(
+            FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
+        )
     # Above 0, since the forecast has the number of runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
-    return upper_bound, truth
+    return float(truth)
 
 
 if __name__ == "__main__":
