@@ -16,7 +16,7 @@ def command(*flags, **changes):
     ("flags", "method"),
     [
         (("--epsilon=4", "--runs=400"), "if_gaussian"),
-        (("--canaries=8", "--runs=40"), "lifted_gaussian"),
+        (("--canaries=8", "--runs=400"), "lifted_gaussian"),
     ],
 )
 def test_plan_says_bounds_runs_and_time(housing_file, tmp_path, flags, method):
