@@ -59,7 +59,7 @@ class Training(NamedTuple):
     poisoned: Poisoned = _POISONED
 
 
-class Scale(NamedTuple):
+class Extent(NamedTuple):
     """The audits at a scale.
 
     Attributes:
@@ -117,7 +117,7 @@ _PURCHASE = Training(
     poisoned=dataclasses.replace(_POISONED, first_direction=400, end_direction=600),
 )
 _RUNS = (256, 1024, 4096, 16384, 65536)
-_LAPTOP = Scale(
+_LAPTOP = Extent(
     lifted_runs=_RUNS[:3],
     single_runs=_RUNS,
     over_canaries=tuple(2**i for i in range(9)),
@@ -131,7 +131,7 @@ _LAPTOP = Scale(
     series=(1, 2, 8, 32, 128),
     epsilon=16,
 )
-_SMOKE = Scale(
+_SMOKE = Extent(
     lifted_runs=(64, 256),
     single_runs=(64, 256),
     over_canaries=(1, 4, 16),
@@ -187,7 +187,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return made
 
 
-def mechanism_places(size: Scale) -> list[PlacedAudit]:
+def mechanism_places(size: Extent) -> list[PlacedAudit]:
     """Returns the audits of the Gaussian mechanism, in panels over runs n, canaries K, and dimension d.
 
     The panel over n has audits with a single canary and with K = sqrt(n), rounded down, at the paper's
