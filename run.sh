@@ -46,7 +46,7 @@ find_extras() { # sets extras: what the command needs, and what is installed alr
     docs) add_extra docs ;;
     ray) add_extra ray ;;
   esac
-  if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|opacus|torch_func|train)\  ]] && ! is_installed opacus; then
+  if [[ " $* " =~ ^\ check\ .*--?example[=\ ](lora|train)\  ]] && ! is_installed opacus; then
     add_extra opacus # unless it is there: a build of PyTorch for CPUs alone is a tenth of the size
   fi
   if [[ " $* " =~ ^\ check\ .*--?example[=\ ]jax_privacy\  ]] && ! is_installed jax_privacy; then

@@ -1,6 +1,12 @@
 """Cases of a parameter that differ little: some run with the quick tests, all of them with the slow ones."""
 
 import pytest
+from scipy import stats
+
+
+def allowed_share(claimed, audits):
+    """Returns the largest share of audits above the truth that is compatible with a claimed level."""
+    return stats.binom.ppf(1 - 1e-3, audits, claimed) / audits
 
 
 def mostly_slow(cases, quick=1):

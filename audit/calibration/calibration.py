@@ -10,14 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import special
 
 from audit.laws import conversions
-from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
 from audit.runtime.processes import in_order
 
-Array = NDArray[np.float64]
 _SLACK = 1e-6  # a bound that is above the truth by less than this is so by rounding
 
 # Assumptions: what a method may need, and a law may break.
@@ -94,8 +90,6 @@ class Value(NamedTuple):
       epsilon: the epsilon at the setting's delta.
       mu: the mu; NaN if the method gives none.
       runs: the number of runs after which it was read; 0 for the end.
-      p_value, power: those of the test whether the audit's scores have a Gaussian trade-off curve; NaN if it
-        is not tested.
       seconds: the processor's seconds; 0 if not measured.
       refusal: why the method gave no value, which counts as epsilon = 0; empty if it gave one.
     """
@@ -104,14 +98,12 @@ class Value(NamedTuple):
     epsilon: float
     mu: float = math.nan
     runs: int = 0
-    p_value: float = math.nan
-    power: float = math.nan
     seconds: float = 0.0
     refusal: str = ""
 
 
 def _give_nothing(evidence: Any, setting: KnownMechanism) -> list[Value]:
-    """Returns no values: the default `Law.audit`; processes receive it by pickle, which refuses a lambda."""
+    """Returns no values. Processes receive it by pickle, which refuses a lambda."""
     return []
 
 
@@ -142,14 +134,10 @@ class Calibration(NamedTuple):
       exceeding: the share of audits above the truth; compared is mu if both the truth and the method give it,
         else epsilon.
       mean_mu: the mean mu over the audits; None if the method gives none.
-      mean_epsilon, std_epsilon: the mean and the standard deviation of epsilon over the audits.
+      mean_epsilon: the mean of epsilon over the audits.
       low_epsilon, high_epsilon: the 5% and 95% quantiles of epsilon.
       true_epsilon: the true epsilon; where mu is compared, the epsilon of the true mu.
-      true_mu: the true mu, if the truth gives it.
       runs: the number of runs after which the bound was read; 0 for the end.
-      fired: the share of audits in which the test of a Gaussian curve rejected; None if it is not tested.
-      unsure: the share in which the test did not reject, but had too little power (below CURVE_POWER).
-      missed: the share in which the test did not reject, had the power, and the truth was exceeded.
       beyond: by how much, on average, the epsilon of audits above the truth exceeds it; 0 if there are none.
       seconds: the processor's seconds of the median audit; 0 if not measured.
       refusals: the reasons of all audits that gave no value.
@@ -160,15 +148,10 @@ class Calibration(NamedTuple):
     exceeding: float
     mean_mu: float | None
     mean_epsilon: float
-    std_epsilon: float
     low_epsilon: float
     high_epsilon: float
     true_epsilon: float
-    true_mu: float | None = None
     runs: int = 0
-    fired: float | None = None
-    unsure: float | None = None
-    missed: float | None = None
     beyond: float = 0.0
     seconds: float = 0.0
     refusals: tuple[str, ...] = ()
@@ -192,7 +175,7 @@ def calibrate(
       A row for each method; for a method that is read after several numbers of runs, a row for each number.
     """
     tasks = [(setting, index) for index in range(setting.audits)]
-    values_by_audit = []  # for each audit, a value of each row
+    values_by_audit = []
     for values_of_audit in in_order(audit_once, tasks, processes):
         values_by_audit.append(values_of_audit)
         on_audit_done(1)
@@ -208,81 +191,38 @@ def audit_once(task: tuple[KnownMechanism, int]) -> list[Value]:
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws the evidence of an audit, from the setting's seed, its stream and the audit's index alone."""
+    """Draws the evidence of an audit, from the setting's seed, its stream and the audit's index only."""
     entropy = [setting.seed, *setting.stream, index]
     return setting.law.draw(np.random.default_rng(entropy), setting)
-
-
-def allowed_share(claimed: float, audits: int, error: float = 1e-3) -> float:
-    """Returns the largest share of audits above the truth that is still compatible with a claimed level.
-
-    It is a quantile of the binomial law: if each audit exceeds the truth with probability `claimed`, the
-    share of those that do is larger than this with probability at most `error`.
-
-    Args:
-      claimed: the probability with which a bound may exceed the truth, 1 - confidence.
-      audits: the number of audits.
-      error: the largest probability of a larger share.
-    """
-    # bdtrik inverts the binomial distribution function in the number of successes, not rounded.
-    most_excesses = float(np.ceil(special.bdtrik(1 - error, audits, claimed)))
-    return most_excesses / audits
 
 
 def _summarise(setting: KnownMechanism, values: tuple[Value, ...], truth: Truth) -> Calibration:
     """Returns a method's row: how often its value was above the truth, and how near it came.
 
-    A value counts as above the truth if it exceeds it by more than rounding does. Where the audits were also
-    tested for a Gaussian trade-off curve, the row has three more shares of audits: the test rejected the
-    curve (fired); it did not, but had too little power (unsure); it did not, had the power, and the value was
-    above the truth (missed).
-
-    Args:
-      setting: the mechanism and its audits.
-      values: what the method gave in each audit.
-      truth: the truth about the mechanism; mu is compared if truth and method give it, else epsilon.
+    What is compared is mu if the truth and the method give it, else epsilon. A value counts as above the
+    truth if it exceeds it by more than rounding does.
     """
-    # The first audit shows, as any would, whether the method gives mu and whether the curve was tested.
-    first = values[0]
+    first = values[0]  # gives mu if all values do
     epsilon = np.array([value.epsilon for value in values])
     mu = np.array([value.mu for value in values])
     gives_mu = not math.isnan(first.mu)
-
-    # What is compared: mu if both truth and method give it, else epsilon. _SLACK is for rounding.
     true_epsilon = truth.epsilon
     exceeds = epsilon > true_epsilon + _SLACK
     if gives_mu and truth.mu is not None:
         exceeds = mu > truth.mu + _SLACK
         true_epsilon = conversions.epsilon_from_mu(truth.mu, setting.delta)
-
-    beyond = 0.0  # the mean excess of the audits above the truth
-    if exceeds.any():
-        beyond = float((epsilon[exceeds] - true_epsilon).mean())
-
-    row = Calibration(
+    beyond = float((epsilon[exceeds] - true_epsilon).mean()) if exceeds.any() else 0.0
+    return Calibration(
         first.method,
         setting,
         exceeding=float(exceeds.mean()),
         mean_mu=float(mu.mean()) if gives_mu else None,
         mean_epsilon=float(epsilon.mean()),
-        std_epsilon=float(epsilon.std()),
         low_epsilon=float(np.quantile(epsilon, 0.05)),
         high_epsilon=float(np.quantile(epsilon, 0.95)),
         true_epsilon=true_epsilon,
-        true_mu=truth.mu,
         runs=first.runs,
         beyond=beyond,
         seconds=float(np.median([value.seconds for value in values])),
         refusals=tuple(value.refusal for value in values if value.refusal),
-    )
-    if math.isnan(first.p_value):  # the curve was not tested
-        return row
-
-    # The test rejects below the p-value CURVE_LEVEL, and has enough power from CURVE_POWER on.
-    fired = np.array([value.p_value for value in values]) < CURVE_LEVEL
-    powerful = np.array([value.power for value in values]) >= CURVE_POWER
-    return row._replace(
-        fired=float(fired.mean()),
-        unsure=float((~fired & ~powerful).mean()),
-        missed=float((exceeds & ~fired & powerful).mean()),
     )

@@ -54,15 +54,12 @@ from audit.evidence.canaries import Coins, Design, Fresh, Sets, single
 from audit.evidence.one_run import Cosines
 from audit.laws import conversions, cosine_law, known_laws
 from audit.laws.known_laws import KnownLaw
-from audit.methods import estimate, exact_null, gaussian_curve, lifted, one_run_bounds, one_shot
+from audit.methods import estimate, exact_null, lifted, one_run_bounds, one_shot
 from audit.methods.estimate import Finding
-from audit.methods.gaussian_curve import CURVE_LEVEL
 
 Array = NDArray[np.float64]
 Generator = np.random.Generator
-_REACH = (
-    5.0  # thresholds reach at least so many standard deviations beyond the means of both worlds
-)
+_REACH = 5.0  # standard deviations that thresholds go beyond the means of both worlds, at least
 _DIMENSIONS = 100  # dimensions of `cosines` for each canary
 _REVEALED = 3.0  # `leaking` reveals this times sqrt(K) coins at once
 _NOTHING: frozenset[str] = frozenset()
@@ -71,7 +68,7 @@ _CURVED = frozenset([GAUSSIAN_CURVE])
 
 
 def _values(findings: Iterable[Finding]) -> list[Value]:
-    """Returns bounds and estimates as values to calibrate; mu is NaN where a method gives none."""
+    """Returns bounds and estimates as values to calibrate; mu is NaN if a method gives none."""
     values = []
     for finding in findings:
         mu = np.nan if finding.mu is None else finding.mu
@@ -103,12 +100,11 @@ def score_truth(law: known_laws.ScoreFamily, setting: KnownMechanism) -> Truth:
 
 
 def _make_score_law(law: known_laws.ScoreFamily) -> Law:
-    """Returns the calibration law of a family of scores, whose parameter is the setting's mu."""
-    draw = partial(_draw_scores, law)
-    truth = partial(score_truth, law)
-    # Only normal scores have a Gaussian trade-off curve, which some methods assume.
-    breaks = _NOTHING if law is known_laws.GAUSSIAN else frozenset([GAUSSIAN_CURVE])
-    return Law(law.name, draw, truth, _audit_scores, breaks)
+    """Returns the calibration law of a family of scores. Only normal scores have a Gaussian curve."""
+    breaks = _NOTHING if law is known_laws.GAUSSIAN else _CURVED
+    return Law(
+        law.name, partial(_draw_scores, law), partial(score_truth, law), _audit_scores, breaks
+    )
 
 
 def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
@@ -116,85 +112,57 @@ def _audit_scores(design: Sets, setting: KnownMechanism) -> list[Value]:
     return _values(estimate.findings(*design.pooled(), setting.delta, setting.confidence))
 
 
-def audit_scores_and_curve(design: Sets, setting: KnownMechanism) -> list[Value]:
-    """Returns what every method of a single canary a run gives, with the test of a Gaussian curve.
-
-    Each value has the test's p-value and power. The power takes longest, and is computed only if the test
-    does not reject the curve; otherwise it is 0.
-    """
-    scores_in, scores_out = design.pooled()
-    p_value = gaussian_curve.examine(scores_in, scores_out).p_value
-    power = 0.0
-    if p_value >= CURVE_LEVEL:
-        power = gaussian_curve.power(scores_in, scores_out)
-    values = _audit_scores(design, setting)
-    return [value._replace(p_value=p_value, power=power) for value in values]
-
-
 # Several canaries a run.
-
-
-def _no_run(runs: int) -> float:
-    """Returns 0, the share of runs in which nothing is inserted, for ties in which no run fails."""
-    return 0.0
-
-
-def _three_runs(runs: int) -> float:
-    """Returns the share of runs in which nothing is inserted, if three of all runs fail on average."""
-    return min(3 / runs, 1.0)
 
 
 class Tie(NamedTuple):
     """A way in which the scores of a run's canaries depend on each other.
 
-    A score is mu * signal + noise, where the signal is 1 if its canary is in and the run works, else 0.
+    A score is mu * signal + noise. The signal is 1 if its canary is in and the run works, else 0.
 
     Attributes:
       name: the name of the law that it makes.
-      draw_noise: (generator, runs n, canaries K) -> noise (n, K), each entry N(0, 1).
-      failing: number of runs -> the share of them in which nothing is inserted.
+      draw_noise: (generator, (runs n, canaries K)) -> noise (n, K), each entry N(0, 1).
+      failing_runs: the number of runs, on average, in which nothing is inserted.
       breaks: the assumptions of methods that do not hold for it.
     """
 
     name: str
-    draw_noise: Callable[[Generator, int, int], Array]
-    failing: Callable[[int], float] = _no_run
+    draw_noise: Callable[[Generator, tuple[int, int]], Array]
+    failing_runs: float = 0.0
     breaks: frozenset[str] = _NOTHING
 
+    def find_failing(self, setting: KnownMechanism) -> float:
+        """Returns the probability with which a run inserts nothing."""
+        return min(self.failing_runs / setting.runs, 1.0)
+
     def draw(self, rng: Generator, setting: KnownMechanism) -> tuple[Array, Array]:
-        """Draws which runs of an audit work, and the noise of all scores.
-
-        A run fails, and inserts nothing, with the probability that `failing` gives.
-
-        Returns:
-          1 for each run that works and 0 for each that fails, (n, 1); and the noise of the scores, (n, K).
-        """
+        """Draws the signal (n, 1) of canaries that are in, mu or 0, and the noise (n, K) of all scores."""
         works = np.ones((setting.runs, 1))
-        probability = self.failing(setting.runs)
-        if probability:  # where no run can fail, nothing is drawn for it
-            works = (rng.random(works.shape) >= probability).astype(np.float64)
-        return works, self.draw_noise(rng, setting.runs, setting.canaries)
+        failing = self.find_failing(setting)
+        if failing:  # if no run can fail, nothing is drawn for it
+            works = (rng.random(works.shape) >= failing).astype(np.float64)
+        return setting.mu * works, self.draw_noise(rng, (setting.runs, setting.canaries))
 
     def draw_coins(self, rng: Generator, setting: KnownMechanism) -> Coins:
         """Draws runs whose canaries are each in by a coin."""
         present = rng.random((setting.runs, setting.canaries)) < 0.5
-        works, noise = self.draw(rng, setting)
-        return Coins(works * setting.mu * present + noise, present)
+        signal, noise = self.draw(rng, setting)
+        return Coins(signal * present + noise, present)
 
     def draw_sets(self, rng: Generator, setting: KnownMechanism) -> Sets:
         """Draws a set of runs whose canaries are in, and a set whose canaries are out."""
-        works, noise_in = self.draw(rng, setting)
+        signal, noise_in = self.draw(rng, setting)
         _, noise_out = self.draw(rng, setting)
-        return Sets(works * setting.mu + noise_in, noise_out)
+        return Sets(signal + noise_in, noise_out)
 
     def truth(self, setting: KnownMechanism) -> Truth:
         """Returns the largest epsilon and the largest mu that the error rates of any threshold show.
 
         A canary is guessed to be in if its score exceeds the threshold. Scores of canaries that are out are
-        N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail. The
-        largest values are taken over a fine grid of thresholds; they are 0 at least, since no leak is less.
+        N(0, 1). Those of canaries that are in are N(mu, 1), but N(0, 1) in the share of runs that fail.
         """
-        failing = self.failing(setting.runs)
+        failing = self.find_failing(setting)
         # From below N(0, 1) to above N(mu, 1). Thresholds farther out show no epsilon: the probability beyond
         # them is below delta in either world.
         reach = max(_REACH, -special.ndtri(setting.delta))
@@ -209,21 +177,19 @@ class Tie(NamedTuple):
         return Truth(max(float(epsilons.max()), 0.0), max(float(mus.max()), 0.0))
 
 
-def _draw_own_noise(rng: Generator, runs: int, canaries: int) -> Array:
+def _draw_own_noise(rng: Generator, shape: tuple[int, int]) -> Array:
     """Draws noise (n, K), independent for every canary."""
-    return rng.standard_normal((runs, canaries))
+    return rng.standard_normal(shape)
 
 
-def _draw_shifted_noise(rng: Generator, runs: int, canaries: int) -> Array:
-    """Draws noise (n, K), half of whose variance is common to the canaries of a run."""
-    own = rng.standard_normal((runs, canaries))
-    common = rng.standard_normal((runs, 1))
-    return np.asarray((own + common) / np.sqrt(2))
-
-
-def _draw_equal_noise(rng: Generator, runs: int, canaries: int) -> Array:
+def _draw_equal_noise(rng: Generator, shape: tuple[int, int]) -> Array:
     """Draws noise (n, K), the same for all canaries of a run."""
-    return np.repeat(rng.standard_normal((runs, 1)), canaries, 1)
+    return np.repeat(rng.standard_normal((shape[0], 1)), shape[1], 1)
+
+
+def _draw_shifted_noise(rng: Generator, shape: tuple[int, int]) -> Array:
+    """Draws noise (n, K), half of whose variance is common to the canaries of a run."""
+    return np.asarray((_draw_own_noise(rng, shape) + _draw_equal_noise(rng, shape)) / np.sqrt(2))
 
 
 def _audit_canaries(design: Design, setting: KnownMechanism) -> list[Value]:
@@ -293,17 +259,15 @@ def _draw_failing(rng: Generator, setting: KnownMechanism) -> Coins:
 def _draw_leaking(rng: Generator, setting: KnownMechanism) -> Coins:
     """Draws scores that guess each coin right with odds e^mu, and that rarely reveal many coins at once.
 
-    A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, so rarely that
-    each is revealed with probability delta. At mu = 0, so many raise the number of right guesses by three
-    standard deviations. A score of 2 or -2 reveals its coin. The other scores are 1 or -1 plus a random
-    number up to 0.1, so that no two of them are equal.
+    A score's sign is the guess: positive for in. About 3 sqrt(K) coins are revealed at once, by 2 or -2, so
+    rarely that each is revealed with probability delta. At mu = 0, so many raise the number of right guesses
+    by three standard deviations.
     """
     canaries = setting.canaries
     bits = _draw_bits(rng, setting)
     is_right = rng.random(bits.shape) < special.expit(setting.mu)
-    # A score is positive where a canary is in and guessed right, or out and guessed wrong.
+    # No two scores are equal. They are positive for in and right, or out and wrong.
     scores = np.where(bits == is_right, 1.0, -1.0) + 0.1 * rng.random(bits.shape)
-
     revealed = min(round(_REVEALED * np.sqrt(canaries)), canaries)
     if rng.random() < setting.delta * canaries / revealed:
         places = rng.permutation(canaries)[:revealed]
@@ -339,7 +303,7 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The method that bounds the mu of a GDP guarantee is left out for laws that do not have a mu.
     """
-    has_gdp = setting.law.truth is gaussian_truth  # else the setting's mu stands for epsilon
+    has_gdp = setting.law.truth is gaussian_truth
     values = []
     for method in exact_null.METHODS.values():
         if method.name == exact_null.EXACT_NULL_GDP and not has_gdp:
@@ -352,6 +316,50 @@ def _audit_directions(design: Fresh, setting: KnownMechanism) -> list[Value]:
     return values
 
 
+def _draw_gaussian(rng: Generator, setting: KnownMechanism, works: Array | float = 1.0) -> Array:
+    """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
+
+    The part of direction v_j orthogonal to the K - 1 others has a squared length of the law
+    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
+    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j. `works` (R, 1) is 0
+    for runs in which nothing is inserted, else 1.
+    """
+    shape = setting.runs, setting.canaries
+    free = setting.dimension - setting.canaries
+    outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
+    if setting.canaries > 1:
+        outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
+    # The release u_j has a component along that part. In the free dimensions it is only noise.
+    along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
+    length = np.sqrt(along**2 + rng.chisquare(free, shape))
+    return np.asarray(np.sqrt(outside) * along / length)
+
+
+def _draw_half_failing(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K); in each run, with probability 1/2, nothing is inserted."""
+    works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
+    return _draw_gaussian(rng, setting, works)
+
+
+def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K) of canaries in, as if Laplace noise hid a movement of epsilon = mu along each."""
+    # The cosine is the one that a canary out exceeds with the same probability as Laplace noise `along`.
+    along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
+    return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
+
+
+def _draw_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
+    """Draws cosines (R, K) of canaries that are in, as large as (epsilon, delta)-DP allows for epsilon = mu.
+
+    If a cosine of a canary that is out exceeds t with probability a(t), one of a canary that is in exceeds t
+    with probability min(e^epsilon a(t) + delta, 1). Cosines are drawn by inverting this probability at
+    uniform numbers; a number below delta gives the largest cosine.
+    """
+    uniform = rng.random((setting.runs, setting.canaries))
+    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
+    return -cosine_law.quantile(tail, setting.dimension)
+
+
 def _draw_directions(
     draw_cosines: Callable[[Generator, KnownMechanism], Array],
     rng: Generator,
@@ -362,114 +370,37 @@ def _draw_directions(
     return Fresh(cosines, np.ones(cosines.shape, bool), setting.dimension)
 
 
-def _make_direction_law(
-    name: str,
+def _draw_equal_directions(
     draw_cosines: Callable[[Generator, KnownMechanism], Array],
-    *breaks: str,
-    truth: Callable[[KnownMechanism], Truth] = gaussian_truth,
-) -> Law:
-    """Returns a law of the cosines of fresh directions that are all in.
-
-    Args:
-      name: the law's name.
-      draw_cosines: (generator, setting) -> cosines (R, K).
-      *breaks: the assumptions of methods that do not hold for the law.
-      truth: setting -> the truth; by default that of a Gaussian mechanism of mu.
-    """
-    draw = partial(_draw_directions, draw_cosines)
-    return Law(name, draw, truth, _audit_directions, frozenset(breaks))
+    rng: Generator,
+    setting: KnownMechanism,
+) -> Fresh:
+    """Draws directions as `_draw_directions` does, but of which all in a run have the cosine of the first."""
+    design = _draw_directions(draw_cosines, rng, setting)
+    return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, 1))
 
 
-def _draw_shifted_cosines(
-    rng: Generator, setting: KnownMechanism, works: Array | float = 1.0, columns: int | None = None
-) -> Array:
-    """Draws leave-one-out cosines (R, K) of directions with what a Gaussian mechanism of mu releases.
-
-    The part of direction v_j orthogonal to the K - 1 others has a squared length of the law
-    Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the others, the release u_j
-    is mu times that part, plus standard normal noise. The cosine is that of v_j and u_j.
-
-    Args:
-      rng: the generator.
-      setting: the setting, of which mu, the runs R, the canaries K and the dimension d are read.
-      works: (R, 1), 0 for runs in which nothing is inserted, else 1.
-      columns: the number of canaries of a run that are drawn; all K by default.
-    """
-    shape = setting.runs, columns or setting.canaries
-    # The number of dimensions orthogonal to all K directions.
-    free = setting.dimension - setting.canaries
-    outside = np.ones(shape)  # squared lengths of v_j's parts orthogonal to the others
-    if setting.canaries > 1:
-        outside = rng.beta((free + 1) / 2, (setting.canaries - 1) / 2, shape)
-    # The release u_j has a component along that part. In the free dimensions it is noise alone, whose squared
-    # length is chi-square.
-    along = setting.mu * works * np.sqrt(outside) + rng.standard_normal(shape)
-    length = np.sqrt(along**2 + rng.chisquare(free, shape))
-    return np.asarray(np.sqrt(outside) * along / length)
-
-
-def _draw_equal_cosines(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K) of which all in a run are the same, each of the law of `_draw_shifted_cosines`."""
-    return np.repeat(_draw_shifted_cosines(rng, setting, columns=1), setting.canaries, 1)
-
-
-def _draw_failing_cosines(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K); in each run, with probability 1/2, nothing is inserted."""
-    works = (rng.random((setting.runs, 1)) < 0.5).astype(np.float64)
-    return _draw_shifted_cosines(rng, setting, works)
-
-
-def _draw_laplace_cosines(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K) of canaries in, as if Laplace noise hid a movement of epsilon = mu along each."""
-    # The cosine is the one that a canary out exceeds with the same probability as Laplace noise `along`.
-    along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
-    return -cosine_law.quantile(scipy.stats.laplace.sf(along), setting.dimension)
-
-
-def _draw_on_bound(rng: Generator, setting: KnownMechanism, columns: int | None = None) -> Array:
-    """Draws cosines (R, K) of canaries that are in, as large as (epsilon, delta)-DP allows for epsilon = mu.
-
-    If a cosine of a canary that is out exceeds t with probability a(t), one of a canary that is in exceeds t
-    with probability min(e^epsilon a(t) + delta, 1). Cosines are drawn by inverting this probability at
-    uniform numbers; a number below delta gives the largest cosine.
-
-    Args:
-      rng: the generator.
-      setting: the setting, of which mu, delta, the runs R, the canaries K and the dimension d are read.
-      columns: the number of canaries of a run that are drawn; all K by default.
-    """
-    uniform = rng.random((setting.runs, columns or setting.canaries))
-    tail = np.maximum(uniform - setting.delta, 0) * np.exp(-setting.mu)  # a(cosine)
-    # The law of a canary that is out is symmetric: its upper quantile is minus its lower one.
-    return -cosine_law.quantile(tail, setting.dimension)
-
-
-def _draw_equal_on_bound(rng: Generator, setting: KnownMechanism) -> Array:
-    """Draws cosines (R, K) of which all in a run are the same, each of the law of `_draw_on_bound`."""
-    return np.repeat(_draw_on_bound(rng, setting, 1), setting.canaries, 1)
-
-
-def _by_name(*laws: Law) -> dict[str, Law]:
-    """Returns laws by their names."""
-    return {law.name: law for law in laws}
-
-
-ONE_CANARY = _by_name(*map(_make_score_law, known_laws.LAWS.values()))
+ONE_CANARY = {law.name: _make_score_law(law) for law in known_laws.LAWS.values()}
 GAUSSIAN = ONE_CANARY[known_laws.GAUSSIAN.name]
 TIES = (
     Tie("independent", _draw_own_noise),
     Tie("shifted", _draw_shifted_noise, breaks=_TIED),
     Tie("equal", _draw_equal_noise, breaks=_TIED),
-    Tie("failing", _draw_own_noise, _three_runs, breaks=_TIED | _CURVED),
+    Tie("failing", _draw_own_noise, failing_runs=3.0, breaks=_TIED | _CURVED),
 )
-COINS = _by_name(
-    *(Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, breaks=tie.breaks) for tie in TIES)
-)
-SETS = _by_name(
-    *(law._replace(draw=tie.draw_sets) for law, tie in zip(COINS.values(), TIES, strict=True))
-)
+COINS = {
+    tie.name: Law(tie.name, tie.draw_coins, tie.truth, _audit_canaries, tie.breaks) for tie in TIES
+}
+SETS = {tie.name: COINS[tie.name]._replace(draw=tie.draw_sets) for tie in TIES}
+
+
+def _name(*laws: Law) -> dict[str, Law]:
+    """Returns laws by their names."""
+    return {law.name: law for law in laws}
+
+
 _coin_law = partial(Law, truth=gaussian_truth, audit=_audit_coins)
-ONE_RUN = _by_name(
+ONE_RUN = _name(
     _coin_law("independent", _draw_independent),
     _coin_law("overlapping", _draw_overlapping, breaks=_TIED),
     _coin_law("failing", _draw_failing, breaks=_TIED),
@@ -477,13 +408,17 @@ ONE_RUN = _by_name(
     _coin_law("pairs", _draw_pairs, audit=_audit_pairs),
     _coin_law("cosines", _draw_cosines, audit=_audit_cosines),
 )
-DIRECTIONS = _by_name(
-    _make_direction_law("gaussian", _draw_shifted_cosines),
-    _make_direction_law("equal", _draw_equal_cosines, INDEPENDENT),
-    _make_direction_law("failing", _draw_failing_cosines, INDEPENDENT, GAUSSIAN_CURVE),
-    _make_direction_law("laplace", _draw_laplace_cosines, GAUSSIAN_CURVE, truth=_mu_is_epsilon),
-    _make_direction_law("bound", _draw_on_bound, GAUSSIAN_CURVE, truth=_mu_is_epsilon),
-    _make_direction_law(
-        "bound equal", _draw_equal_on_bound, INDEPENDENT, GAUSSIAN_CURVE, truth=_mu_is_epsilon
+_direction_law = partial(Law, truth=gaussian_truth, audit=_audit_directions)
+_pure_law = partial(_direction_law, truth=_mu_is_epsilon, breaks=_CURVED)
+DIRECTIONS = _name(
+    _direction_law("gaussian", partial(_draw_directions, _draw_gaussian)),
+    _direction_law("equal", partial(_draw_equal_directions, _draw_gaussian), breaks=_TIED),
+    _direction_law(
+        "failing", partial(_draw_directions, _draw_half_failing), breaks=_TIED | _CURVED
+    ),
+    _pure_law("laplace", partial(_draw_directions, _draw_laplace)),
+    _pure_law("bound", partial(_draw_directions, _draw_on_bound)),
+    _pure_law(
+        "bound equal", partial(_draw_equal_directions, _draw_on_bound), breaks=_TIED | _CURVED
     ),
 )

@@ -1,6 +1,6 @@
 """Is one step of this DP-SGD right, and are its batches?
 
-./run.sh check --example=opacus                    one of the examples
+./run.sh check --example=numpy                     one of the examples
 ./run.sh check --step=mine.py:step                 a step of yours
 ./run.sh check --step=mine.py:step --report=p.html   with pictures
 ./run.sh check --batches=mine.py:loader --sampling_rate=0.01 --examples=50000   a loader of yours

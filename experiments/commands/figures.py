@@ -124,7 +124,7 @@ def _draw_sweep(
             print(table.PROVES_NOTHING)
         print(drawn.table.text + "\n")
     # Where cells are missing, its figures are incomplete, or else there are none yet.
-    if drawn.missing and drawn.figures:
+    if drawn.missing and (drawn.figures or drawn.table):
         drawing.incomplete[sweep.name] = drawn.missing
     elif drawn.missing:
         drawing.waiting.append(sweep.name)

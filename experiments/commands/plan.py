@@ -6,11 +6,8 @@
     ./run.sh plan --bug=0.9,0.5                          how soon a claim is refuted with less noise
 
 Bounds come from simulated audits whose scores are Gaussian, the time from a probe: steps of a chunk of the
-audit itself, for about two seconds after compilation. At k > 1 it also reports what bounds the last model
-alone, and what an audit can reach. Nothing is kept.
+audit itself, for about two seconds after compilation. Nothing is kept.
 """
-
-from typing import TYPE_CHECKING
 
 from absl import flags
 from tqdm import tqdm
@@ -19,18 +16,12 @@ from audit.calibration import calibration, laws, planning
 from audit.claims import accounting
 from audit.commands import cli
 from audit.errors import InputError, require
-from audit.json_text import write_json
 from audit.laws import conversions
-from audit.methods import lifted
 from audit.report.table import Column, Table
 from audit.runtime.machine import cores
-from audit.settings.setting import validate
+from audit.settings.setting import Setting, validate
 from audit.values import plain_digits
 from models.catalogue import task
-
-if TYPE_CHECKING:
-    from audit.settings.setting import Setting
-    from experiments.forecast import ManyForecast
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "batch_size", "canaries")
 FLAGS = flags.FLAGS
@@ -38,7 +29,7 @@ FLAGS = flags.FLAGS
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 _MANY = "over 1,000"  # in place of a number of runs that was not reached
 _CANARIES = 64  # canaries a run for --bug, where --canaries sets none or one
-_MOST_AUDITS = 20  # that are simulated with several canaries a run, which takes longer
+_MAX_AUDITS = 20  # that are simulated with several canaries a run, which takes longer
 flags.DEFINE_float(
     "epsilon", None, "The truth to be found; by default the accountant's upper bound."
 )
@@ -56,7 +47,6 @@ flags.DEFINE_integer("audits", 100, "Simulated audits.")
 cli.define_levels()
 cli.define_seed("Seed of the simulated audits.")
 cli.define_sources()
-cli.define_json()
 
 
 def main() -> None:
@@ -70,7 +60,7 @@ def main() -> None:
     """
     # The forecast is for GC-R, whose canaries are gradients along random coordinates.
     setting = cli.setting(FIELDS, adversary="gc_r")
-    upper_bound, truth = _checked_epsilons()
+    truth = _checked_truth()
     if FLAGS.bug is not None:
         _print_bugs(setting)
         return
@@ -81,40 +71,46 @@ def main() -> None:
     dataset = task(setting.model).data.load(cli.sources())
 
     probe = forecast.probe(setting, dataset, FLAGS.runs)
-    last_model = forecast.forecast_last_model(setting, dataset, probe, FLAGS.delta)
 
     # What bounds would show, by simulated audits of a Gaussian mechanism that leaks the truth.
-    mu = conversions.mu_from_epsilon(truth, FLAGS.delta)
     mechanism = calibration.KnownMechanism(
-        laws.GAUSSIAN, mu, FLAGS.runs, FLAGS.audits, FLAGS.delta, FLAGS.confidence, FLAGS.seed
+        laws.GAUSSIAN,
+        conversions.mu_from_epsilon(truth, FLAGS.delta),
+        FLAGS.runs,
+        FLAGS.audits,
+        FLAGS.delta,
+        FLAGS.confidence,
+        FLAGS.seed,
     )
+    if setting.canaries > 1:
+        mechanism = mechanism._replace(
+            law=laws.COINS["independent"],
+            canaries=setting.canaries,
+            audits=min(FLAGS.audits, _MAX_AUDITS),
+        )
     with tqdm(
-        total=FLAGS.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
+        total=mechanism.audits, desc="simulating audits", bar_format=_COUNT_FORMAT, leave=False
     ) as bar:
         bounds = calibration.calibrate(mechanism, cores(), bar.update)
     search = f"looking for the runs that prove {FLAGS.tightness:.0%} of it"
     with tqdm(desc=search, bar_format="{desc} ...", leave=False):
         runs_needed = planning.runs_needed(mechanism, FLAGS.tightness)
-        many = _forecast_many_canaries(mechanism, setting.canaries)
 
-    plan = forecast.Forecast(
-        bounds=bounds,
-        upper_bound=upper_bound,
-        tightness=FLAGS.tightness,
-        runs_needed=runs_needed,
-        probe=probe,
-        model=setting.model,
-        steps=setting.schedule.steps,
-        many=many,
-        last_model=last_model,
+    steps = setting.schedule.steps
+    need = f"over {planning.MAX_RUNS:,} runs"
+    if runs_needed is not None:
+        need = f"about {runs_needed:,} runs, {probe.show_time(runs_needed, steps)}"
+    method = planning.planned_method(setting.canaries)
+    print(forecast.show_bounds(bounds))
+    print(f"\n{method}, on average {FLAGS.tightness:.0%} of the truth: {need}")
+    print(f"{FLAGS.runs} runs of {steps} steps: {probe.show_time(FLAGS.runs, steps)}")
+    print(
+        f"a step takes {probe.model_step:.2g} s ({setting.model}, chunks of {probe.chunk}), "
+        f"compilation {probe.compilation:.0f} s"
     )
-    if FLAGS.json:
-        print(forecast.as_json(plan))
-    else:
-        print(forecast.as_text(plan))
 
 
-def _print_bugs(setting: "Setting") -> None:
+def _print_bugs(setting: Setting) -> None:
     """Prints after how many training runs an audit refutes the claimed mu, for each factor in --bug.
 
     A factor is the real noise over the stated noise. The claim is the accountant's mu at the stated noise.
@@ -135,9 +131,6 @@ def _print_bugs(setting: "Setting") -> None:
         rows.append(
             planning.runs_until_refuted(mu, noise_ratio, canaries, FLAGS.confidence, FLAGS.seed)
         )
-    if FLAGS.json:
-        print(write_json({"mu": mu, "canaries": canaries, "bugs": [row._asdict() for row in rows]}))
-        return
     title = (
         f"training runs of {canaries} fresh directions until a claim of mu {mu:.4g} is refuted",
         "(ideal scores; leave-one-out costs a few percent of mu where canaries are many)",
@@ -151,41 +144,8 @@ def _print_bugs(setting: "Setting") -> None:
     print(Table(columns, rows, before=title, gap=" ").text())
 
 
-def _forecast_many_canaries(
-    mechanism: calibration.KnownMechanism, canaries: int
-) -> "ManyForecast | None":
-    """Forecasts the bounds from several independent canaries a run; returns None for a single canary.
-
-    Three bounds are forecast. Two test each run's average over canaries by betting, the first without any
-    assumption (lifted), the second for a Gaussian trade-off curve. The third (clustered) follows from average
-    error rates with a standard error over runs.
-
-    Args:
-      mechanism: The audits with a single canary a run; mu, runs, levels and seed are taken from them.
-      canaries: The number of canaries a run.
-    """
-    if canaries == 1:
-        return None
-    from experiments.forecast import ManyForecast
-
-    setting = mechanism._replace(
-        law=laws.COINS["independent"],
-        canaries=canaries,
-        audits=min(mechanism.audits, _MOST_AUDITS),  # each takes longer than with a single canary
-    )
-    methods = (lifted.LIFTED, lifted.LIFTED_GAUSSIAN, lifted.CLUSTERED)
-    bounds = []
-    for row in calibration.calibrate(setting, cores()):
-        if row.method in methods:
-            bounds.append(row)
-    return ManyForecast(bounds, planning.runs_needed_of_many(setting, FLAGS.tightness))
-
-
-def _checked_epsilons() -> tuple[float, float]:
-    """Returns the accountant's upper bound, and the epsilon that is taken for the truth.
-
-    The truth is --epsilon, or by default the upper bound. Raises InputError for flags out of range.
-    """
+def _checked_truth() -> float:
+    """Returns --epsilon, or by default the accountant's; raises InputError for flags out of range."""
     cli.require_levels()
     # 2 runs in each world: the bounds choose a threshold on a part of them, and test it on the rest.
     require(4 <= FLAGS.runs <= 10**8, f"--runs={FLAGS.runs}: give 4 to 100,000,000")
@@ -194,15 +154,14 @@ def _checked_epsilons() -> tuple[float, float]:
     require(
         0 < FLAGS.tightness < 1, f"--tightness={FLAGS.tightness}: give more than 0, less than 1"
     )
-    upper_bound = accounting.epsilon_upper_bound(
-        FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
-    )
     truth = FLAGS.epsilon
     if truth is None:
-        truth = upper_bound
+        truth = accounting.epsilon_upper_bound(
+            FLAGS.noise_multiplier, FLAGS.insertions, FLAGS.delta
+        )
     # Above 0, since the forecast has the number of runs that prove a share of it.
     require(1e-6 <= truth <= 500, f"epsilon is {truth:g}: give --epsilon, 1e-06 to 500")
-    return upper_bound, truth
+    return float(truth)
 
 
 if __name__ == "__main__":

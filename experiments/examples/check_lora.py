@@ -44,48 +44,32 @@ class LoraLinear(torch.nn.Module):
         return self.frozen(x) + self.scale * self.lora_b(self.lora_a(x))
 
 
-class GptBlock(torch.nn.Module):
-    """A transformer block: causal attention of two heads and a dense layer, each added to its input."""
+class Gpt(torch.nn.Module):
+    """A GPT of a single block: causal attention and a dense layer, each added to its input."""
 
     def __init__(self) -> None:
         """Makes the layers: `attention` computes queries, keys and values at once."""
         super().__init__()
+        self.words = torch.nn.Embedding(TOKENS, WIDTH)
+        self.places = torch.nn.Embedding(LENGTH, WIDTH)
         self.norm = torch.nn.LayerNorm(WIDTH)
         self.attention = torch.nn.Linear(WIDTH, 3 * WIDTH)
         self.network = torch.nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the outputs (batch, length, WIDTH) of x (batch, length, WIDTH)."""
-        # (batch, length, 3 WIDTH) becomes (batch, 2 heads, query or key or value, length, WIDTH / 2).
-        heads = self.attention(self.norm(x)).unflatten(2, (3, 2, -1)).transpose(1, 3)
-        query, key, value = heads.unbind(2)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + attended.transpose(1, 2).flatten(2)  # the two heads side by side
-        return x + functional.gelu(self.network(x))
-
-
-class Gpt(torch.nn.Module):
-    """A GPT of two blocks."""
-
-    def __init__(self) -> None:
-        """Makes the embeddings of tokens and of their places, two blocks, and the layer that gives logits."""
-        super().__init__()
-        self.words = torch.nn.Embedding(TOKENS, WIDTH)
-        self.places = torch.nn.Embedding(LENGTH, WIDTH)
-        self.blocks = torch.nn.Sequential(GptBlock(), GptBlock())
         self.head = torch.nn.Linear(WIDTH, TOKENS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Returns the logits (batch, length, TOKENS) of each next token, from tokens (batch, length)."""
-        places = torch.arange(tokens.shape[1])
-        return self.head(self.blocks(self.words(tokens) + self.places(places)))
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        query, key, value = self.attention(self.norm(x)).chunk(3, dim=2)
+        x = x + functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + functional.gelu(self.network(x))
+        return self.head(x)
 
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # its matrix products are too small to share among threads
 network = Gpt().requires_grad_(False)
-for block in network.blocks:
-    block.attention = LoraLinear(block.attention)
+network.attention = LoraLinear(network.attention)
 texts = torch.randint(TOKENS, (320, LENGTH + 1))
 adapters = [p for p in network.parameters() if p.requires_grad]
 model, optimizer, loader = PrivacyEngine().make_private(

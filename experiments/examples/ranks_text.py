@@ -33,26 +33,17 @@ class TinyGpt(nn.Module):
     """A transformer decoder of a single block and one attention head, on the ten digits as tokens."""
 
     def __init__(self) -> None:
-        """Makes the layers, and the mask `later`: True where the column's digit comes after the row's.
-
-        The model reads LENGTH - 1 digits of a text, since the last digit is only predicted.
-        """
+        """Makes the layers. The model reads LENGTH - 1 digits of a text: the last is only predicted."""
         super().__init__()
         self.token = nn.Embedding(10, WIDTH)
         self.place = nn.Parameter(0.5 * torch.randn(LENGTH - 1, WIDTH))
-        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.hidden = nn.Linear(WIDTH, 4 * WIDTH)
-        self.out = nn.Linear(4 * WIDTH, WIDTH)
+        self.block = nn.TransformerEncoderLayer(WIDTH, 1, 4 * WIDTH, dropout=0.0, batch_first=True)
         self.head = nn.Linear(WIDTH, 10)
-        self.register_buffer("later", torch.triu(torch.ones(LENGTH - 1, LENGTH - 1), 1).bool())
+        self.register_buffer("later", nn.Transformer.generate_square_subsequent_mask(LENGTH - 1))
 
     def forward(self, digits: Tensor) -> Tensor:
         """Returns the next digits' logits (texts, LENGTH - 1, 10), from `digits` (texts, LENGTH - 1)."""
-        x = self.token(digits) + self.place
-        weights = self.query(x) @ self.key(x).transpose(-1, -2) / WIDTH**0.5
-        # A digit attends to itself and to those before it: -1e9 gives later digits the weight 0.
-        x = x + weights.masked_fill(self.later, -1e9).softmax(-1) @ self.value(x)
-        return self.head(x + self.out(self.hidden(x).relu()))
+        return self.head(self.block(self.token(digits) + self.place, self.later))
 
 
 def draw_digits(number: int) -> Tensor:

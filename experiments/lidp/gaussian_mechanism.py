@@ -1,20 +1,12 @@
 """The LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly at any dimension.
 
-It is audited as the paper's curves need it. The mechanism releases the sum of its records plus
-sigma * N(0, I_d); canaries are uniform on the unit sphere of R^d, and a score is the inner product of a
-canary with the release.
+The mechanism releases the sum of its canaries plus sigma * N(0, I_d). Canaries are uniform on the unit sphere
+of R^d. A score is the inner product of a canary with the release. Drawing the scores of n runs of K canaries
+costs O(n K^2), whatever d is.
 
-Inserted canaries: only the span of the K canaries matters, in which a rotation makes them a lower-triangular
-K x K matrix with chi-distributed diagonal, rows normalised (Bartlett's decomposition): O(n K^2) whatever d.
-Fresh canaries, on releases of their own with K - 1 canaries: given the release they are independent, and only
-its length matters. A sum of length r and one more unit vector at the angle t have length^2
-r^2 + 1 + 2 r cos t: O(n K).
-
-The audit's thresholds are chosen on runs of their own, which no bound counts, from 500 between the least
-10% quantile and the largest 90% quantile of the two worlds' scores, one for each order. (An order, 1, 2 or 4,
-says up to which moments of a run's bits, "canary detected", Wilson's intervals use.) That window caps the
-curves (Errata L2). epsilon is the inequality's first direction alone (Errata L3), below 0 where the limits
-say so.
+The paper's bounds come from Wilson's intervals of order 1, 2 or 4: the highest moment of a run's detections
+that they use. Their thresholds are chosen on separate runs, in a window of scores that caps epsilon
+(Errata L2). epsilon is the first direction of the inequality only (Errata L3), below 0 if the limits say so.
 """
 
 from typing import NamedTuple
@@ -26,6 +18,7 @@ from scipy import special
 from audit.errors import require
 from audit.evidence.canaries import Sets
 from audit.methods import lifted
+from audit.methods.level import Level
 
 Array = NDArray[np.float64]
 ORDERS = (1, 2, 4)
@@ -35,12 +28,12 @@ _QUANTILE = 0.1  # the share of scores beyond either end of the window of thresh
 
 
 class GaussianMechanism(NamedTuple):
-    """Runs of the Gaussian mechanism, which releases the sum of unit vectors plus sigma * N(0, I_d).
+    """Runs of the Gaussian mechanism.
 
     Attributes:
       runs: n, the number of runs in each world.
       canaries: K, the number of canaries in each run, which are unit vectors.
-      dimension: d.
+      dimension: d, at least 2 and at least K.
       sigma: The standard deviation of the noise.
     """
 
@@ -50,46 +43,17 @@ class GaussianMechanism(NamedTuple):
     sigma: float
 
 
-class OrderFindings(NamedTuple):
-    """What an order of Wilson's intervals finds at its threshold.
-
-    mu_j is the probability that j distinct canaries of a run are all detected.
-
-    Attributes:
-      epsilon: The order's lower bound on epsilon.
-      second: |mu_2 - mu_1^2|, near 0 if detections are independent; None for fewer than two canaries.
-      fourth: |mu_4 - mu_2^2|, near 0 if detections are independent; None for fewer than four canaries.
-    """
-
-    epsilon: float
-    second: float | None
-    fourth: float | None
-
-
 def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     """Simulates the scores of inserted and of fresh canaries (LiDP paper, Algorithm 1; Errata L5).
 
-    A run releases the sum of its canaries plus noise. A score is the inner product of a canary with the
-    release. Fresh canaries are drawn like the others, but are not in the release.
+    Returns the scores (n, K) of canaries that are inserted in n runs, and the scores (n, K) of fresh canaries
+    on n further runs, whose releases hold K - 1 other canaries: the two worlds are neighbours.
 
-    The two worlds are neighbours: of K canaries, one is taken out. So a fresh canary is scored on a release
-    of K - 1 other canaries.
-
-    Args:
-      setting: The number of runs n and of canaries K, the dimension d, and the noise.
-      seed: The seed of all draws.
-
-    Returns:
-      The scores (n, K) of canaries that are inserted in n runs, and the scores (n, K) of fresh canaries on
-        n further runs, whose releases hold K - 1 other canaries.
-
-    Raises:
-      InputError: K > d, or d < 2.
+    Raises InputError if K > d or d < 2.
     """
     canaries = setting.canaries
     dimension = setting.dimension
     message = f"`dimension={dimension}`: give at least 2, and as many as canaries"
-    # In fewer dimensions the draws would need chi-squared laws with less than one degree of freedom.
     require(dimension >= max(2, canaries), message)
     rng = np.random.default_rng(seed)
     # Each run of inserted canaries draws a K x K matrix: blocks of runs bound the memory of all matrices.
@@ -101,80 +65,69 @@ def simulate(setting: GaussianMechanism, seed: int) -> Sets:
     return Sets(np.concatenate(inserted), _draw_fresh_scores(rng, setting))
 
 
-def choose_thresholds(design: Sets, delta: float, confidence: float) -> dict[int, float]:
-    """Returns the threshold with the largest epsilon on the given runs, by the order of Wilson's intervals.
+def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
+    """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    An order is the highest moment of a run's detections that the intervals use: 1, 2 or 4, but at most the
-    number of canaries in a run. Thresholds are tried between the lower of both worlds' 10% quantiles and the
-    higher of their 90% quantiles, as in the paper's code (Errata L2).
-
-    Args:
-      design: Scores (n, K) of inserted and of fresh canaries, from runs that serve for this choice alone.
-      delta: The delta of epsilon.
-      confidence: The confidence of epsilon.
+    Thresholds are tried between the lower of both worlds' 10% quantiles and the higher of their 90%
+    quantiles, as in the paper's code (Errata L2).
     """
-    canaries = design.inserted.shape[1]
-    worlds = design.pooled()  # the scores of all inserted and of all fresh canaries, flat
+    worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
     high = max(np.quantile(world, 1 - _QUANTILE) for world in worlds)
     grid = np.linspace(low, high, _THRESHOLDS)
     best = {}
     for order in ORDERS:
-        if order <= canaries:
-            epsilons = [_epsilon(design, threshold, order, delta, confidence) for threshold in grid]
-            best[order] = float(grid[int(np.argmax(epsilons))])
+        if order <= design.inserted.shape[1]:
+            epsilons = [wilson_epsilon(design, threshold, order, levels) for threshold in grid]
+            best[order] = float(grid[np.argmax(epsilons)])
     return best
 
 
-def examine_order(
-    design: Sets, threshold: float, order: int, delta: float, confidence: float
-) -> OrderFindings:
-    """Computes epsilon from Wilson's intervals at a threshold, and how correlated canaries' detections are.
+def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) -> float:
+    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 if p_1 <= delta.
 
-    A canary is detected if its score is at least the threshold. mu_j is the probability that j distinct
-    inserted canaries of a run are all detected. The order of Wilson's intervals is the highest j whose mu_j
-    they use.
-
-    If detections were independent, |mu_2 - mu_1^2| and |mu_4 - mu_2^2| would be 0. The smaller they are, the
-    narrower are the intervals of orders 2 and 4 (Pillutla et al., 2023, Section 4).
-
-    Args:
-      design: Scores (n, K) of inserted and of fresh canaries.
-      threshold: The score from which on a canary counts as detected.
-      order: The order of Wilson's intervals: 1, 2 or 4.
-      delta: The delta of epsilon.
-      confidence: The confidence of epsilon.
-
-    Returns:
-      Epsilon, |mu_2 - mu_1^2| and |mu_4 - mu_2^2|; a difference is None where a run has too few canaries.
+    p_1 is a lower confidence limit of the rate at which inserted canaries have scores of at least the
+    threshold. p_0 is an upper confidence limit of this rate for fresh canaries. Both are Wilson's limits of
+    an order: 1, 2 or 4.
     """
-    canaries = design.inserted.shape[1]
-    detected = _count_detected(design.inserted, threshold)
-    means = lifted.moments(detected, canaries, min(canaries, 4))  # means[j] is mu_j
-    second_gap = None
+    error = (1 - levels.confidence) / 2  # of each limit
+    limits = []
+    for scores in (design.inserted, design.fresh):
+        detected = np.asarray((scores >= threshold).sum(1), np.float64)
+        limits.append(
+            lifted.exchangeable_limits(detected, scores.shape[1], order, error, lifted.wilson)
+        )
+    p_1 = limits[0][0]
+    p_0 = limits[1][1]
+    if p_1 <= levels.delta:
+        return 0.0
+    return float(np.log((p_1 - levels.delta) / p_0))
+
+
+def moment_gaps(inserted: Array, threshold: float) -> tuple[float | None, float | None]:
+    """Returns |mu_2 - mu_1^2| and |mu_4 - mu_2^2|, which are 0 if detections of canaries are independent.
+
+    mu_j is the probability that j distinct inserted canaries of a run all have scores (n, K) of at least the
+    threshold. The smaller the gaps, the narrower are the intervals of orders 2 and 4 (Pillutla et al., 2023,
+    Section 4). A gap is None if K is less than its highest moment.
+    """
+    canaries = inserted.shape[1]
+    detected = np.asarray((inserted >= threshold).sum(1), np.float64)
+    means = lifted.moments(detected, canaries, min(canaries, 4))
+    second = None
+    fourth = None
     if canaries >= 2:
-        second_gap = abs(means[2] - means[1] ** 2)
-    fourth_gap = None
+        second = abs(means[2] - means[1] ** 2)
     if canaries >= 4:
-        fourth_gap = abs(means[4] - means[2] ** 2)
-    epsilon = _epsilon(design, threshold, order, delta, confidence)
-    return OrderFindings(epsilon, second_gap, fourth_gap)
+        fourth = abs(means[4] - means[2] ** 2)
+    return second, fourth
 
 
 def window_limit(sigma: float, delta: float) -> float:
     """Returns the epsilon that the paper's audit with a single canary approaches with ever more runs.
 
-    Scores are normal with standard deviation sigma. Their mean is 1 where the canary is inserted, else 0. A
-    threshold proves epsilon = log((p_1 - delta) / p_0), where p_1 and p_0 are the shares of scores above it
-    with and without the canary.
-
-    With a small delta, the higher the threshold, the larger is this epsilon. But the paper tries no threshold
-    above the 90% quantile of the scores with the canary, where p_1 is 10%. Epsilon there is the limit
-    (Errata L2).
-
-    Args:
-      sigma: The standard deviation of the noise.
-      delta: The delta of epsilon.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The highest threshold that the
+    paper tries is the 90% quantile of the scores with the canary. It has the largest epsilon (Errata L2).
     """
     highest_threshold = 1 + sigma * special.ndtri(1 - _QUANTILE)
     p_0 = special.ndtr(-highest_threshold / sigma)
@@ -235,32 +188,3 @@ def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: i
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)
     return np.asarray(along / np.sqrt(along**2 + across_squared))
-
-
-def _count_detected(scores: Array, threshold: float) -> Array:
-    """Returns how many canaries of each run (n,) have scores (n, K) at or above the threshold."""
-    return np.asarray((scores >= threshold).sum(1), np.float64)
-
-
-def _epsilon(design: Sets, threshold: float, order: int, delta: float, confidence: float) -> float:
-    """Returns the lower bound log((p_1 - delta) / p_0) on epsilon; 0 where p_1 <= delta.
-
-    p_1 is a lower confidence limit of the rate at which inserted canaries are detected. p_0 is an upper
-    confidence limit of the rate at which fresh canaries are detected. Both are Wilson's limits.
-
-    Args:
-      design: Scores (n, K) of inserted and of fresh canaries.
-      threshold: The score from which on a canary counts as detected.
-      order: The highest moment of detections that Wilson's limits use: 1, 2 or 4.
-      delta: The delta of epsilon.
-      confidence: The probability with which both limits are to hold.
-    """
-    error = (1 - confidence) / 2  # of each limit
-    canaries = design.inserted.shape[1]
-    inserted = _count_detected(design.inserted, threshold)
-    fresh = _count_detected(design.fresh, threshold)
-    p_1, _ = lifted.exchangeable_limits(inserted, canaries, order, error, lifted.wilson)
-    _, p_0 = lifted.exchangeable_limits(fresh, canaries, order, error, lifted.wilson)
-    if p_1 <= delta:
-        return 0.0
-    return float(np.log((p_1 - delta) / p_0))

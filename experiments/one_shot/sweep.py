@@ -14,6 +14,7 @@ Table 1 is of a Gaussian mechanism, which figures simulate: half a minute at the
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -60,23 +61,18 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, with a noise multiplier.
 
-        It is the setting with a single canary. Where there is a single canary, it is in if the run's number
-        is odd: run 0, the only run of this setting, leaves it out.
+        It is run 0 of the setting with a single canary, which is in if the run's number is odd.
 
-        The server divides a round's sum of updates by the mean number of participants in a round:
-
-            cohort + canaries / (2 rounds).
-
-        The second term counts canaries: each is in with probability 1/2, and then takes part in one round.
-        With a single canary the divisor is smaller, and steps would be longer. So the learning rate is
-        reduced in proportion: clients and noise move the model as far as in the run with canaries.
+        The server divides a round's sum of updates by the mean number of participants in a round, cohort +
+        canaries / (2 rounds), since each canary is in one round with probability 1/2. With a single canary
+        the divisor is smaller. The learning rate is reduced in proportion: clients and noise move the model
+        as far as in the run with canaries.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 * 1 / setting.rounds
         # The store looks a run up by the numbers of its setting: six decimals keep this number short.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
-        # Of this run only the final model's accuracy is wanted.
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
         )
@@ -205,33 +201,8 @@ _PAPER = FederatedSizes(
 SIZES = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RepeatedSweep(Sweep):
-    """A sweep of kinds of clients, each trained at its noise multipliers with some numbers of repetitions.
-
-    Attributes:
-      plans: The kinds of clients and how they are trained.
-      with_plain: Whether they are trained once more without canaries.
-    """
-
-    plans: tuple[TrainingPlan, ...]
-    with_plain: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SplitSweep(Sweep):
-    """A sweep of experiments of a single run against several.
-
-    Attributes:
-      plan: The experiments.
-    """
-
-    plan: SplitPlan
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SimulatedSweep(Sweep):
-    """Simulations of a Gaussian mechanism (Table 1), which train nothing: a sweep without cells.
+class Simulations(NamedTuple):
+    """Simulations of a Gaussian mechanism (Table 1), which train nothing.
 
     Attributes:
       sigmas: The standard deviations of the noise; the sensitivity is 1.
@@ -246,76 +217,60 @@ class SimulatedSweep(Sweep):
     floors: tuple[int, ...] = (100, 316, 1000, 3162, 10_000)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlannedSweep(Sweep):
+    """A sweep with the plan from which its cells are made: kinds of clients, experiments or simulations."""
+
+    plan: tuple[TrainingPlan, ...] | SplitPlan | Simulations
+
+
 def sweeps(scale: str) -> dict[str, Sweep]:
     """Returns the sweeps of the paper's Tables 1, 2 and 5 and Figures 1 to 4 at a scale, by name."""
     images, text, splits = SIZES[scale]
-    table_1 = SimulatedSweep("one_shot_table_1", "Estimates of a known epsilon", ())
+    simulations = Simulations()
     if scale == "smoke":
-        table_1 = dataclasses.replace(
-            table_1, sigmas=(1.0, 2.0), dimensions=(1000,), simulations=5, floors=(100, 316)
-        )
+        simulations = Simulations((1.0, 2.0), (1000,), simulations=5, floors=(100, 316))
+    often = "canaries that take part often"
     all_sweeps = [
-        table_1,
+        PlannedSweep("one_shot_table_1", "Estimates of a known epsilon", (), plan=simulations),
         _make_table_sweep("one_shot_table_2", text),
         _make_table_sweep("one_shot_table_5", images),
         _make_repeated_sweep("one_shot_figure_1", "Densities of cosines", text, images),
-        _make_repeated_sweep(
-            "one_shot_figure_2", f"{text.label}: canaries that take part often", text
-        ),
-        _make_repeated_sweep(
-            "one_shot_figure_3",
-            f"{images.label}: canaries that take part often",
-            images,
-        ),
+        _make_repeated_sweep("one_shot_figure_2", f"{text.label}: {often}", text),
+        _make_repeated_sweep("one_shot_figure_3", f"{images.label}: {often}", images),
         _make_split_sweep("one_shot_figure_4", splits),
     ]
     return {sweep.name: sweep for sweep in all_sweeps}
 
 
 def _make_table_sweep(name: str, plan: TrainingPlan) -> Sweep:
-    """Returns the sweep of Table 2 or 5: training runs whose canaries take part once, and runs without any.
-
-    Args:
-      name: The sweep's name.
-      plan: The clients, the model and the noise multipliers; its repetitions are not used.
-    """
+    """Returns the sweep of Table 2 or 5: training runs whose canaries take part once, and runs without."""
     once = plan._replace(repetitions=(1,))
     cells = list(_audit_cells(once))
     for noise in plan.noises:
         cells.append(_make_cell(plan, plan.without_canaries(noise), "no canaries"))
     title = f"{plan.label}: all iterates and the final model"
-    return RepeatedSweep(name, title, tuple(cells), plans=(once,), with_plain=True)
+    return PlannedSweep(name, title, tuple(cells), plan=(once,))
 
 
 def _make_repeated_sweep(name: str, title: str, *plans: TrainingPlan) -> Sweep:
-    """Returns a sweep of plans, each over its noise multipliers and numbers of repetitions.
-
-    A repetition is a round in which a canary takes part.
-    """
-    cells: list[Cell] = []
-    for plan in plans:
-        cells += _audit_cells(plan)
-    return RepeatedSweep(name, title, tuple(cells), plans=plans)
+    """Returns a sweep of plans, each over its noise multipliers and numbers of repetitions."""
+    cells = itertools.chain(*map(_audit_cells, plans))
+    return PlannedSweep(name, title, tuple(cells), plan=plans)
 
 
 def _make_split_sweep(name: str, plan: SplitPlan) -> Sweep:
-    """Returns the sweep of Figure 4: canaries in a single run, against as many spread over several runs.
-
-    Args:
-      name: The sweep's name.
-      plan: The clients and their model, the number of experiments, and the number of runs that share an
-        experiment's canaries.
-    """
+    """Returns the sweep of Figure 4: canaries in a single run, against as many spread over several runs."""
     training = plan.training
     several = counted(plan.runs, "run")
+    all_runs = plan.experiments * plan.runs
     cells = []
     for noise in training.noises:
-        one_run = plan.one_run(noise)
-        several_runs = plan.several_runs(noise)
-        cells.append(_make_cell(training, one_run, "one run", plan.experiments))
-        cells.append(_make_cell(training, several_runs, several, plan.experiments * plan.runs))
-    title = f"1 run or {plan.runs} with as many canaries"
-    return SplitSweep(name, title, tuple(cells), plan=plan)
+        cells.append(_make_cell(training, plan.one_run(noise), "one run", plan.experiments))
+        cells.append(_make_cell(training, plan.several_runs(noise), several, all_runs))
+    canaries = training.setting.canaries
+    title = f"{plan.experiments} experiments, {canaries:,} canaries in 1 or {plan.runs} runs"
+    return PlannedSweep(name, title, tuple(cells), plan=plan)
 
 
 def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
@@ -325,13 +280,6 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 
 
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, words: str, runs: int = 1) -> Cell:
-    """Returns the cell of work that trains some runs of a setting.
-
-    Args:
-      plan: The plan to which the setting belongs.
-      setting: The setting to train.
-      words: A few words that tell the cell from the plan's other cells, for people.
-      runs: The number of training runs.
-    """
+    """Returns the cell that trains runs of a plan's setting; `words` tell it from the plan's other cells."""
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {words}"
     return federated_cell(setting, runs, name, plan.seconds)

@@ -144,7 +144,7 @@ bound --scores=scores.npz --fail_if_violated | --fail_if_violated goes with a cl
 bound --scores=scores.npz --figure=f.jpg | --figure=f.jpg: end it in .png, .pdf, .svg
 bound --scores=scores.npz --report=scores.npz/p.html | name another file with --report
 check | give one of --example=NAME, --step=mine.py:step, --batches=mine.py:loader
-check --example=nobody | --example=nobody: give dpsgd, fedavg
+check --example=nobody | --example=nobody: give jax_privacy, lora
 check --step=mine.py | --step=mine.py: name a file and what to take from it, mine.py:step
 check --step=nowhere.py:step | there is no file nowhere.py
 check --step=fails.py:step | fails.py fails with ZeroDivisionError: division by zero

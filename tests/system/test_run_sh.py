@@ -188,8 +188,8 @@ EXTRAS = [  # (commands, what is installed, in turn)
     (
         (
             ["check", "--example=numpy"],
-            ["check", "--example=opacus"],
-            ["check", "--example", "train"],
+            ["check", "--example=train"],
+            ["check", "--example", "lora"],
         ),
         [USUAL, ".[train,zoo,opacus]"],
     ),

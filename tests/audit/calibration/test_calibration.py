@@ -7,19 +7,16 @@ import pytest
 from scipy import integrate, stats
 
 from audit.calibration import laws
-from audit.calibration.calibration import KnownMechanism, allowed_share, audit_once, calibrate
+from audit.calibration.calibration import KnownMechanism, audit_once, calibrate
 from audit.errors import InputError
 from audit.laws import conversions, known_laws
 from audit.laws.known_laws import LAWS, KnownLaw
 from audit.methods import estimate
+from tests.cases import allowed_share
 
 SETTING = KnownMechanism(laws.GAUSSIAN, 1.0, 5000, audits=40, delta=1e-5, confidence=0.95, seed=11)
 CONFIDENCE_BOUNDS = ["if_gaussian", "assumption_free"]
 LEAST_MEAN_MU = {0.25: 0.17, 1.0: 0.91, 1.77: 1.68, 3.95: 3.78}  # of if_gaussian, 5,000 scores
-
-
-def with_curve(name):
-    return laws.ONE_CANARY[name]._replace(audit=laws.audit_scores_and_curve)
 
 
 def by_method(setting, **arguments):
@@ -29,17 +26,6 @@ def by_method(setting, **arguments):
 def check_coverage(results, audits):
     for method in CONFIDENCE_BOUNDS:
         assert results[method].exceeding <= allowed_share(0.05, audits), results[method]
-
-
-@pytest.mark.slow
-def test_confidence_bounds_cover_and_come_near_in_40_audits():
-    results = by_method(SETTING)
-    check_coverage(results, SETTING.audits)
-    assert results["if_gaussian"].mean_mu > 0.9
-    assert results["if_gaussian"].mean_epsilon < results["if_gaussian"].true_epsilon
-    assert (
-        results["assumption_free"].mean_mu is None and results["assumption_free"].mean_epsilon > 1.2
-    )
 
 
 @pytest.mark.slow
@@ -71,10 +57,8 @@ def test_the_summary_is_that_of_the_audits():
         assert result.method == list(estimate.METHODS)[i] and result.setting == setting
         assert result.exceeding == np.mean(epsilons[:, i] > truth)
         assert result.mean_epsilon == pytest.approx(epsilons[:, i].mean())
-        assert (
-            result.std_epsilon == pytest.approx(epsilons[:, i].std())
-            and result.true_epsilon == truth
-        )
+        assert result.low_epsilon == pytest.approx(np.quantile(epsilons[:, i], 0.05))
+        assert result.true_epsilon == truth
 
 
 def test_a_method_that_claims_too_much_is_caught(monkeypatch):
@@ -87,55 +71,6 @@ def test_a_method_that_claims_too_much_is_caught(monkeypatch):
     monkeypatch.setattr(estimate, "METHODS", {"boastful": record})
     [result] = calibrate(SETTING)
     assert result.exceeding > allowed_share(0.05, SETTING.audits)
-
-
-@pytest.mark.slow
-def test_a_law_that_is_gaussian_is_audited_as_mu_is():
-    setting = SETTING._replace(audits=6, runs=400)
-    plain = calibrate(setting)
-    tested = calibrate(setting._replace(law=with_curve("gaussian")), processes=2)
-    for one, other in zip(plain, tested, strict=True):
-        assert one.fired is one.unsure is one.missed is None
-        for name in ("method", "exceeding", "mean_epsilon", "true_epsilon"):
-            assert getattr(one, name) == getattr(other, name)
-        assert other.fired <= allowed_share(0.05, 6)
-
-
-@pytest.mark.slow
-def test_where_the_curve_is_not_gaussian_mu_exceeds_and_the_curve_test_fires():
-    results = by_method(SETTING._replace(audits=10, runs=1600, law=with_curve("laplace")))
-    assert all(results[method].exceeding == 1 for method in ("in_sample", "if_gaussian"))
-    assert results["assumption_free"].exceeding <= allowed_share(0.05, 10)
-    assert all(result.fired >= 0.9 for result in results.values())
-
-
-@pytest.mark.slow
-def test_missed_audits_exceed_where_the_test_neither_fires_nor_lacks_power(monkeypatch):
-    """The test is one that passes the audits whose first score is high, with power where the second is."""
-    setting = SETTING._replace(audits=32, runs=400, law=with_curve("logistic"), mu=2.0)
-    epsilons, passed, strong = [], [], []
-
-    def examine(scores_in, scores_out):
-        passed.append(scores_in[0] > 2)
-        strong.append(scores_in[1] > 1)
-        epsilons.append(estimate.if_gaussian(scores_in, scores_out, 1e-5, 0.95).epsilon)
-        return laws.gaussian_curve.CurveTest(float(passed[-1]), 1.0, 1.0, 1.0, 0.0, 16)
-
-    monkeypatch.setattr(laws.gaussian_curve, "examine", examine)
-    monkeypatch.setattr(laws.gaussian_curve, "power", lambda s_in, s_out: 0.9 + 0.1 * (s_in[1] > 1))
-    result = by_method(setting)["if_gaussian"]
-    exceeding = np.array(epsilons) > result.true_epsilon
-    assert result.fired == 1 - np.mean(passed) and 0 < result.fired < 1
-    assert result.unsure == np.mean(np.array(passed) & ~np.array(strong)) > 0
-    assert result.missed == np.mean(exceeding & passed & strong) > 0
-
-
-@pytest.mark.parametrize("claimed", [0.01, 0.05, 0.3])
-@pytest.mark.parametrize("audits", [40, 400, 3000])
-def test_allowed_share_is_the_binomial_quantile(claimed, audits):
-    share = allowed_share(claimed, audits)
-    assert np.ceil(share * audits - 1e-9) == stats.binom.ppf(1 - 1e-3, audits, claimed)
-    assert claimed < share < 1 and allowed_share(claimed, audits, 0.1) < share
 
 
 def test_no_leak_leaves_nothing_to_exceed_but_zero():
@@ -196,25 +131,14 @@ def test_epsilon_of_logistic_is_the_best_threshold_and_all_grow_with_the_paramet
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=str)
-def test_scores_have_the_density(known):
-    worlds = known.scores(np.random.default_rng(4), 3000)
-    x = np.linspace(-60, 60, 120_001)
-    for inserted, scores in zip((True, False), worlds, strict=True):
-        below = integrate.cumulative_trapezoid(
-            known.law.density(x, known.parameter, inserted), x, initial=0
-        )
-        assert below[-1] == pytest.approx(1, abs=1e-4)
-        assert stats.kstest(scores, lambda s, below=below: np.interp(s, x, below)).pvalue > 1e-3
-
-
-@pytest.mark.parametrize("known", KNOWN, ids=str)
 @pytest.mark.parametrize("inserted", [False, True])
-def test_the_distribution_function_is_the_integral_of_the_density(known, inserted):
+def test_scores_and_the_distribution_function_have_the_density(known, inserted):
     x = np.linspace(-60, 60, 400_001)
-    below = integrate.cumulative_trapezoid(
-        known.law.density(x, known.parameter, inserted), x, initial=0.0
-    )
+    density = known.law.density(x, known.parameter, inserted)
+    below = integrate.cumulative_trapezoid(density, x, initial=0.0)
     assert np.abs(below - known.law.distribution(x, known.parameter, inserted)).max() < 1e-5
+    scores = known.scores(np.random.default_rng(4), 3000)[0 if inserted else 1]
+    assert stats.kstest(scores, lambda s: np.interp(s, x, below)).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=str)

@@ -191,7 +191,7 @@ def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
 
     found = planning.first_to_reach(wanted, reached)
     assert (
-        0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.LEAST_RUNS) < 1.2
+        0.999 <= found / max((missing / (1 - wanted)) ** 2, planning.MIN_RUNS) < 1.2
         and len(asked) <= 12
     )
 
@@ -200,17 +200,15 @@ def test_the_runs_needed_are_found_where_the_law_is_known(missing, wanted):
 def test_the_runs_needed_prove_the_share_of_the_truth():
     found = planning.runs_needed(KNOWN, 0.6)
     enough, few = (
-        planning.mean_if_gaussian(KNOWN._replace(runs=n)) / 4 for n in (2 * found, found // 2)
+        planning.mean_epsilon(KNOWN._replace(runs=n)) / 4 for n in (2 * found, found // 2)
     )
     assert few < 0.6 < enough and found == planning.runs_needed(
         KNOWN._replace(runs=9, audits=2), 0.6
     )
     with pytest.raises(InputError, match="`mu=0`"):
         planning.runs_needed(KNOWN._replace(mu=0.0), 0.5)
-    with pytest.raises(InputError, match="`mu=0`"):
-        planning.runs_needed_of_many(KNOWN._replace(mu=0.0), 0.5)
     assert planning.first_to_reach(0.9, lambda runs: 0.5) is None
-    few, many = (planning.mean_if_gaussian(KNOWN._replace(runs=n)) for n in (200, 5000))
+    few, many = (planning.mean_epsilon(KNOWN._replace(runs=n)) for n in (200, 5000))
     assert 0.5 < few < many < 4 and many > 3.2
 
 

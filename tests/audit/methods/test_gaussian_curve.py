@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from audit.calibration.calibration import allowed_share
 from audit.errors import InputError
 from audit.methods import gaussian_curve
-from tests.cases import mostly_slow
+from tests.cases import allowed_share, mostly_slow
 
 LEVEL = 0.05
 RNG = np.random.default_rng

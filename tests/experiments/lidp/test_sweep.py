@@ -15,23 +15,21 @@ from audit.settings.setting import validate
 from audit.storage import index
 from audit.storage.store import Scores
 from experiments.cells.cell import DataSets
-from experiments.cells.work import Workplace, do_all, is_done
+from experiments.cells.work import Workplace, do_all
 from experiments.lidp import cells, figures, gains, sweep, tables
-from experiments.lidp.cells import MechanismAudit, PlacedAudit, findings, mechanism_cell
-from experiments.lidp.gains import ORDER_2, ORDER_4, Gain
+from experiments.lidp.cells import MechanismAudit, findings
 from experiments.lidp.gaussian_mechanism import (
     GaussianMechanism,
     choose_thresholds,
-    examine_order,
+    moment_gaps,
     simulate,
+    wilson_epsilon,
     window_limit,
 )
-from experiments.sweeps import registry
 from experiments.sweeps.points import Evidence
 from tests.cases import mostly_slow
 
 LEVELS = Level()
-FIGURES = ("lidp_figure_3", "lidp_figure_4")
 SMALL = MechanismAudit(64, 4, 100, 4.0, 2, *LEVELS)
 
 
@@ -39,57 +37,17 @@ def evidence(root, levels=LEVELS):
     return Evidence(index.holdings(root), {}, levels)
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A place where all smoke cells of the figures are done."""
-    place = Workplace(tmp_path_factory.mktemp("out"), DataSets({}))
-    cells_by_identity = {}
-    for name in FIGURES:
-        for cell in sweep.sweeps("smoke")[name].cells:
-            cells_by_identity[cell.identity] = cell
-    outcome = do_all(list(cells_by_identity.values()), place)
-    assert len(outcome.here) == len(cells_by_identity)
-    return place
-
-
-@pytest.mark.slow
-def test_every_cell_is_done_and_at_other_levels_none_is(place):
-    figure_3 = sweep.sweeps("smoke")["lidp_figure_3"]
-    assert all(is_done(cell, place) for cell in figure_3.cells)
-    drawn = figures.draw(figure_3, evidence(place.out, Level(1e-6, 0.95)))
-    assert drawn.missing == len(figure_3.cells)
-    assert not drawn.figures
-    assert drawn.table is None
-
-
-def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path):
-    place = Workplace(tmp_path, DataSets({}))
-    figure_4 = sweep.sweeps("smoke")["lidp_figure_4"]
-    do_all(list(figure_4.cells[1:2]), place)
-    drawn = figures.draw(figure_4, evidence(tmp_path))
-    assert drawn.missing == len(figure_4.cells) - 1
-    assert len(drawn.figures) == 1
+@pytest.mark.parametrize("name", ["lidp_figure_3", "lidp_figure_4"])
+def test_a_figure_of_which_cells_are_missing_is_drawn_with_the_others(tmp_path, name):
+    chosen = sweep.sweeps("smoke")[name]
+    done = chosen.cells[1:2]
+    assert do_all(list(done), Workplace(tmp_path, DataSets({}))).here
+    drawn = figures.draw(chosen, evidence(tmp_path))
+    assert drawn.missing == len(chosen.cells) - 1
+    assert max(map(len, drawn.table.text.splitlines())) <= 80
     style.png(drawn.figures[0][1])
-
-
-HARMS = [
-    lambda text: text[:-9],
-    lambda text: text.replace("0.", "1.", 1),
-    lambda text: "[]",
-]
-
-
-@pytest.mark.parametrize("harm", mostly_slow(HARMS))
-def test_a_damaged_answer_is_set_aside_and_computed_again(tmp_path, capsys, harm):
-    place = Workplace(tmp_path, DataSets({}))
-    cell = mechanism_cell(PlacedAudit("over n", SMALL))
-    do_all([cell], place)
-    before = cells.read(index.holdings(tmp_path), SMALL)
-    (path,) = tmp_path.glob("*/answer.json")
-    path.write_text(harm(path.read_text()))
-    assert not is_done(cell, place)
-    assert do_all([cell], place).here == [cell.name]
-    assert cells.read(index.holdings(tmp_path), SMALL) == before
+    others = figures.draw(chosen, evidence(tmp_path, Level(1e-6, 0.95)))
+    assert (others.missing, others.figures, others.table) == (len(chosen.cells), [], None)
 
 
 def test_the_window_caps_epsilon_at_half_the_truth():
@@ -107,35 +65,20 @@ def wilson_limit(share, sign):
 
 def test_the_papers_threshold_lies_in_its_window_and_epsilon_is_one_direction():
     design = simulate(GaussianMechanism(400, 8, 100, 1.2), cells.TUNING_SEED)
-    chosen = choose_thresholds(design, 1e-5, 0.95)
+    chosen = choose_thresholds(design, LEVELS)
     low, high = np.quantile(design.fresh, 0.1), np.quantile(design.inserted, 0.9)
     assert set(chosen) == {1, 2, 4}
     assert all(low <= threshold <= high for threshold in chosen.values())
-    findings = examine_order(design, 0.7, 1, 1e-5, 0.95)
     share_in = (design.inserted >= 0.7).mean()
     share_out = (design.fresh >= 0.7).mean()
     p_1 = wilson_limit(share_in, -1)
     p_0 = wilson_limit(share_out, 1)
-    assert findings.epsilon == pytest.approx(np.log((p_1 - 1e-5) / p_0))
+    epsilon = wilson_epsilon(design, 0.7, 1, LEVELS)
+    assert epsilon == pytest.approx(np.log((p_1 - 1e-5) / p_0))
     detected = (design.inserted >= 0.7).sum(1)
     second = np.mean(detected * (detected - 1)) / 56 - share_in**2
-    assert findings.second == pytest.approx(abs(second))
-    assert findings.fourth is not None
-
-
-def test_one_canary_has_order_1_alone():
-    result = findings(SMALL._replace(canaries=1), 1, lambda runs: None)
-    assert set(result.epsilons) == {"wilson_1", "lifted"}
-    assert result[1:] == (None, None)
-
-
-def test_all_papers_sweeps_have_names_of_their_own():
-    for scale in registry.SCALES:
-        assert {"figure_1a", "lidp_figure_3", "lidp_figure_4"} <= set(registry.sweeps(scale))
-        seconds = [
-            sum(cell.seconds for cell in sweep.sweeps(scale)[name].cells) for name in FIGURES
-        ]
-        assert scale == "paper" or sum(seconds) < 300
+    assert moment_gaps(design.inserted, 0.7)[0] == pytest.approx(abs(second))
+    assert moment_gaps(design.inserted[:, :1], 0.7) == (None, None)
 
 
 REFERENCE = {  # (n, K) -> means and deviations of an independent computation, 8 seeds, epsilon 1, d = 10,000
@@ -216,36 +159,28 @@ def test_the_second_moment_exceeds_the_square_as_one_over_d():
     assert excess == pytest.approx((stats.norm.pdf(0) / spread) ** 2 / 100, rel=0.15)
 
 
-def test_a_seed_decides_and_blocks_do_not_repeat():
-    setting = GaussianMechanism(50, 4, 30, 1.0)
-    first = simulate(setting, 0)
-    again = simulate(setting, 0)
-    other = simulate(setting, 1)
-    assert np.array_equal(first.inserted, again.inserted)
-    assert np.array_equal(first.fresh, again.fresh)
-    assert not np.array_equal(first.inserted, other.inserted)
-    many = simulate(GaussianMechanism(300, 256, 300, 1.0), 0).inserted
-    assert len(np.unique(many)) == many.size
-
-
 @pytest.mark.parametrize(("canaries", "dimension"), [(5, 4), (1, 1)])
 def test_more_canaries_than_dimensions_are_refused(canaries, dimension):
     with pytest.raises(InputError, match=f"`dimension={dimension}`"):
         simulate(GaussianMechanism(10, canaries, dimension, 1.0), 0)
 
 
-@pytest.mark.parametrize(("rate", "steps"), mostly_slow(sweep.NOISE, quick=0))
-def test_noise_is_the_accountant_s(rate, steps):
-    table = sweep.NOISE[rate, steps]
+TRAININGS = [sweep._SHORT_TRAINING, *sweep.SIZES["paper"].trainings]
+
+
+@pytest.mark.parametrize("training", mostly_slow([(one,) for one in TRAININGS], quick=1))
+def test_noise_is_the_accountant_s(training):
     orders = [1.25, 1.5, 1.75, *np.arange(2, 5, 0.5), 2.25, *range(5, 64), 128, 256, 512]  # LiDP's
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    rate, steps = training.sampling_rate, training.steps
+    noise = dict(zip(sweep.EPSILONS, training.noise, strict=True))
     for epsilon in (1, 8, 32):
         step = dp_accounting.PoissonSampledDpEvent(
-            rate, dp_accounting.GaussianDpEvent(table[epsilon])
+            rate, dp_accounting.GaussianDpEvent(noise[epsilon])
         )
         accountant = RdpAccountant(orders, neighboring_relation=relation).compose(step, steps)
         assert accountant.get_epsilon(LEVELS.delta) == pytest.approx(epsilon, rel=3e-5)
-    assert accounting.sampled_upper_bound(table[8], steps, LEVELS.delta, rate) < 8
+    assert accounting.sampled_upper_bound(noise[8], steps, LEVELS.delta, rate) < 8
 
 
 @pytest.mark.parametrize("scale", sweep.SIZES)
@@ -263,14 +198,6 @@ def test_cells_differ_are_valid_and_shared(scale):
         assert audit.setting.adversary.name != "clip_bkd" or audit.x == 1
 
 
-def test_clipping_norms_and_steps_are_the_paper_s():
-    linear, mlp = sweep.SIZES["paper"].trainings[:2]
-    assert list(linear.clipping_norms.values()) == [4, 4, 4, 8, 8, 8]
-    assert list(mlp.clipping_norms.values()) == [2, 4, 4, 8, 8, 8]
-    assert list(linear.clipping_norms) == list(mlp.clipping_norms) == [1, 2, 4, 8, 16, 32]
-    assert linear.steps == 30 * 60_000 / 100 and linear.sampling_rate == 100 / 60_000
-
-
 def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     runs = [100, 200, 400, 800]
     assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 1, 2, 3]) == pytest.approx(4)
@@ -278,8 +205,8 @@ def test_the_gain_is_the_ratio_of_runs_at_the_bound_that_both_reach():
     assert gains.compute_gain(runs, [0, 0, 0.5, 1], [0, 0, 0.5, 1]) == pytest.approx(1)
     assert gains.compute_gain(runs, [0, 0, 0, 0], [0, 1, 1, 1]) is None
     assert gains.compute_gain(runs, [0, 0, 0, 0.5], [0, 0, 0, 1]) == pytest.approx(2**0.5)
-    entries = [Gain("", 1.0, {}, {ORDER_2: gain}) for gain in (1, 3)]
-    assert gains.compute_mean(entries, ORDER_2) == pytest.approx(1.5)
+    records = [{"gain_2": gain} for gain in (1, 3, None)]
+    assert gains.compute_mean(records, "gain_2") == pytest.approx(1.5)
 
 
 def _scores(runs, canaries, mu):
@@ -291,36 +218,41 @@ def _scores(runs, canaries, mu):
 
 def test_independent_canaries_need_fewer_runs():
     runs = gains.choose_numbers_of_runs(1000)
-    assert runs[0] == gains.LEAST_RUNS
+    assert runs[0] == gains.MIN_RUNS
     assert runs[-1] == 500
     assert not any(count % 2 for count in runs)
-    single = gains.compute_curve("lidp_wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
+    single = gains.compute_curve("wilson_1", _scores(1000, 1, 1.0), runs, LEVELS)
     many = _scores(1000, 32, 1.0)
-    order_1 = gains.compute_curve("lidp_wilson_1", many, runs, LEVELS)
-    order_2 = gains.compute_curve("lidp_wilson_2", many, runs, LEVELS)
+    order_1 = gains.compute_curve("wilson_1", many, runs, LEVELS)
+    order_2 = gains.compute_curve("wilson_2", many, runs, LEVELS)
     assert 1.2 < gains.compute_gain(runs, single, order_2) < 10
     assert max(order_2) > max(order_1)
 
 
-def _row(lines, label):
-    [line] = [line for line in lines if line.startswith(f"{label} ")]
-    return line.split()[1:]
-
-
 def test_entries_that_prove_nothing_have_no_gain():
-    entries = [
-        Gain("a", 0.5, {ORDER_2: 0.7, ORDER_4: 0.8}, {ORDER_2: 2.0, ORDER_4: 4.0}),
-        Gain("b", 0.0, {ORDER_2: 0.0, ORDER_4: 0.3}, {ORDER_2: None, ORDER_4: None}),
-        Gain("c", 0.5, {ORDER_2: 0.9}, {ORDER_2: 6.0}),
+    records = [
+        {"entry": "a", "epsilon_1": 0.5, "epsilon_2": 0.7, "gain_2": 2.0, "gain_4": 4.0},
+        {"entry": "b", "epsilon_1": 0.0, "epsilon_2": 0.0, "epsilon_4": 0.3, "gain_2": None},
+        {"entry": "c", "epsilon_1": 0.5, "epsilon_2": 0.9, "gain_2": 6.0},
     ]
-    table = tables.make_gains_table("lidp_table_1", "title", entries)
+    records = [{"heading": "", **record} for record in records]
+    table = tables.make_gains_table("lidp_table_1", "title", records)
     lines = table.text.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert _row(lines, "b") == ["0.00", "0.00", "0.30", "-", "-"]
-    assert _row(lines, "mean") == ["3.00", "4.00"]
+    (row,) = [line.split() for line in lines if line.startswith("b ")]
+    assert row[1:] == ["0.00", "0.00", "0.30", "-", "-"]
+    (means,) = [line.split() for line in lines if line.startswith("mean ")]
+    assert means == ["mean", "3.00", "4.00"]
     assert table.csv.decode().splitlines()[3] == "c,0.5,0.9,,6,"
-    figure = figures.gains_figure("title", entries)
-    labels = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-    assert labels == ["order 2, mean 3.00", "order 4, mean 4.00"]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["proves nothing"]
-    plt.close(figure)
+
+
+def test_bounds_of_missing_audits_are_left_out_of_figure_5():
+    several = {canaries: _scores(100, canaries, 2.0) for canaries in (2, 8)}
+    records = gains.compare_canaries(several, LEVELS)
+    assert [record["canaries"] for record in records if record["panel"] == "over K"] == [2, 8]
+    over_runs = [record for record in records if record["panel"] == "over n"]
+    assert {record["canaries"] for record in over_runs} == {8}
+    assert not any("single" in record for record in records)
+    assert "wilson_4" in records[1] and "wilson_4" not in records[0]
+    with_heading = [{"heading": "title", "attack": "an attack", **record} for record in records]
+    plt.close(figures.lifted_figure("", with_heading))
