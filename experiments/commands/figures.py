@@ -1,6 +1,6 @@
 """Draw the figures whose cells a sweep has stored, and a table.
 
-    ./run.sh figures                            the largest scale that is under results/
+    ./run.sh figures                            those of the scale laptop
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
 Reads the store alone: nothing is trained, no data are loaded. A figure of which some cells are missing is
@@ -23,22 +23,19 @@ from audit.errors import require
 from audit.methods.level import Level
 from audit.runtime.progress import counted
 from audit.settings import stored
-from audit.settings.setting import identity
 from audit.storage import files
-from audit.storage.index import Holdings
-from experiments.cells.cell import Audited, Cell, DataSets
+from experiments.cells.cell import Audited
 from experiments.sweeps import registry
-from experiments.sweeps.sweep import Row, Sweep
+from experiments.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from experiments.sweeps.points import Evidence
+    from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
-flags.DEFINE_string(
-    "scale", None, "smoke, laptop or paper; by default the largest with finished cells."
-)
+flags.DEFINE_string("scale", "laptop", "smoke, laptop or paper.")
 flags.DEFINE_list("name", ["all"], "Sweeps, comma-separated, or all.")
 cli.define_levels()
 cli.define_out("Folder of the store; figures go into its folder figures.")
@@ -55,7 +52,7 @@ class _Drawing(NamedTuple):
     """
 
     files: list[Path]
-    rows: list[Row]
+    rows: "list[Record]"
     incomplete: dict[str, int]
     waiting: list[str]
 
@@ -75,8 +72,6 @@ def main() -> None:
     # What the store holds of the chosen sweeps at a scale, and the conclusions from it.
     held = stored.holdings(cli.folder())
     scale = FLAGS.scale
-    if scale is None:
-        scale = _largest_scale(held)
     sweeps = registry.chosen(scale, FLAGS.name)
     audits: list[Audited] = []
     for sweep in sweeps:
@@ -93,15 +88,15 @@ def main() -> None:
     nothing_drawn = f"{held.root} holds no finished cell of {','.join(FLAGS.name)} at scale {scale}"
     require(drawing.files, f"{nothing_drawn}: run {_training_command(FLAGS.name, scale)}")
 
-    # What was chosen for the user, and what is missing, go to stderr; the tables and paths go to stdout.
-    if FLAGS.scale is None:
-        print(f"scale: {scale}", file=sys.stderr)
+    # What is missing goes to stderr; the tables and paths go to stdout.
     for line in _missing_lines(drawing, scale):
         print(line, file=sys.stderr)
     if drawing.rows:
-        drawing.files.append(files.write_whole(folder / "figures.csv", table.as_csv(drawing.rows)))
-        proves = scale != registry.SMOKE  # if not, a warning comes first
-        print(table.as_text(sweeps, drawing.rows, *levels, proves=proves) + "\n")
+        shown = table.make_table(drawing.rows, levels)
+        drawing.files.append(files.write_whole(folder / "figures.csv", shown.csv()))
+        if scale == registry.SMOKE:  # trained to try the code, with too few runs for a bound
+            print(table.PROVES_NOTHING)
+        print(shown.text() + "\n")
     for path in drawing.files:
         print(os.fspath(path))
 
@@ -163,30 +158,6 @@ def _missing_lines(drawing: _Drawing, scale: str) -> list[str]:
 def _training_command(names: Sequence[str], scale: str) -> str:
     """Returns the command that trains the missing cells of the sweeps with these names, at a scale."""
     return f"./run.sh sweep --name={','.join(names)} --scale={scale} --out={shlex.quote(FLAGS.out)}"
-
-
-def _largest_scale(held: Holdings) -> str:
-    """Returns the largest scale at which the sweeps in --name were trained; laptop where there is none.
-
-    Scales may have cells in common. So a scale counts only if the store has a finished cell of it that
-    belongs to no smaller scale.
-
-    Args:
-      held: What the store holds.
-    """
-
-    def is_finished(cell: Cell) -> bool:
-        """Returns whether the store has all of a cell's results.
-
-        No data are loaded here. So an audit's results count whatever data they are of, while the audit's own
-        `is_done` would compare the checksums of data.
-        """
-        if cell.audited is None:
-            return cell.is_done(held, DataSets({}))
-        store = held.open(identity(cell.audited.setting))
-        return store is not None and not store.missing(cell.runs)
-
-    return registry.largest(is_finished, FLAGS.name)
 
 
 def _write_figure(path: Path, figure: "Figure") -> Iterator[Path]:

@@ -8,7 +8,6 @@ run: without Lipschitz steps, releasing the last model alone hides nothing.
 """
 
 import os
-from operator import itemgetter
 
 from absl import flags
 from tqdm import tqdm
@@ -17,13 +16,12 @@ from audit.commands import cli
 from audit.errors import require
 from audit.laws import conversions
 from audit.methods.level import show_level
-from audit.report.table import Column, Table, number
 from audit.settings.setting import require_runs
 from audit.storage import files, index
 from audit.values import MAX_NOISE, MIN_NOISE
 from experiments.cells.cell import DataSets
 from experiments.hidden_state import landscape, landscape_cells
-from experiments.hidden_state.landscape import Audited, Grid, Simulation
+from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Simulation
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
@@ -60,19 +58,16 @@ def main() -> None:
     for cell in tqdm(missing, desc="landscapes", unit="landscape"):
         cell.do(cell.open(out, no_data), no_data, lambda runs: None)
     held = index.holdings(out)
-    audits = landscape.read_audits(held, cells)
+    audits = landscape.read(held, cells, AUDIT)
 
     folder = out / "landscape"
     header = f"# delta={show_level(FLAGS.delta)}\n".encode()
-    exact = _make_exact_table(audits)
-    written = [
-        files.write_whole(folder / "landscape.csv", header + exact.csv()),
-        files.write_whole(folder / "simulated.csv", header + _make_simulated_table(audits).csv()),
-    ]
     from audit.report import style
     from experiments.hidden_state import convex_landscape, landscape_figures, latch
 
-    searches = landscape.read_searches(held, cells)
+    exact = landscape_figures.make_table(audits)
+    written = [files.write_whole(folder / "landscape.csv", header + exact.csv())]
+    searches = landscape.read(held, cells, SEARCH)
     for name, figure in landscape_figures.draw(audits, searches):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
 
@@ -118,55 +113,6 @@ def _check_grid() -> Grid:
     conversions.require_delta(FLAGS.delta)
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
     return Grid(sigmas, batch_sizes, FLAGS.steps)
-
-
-def _make_exact_table(audits: list[Audited]) -> Table[dict[str, object]]:
-    """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
-
-    A row has the exact epsilon (eps_exact), the one that a conversion claims as if the trade-off curve were
-    Gaussian (eps_gaussian), and the accountant's (eps_upper).
-    """
-    rows = []
-    for request, result in audits:
-        for adversary, exact in result.exact.items():
-            row = {
-                **request.landscape._asdict(),
-                "adversary": adversary,
-                "gaussian": exact.claimed[-1],
-                "exact": exact.epsilon[-1],
-                "upper": result.upper,
-            }
-            rows.append(row)
-    epsilon = number(".6g")
-    columns = [
-        *_list_columns(),
-        Column("adversary", itemgetter("adversary"), "adversary"),
-        Column("epsilon_gaussian", itemgetter("gaussian"), "eps_gaussian", epsilon),
-        Column("epsilon_exact", itemgetter("exact"), "eps_exact", epsilon),
-        Column("epsilon_upper", itemgetter("upper"), "eps_upper", epsilon),
-    ]
-    return Table(columns, rows)
-
-
-def _make_simulated_table(audits: list[Audited]) -> Table[dict[str, object]]:
-    """Returns the table of the simulated audits' bounds, with a row for each landscape and method."""
-    rows = []
-    for request, result in audits:
-        for first, last in zip(result.first, result.last, strict=True):
-            row = {**request.landscape._asdict(), **last, "first": first["epsilon"]}
-            rows.append({**row, "runs": request.simulation.runs})
-    names = ("runs", "method", "assumes", "epsilon")
-    columns = [*_list_columns(), *(Column(name, itemgetter(name)) for name in names)]
-    return Table([*columns, Column("epsilon_at_step_1", itemgetter("first"))], rows)
-
-
-def _list_columns() -> list[Column]:
-    """Returns the columns that name a row's landscape: sigma, batch size and steps."""
-    return [
-        Column("sigma", itemgetter("noise_multiplier"), "sigma", number("g")),
-        Column("batch_size", itemgetter("batch_size"), "batch_size"),
-        Column("steps", itemgetter("steps"), "steps"),
-    ]
 
 
 if __name__ == "__main__":

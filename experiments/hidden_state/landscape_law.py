@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
+from experiments.hidden_state.landscape import Process
 
 Array = NDArray[np.float64]
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
@@ -54,25 +55,6 @@ _BAND = 14.0  # standard deviations that the kernel reaches
 _MAX_HALF_GRID = 400_000  # half the number of points
 _SHARP = 9.0  # B / sigma from which the grid is three times as fine
 _LEAST_DENSITY = 1e-290  # well above 2e-308, below which float64 loses digits
-
-
-class Process(NamedTuple):
-    """The process of a crafted landscape; lengths are in units of C.
-
-    Attributes:
-      noise_multiplier: sigma > 0.
-      batch_size: B >= 1.
-      steps: T >= 1.
-    """
-
-    noise_multiplier: float
-    batch_size: int
-    steps: int
-
-    @property
-    def step_deviation(self) -> float:
-        """Standard deviation of a later step's noise, sigma / B."""
-        return self.noise_multiplier / self.batch_size
 
 
 class Thresholds(NamedTuple):

@@ -4,8 +4,9 @@ GC-R is the paper's adversary whose canary is a gradient along a random coordina
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,42 +16,26 @@ from audit.conclusions.conclusion import method_of
 from audit.errors import InputError
 from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
 from audit.methods.exact_null import EXACT_NULL
+from audit.methods.level import show_level
 from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
-from audit.methods.method import Method
 from audit.report.style import BLUE, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Table, at_least, at_most, number
 from audit.settings.setting import identity
-from experiments.sweeps.panels import epsilon_panels
+from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence, Point
+from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import OwnTable, Sweep
 
 # Numbers of training runs at which bounds are shown.
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
-_MAX_MARKERS = 20  # on a line of fresh directions, which have a bound after every run
 _LOOKS = {  # of methods: color, marker, line
-    EXACT_NULL: (FREE, "o", "-"),
+    EXACT_NULL: (FREE, "", "-"),
     ASSUMPTION_FREE: (BLUE, "s", "--"),
     LIFTED: (BLUE, "s", "--"),
     IF_GAUSSIAN: (VERMILION, "^", "-."),
     LIFTED_GAUSSIAN: (VERMILION, "^", "-."),
     CLUSTERED: (GREEN, "v", (0, (5, 1))),
 }
-
-
-class ProvenLine(NamedTuple):
-    """What a method proves in a panel, after each of some numbers of training runs.
-
-    Attributes:
-      point: The audit.
-      method: The method.
-      epsilons: The lower bound on epsilon by the number of training runs.
-      holds: False where the scores refute what the method assumes.
-    """
-
-    point: Point
-    method: Method
-    epsilons: dict[int, float]
-    holds: bool
 
 
 def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figure, OwnTable]:
@@ -61,34 +46,39 @@ def draw(sweep: Sweep, every: Sequence[Point], evidence: Evidence) -> tuple[Figu
       every: A point for each model, k and adversary, with the conclusion of its audit.
       evidence: What the store holds, and the delta and confidence of bounds.
     """
-    lines = [line for point in every for line in compute_lines(point, evidence)]
+    rows = [row for point in every for row in make_rows(point, evidence)]
     delta = evidence.levels.delta
 
-    def draw_panel(axis: Axes, panel: str) -> None:
+    def draw_panel(panel: str, axis: Axes) -> None:
         """Draws the limits and the lines of a panel."""
-        panel_points = [point for point in every if point.panel == panel]
-        predictions = [point.predicted(delta) for point in panel_points]
-        for predicted in [epsilon for epsilon in predictions if epsilon is not None][:1]:
+        points = [point for point in every if point.panel == panel]
+        predicted = points[-1].predicted(delta)  # of GC-R, which comes last
+        if predicted is not None:
             label = "predicted where gradients do not interfere"
             axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
-        upper = panel_points[0].upper_bound()
-        axis.axhline(upper, color=UPPER, ls=":", label="upper bound (accounting)")
-        for line in lines:
-            if line.point.panel == panel:
-                _draw_line(axis, line)
+        upper_bound = points[0].upper_bound()
+        axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
+        for name, (color, marker, dash) in _LOOKS.items():
+            line = [row for row in rows if (row["panel"], row["method"]) == (panel, name)]
+            if line:
+                trainings = [row["trainings"] for row in line]
+                epsilons = [row["epsilon"] for row in line]
+                shown = color if line[0]["holds"] else FADED
+                look = {"color": shown, "marker": marker, "ls": dash, "label": line[0]["legend"]}
+                axis.plot(trainings, epsilons, ms=3.5, **look)
         axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
 
-    panels = list(dict.fromkeys(point.panel for point in every))
-    figure = epsilon_panels(sweep.title, panels, draw_panel, delta, height=2.7)
-    title = f"{sweep.title}: epsilon at {evidence.levels}"
-    return figure, _make_table(title, lines)
+    panels = {point.panel: partial(draw_panel, point.panel) for point in every}
+    label = f"epsilon at delta {show_level(delta)}"
+    figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
+    return figure, _make_table(f"{sweep.title}: epsilon at {evidence.levels}", rows)
 
 
-def compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
-    """Yields a line for each method: the lower bound on epsilon over an audit's number of training runs.
+def make_rows(point: Point, evidence: Evidence) -> list[Record]:
+    """Returns a row for each method and number of training runs: the lower bound on epsilon after these runs.
 
-    An audit with fresh directions has a single line, with a bound after every run. Any other audit has a
-    line for each method in _LOOKS, with bounds from its first runs, at the numbers in _SHOWN_RUNS.
+    An audit with fresh directions has a bound after every run. Any other audit has those of each method in
+    _LOOKS, from its first runs, at the numbers in _SHOWN_RUNS.
 
     Args:
       point: One audit of a panel, and the conclusion from all its runs.
@@ -96,65 +86,61 @@ def compute_lines(point: Point, evidence: Evidence) -> Iterator[ProvenLine]:
     """
     (cell,) = point.cells
     (conclusion,) = point.conclusions
+    rows = []
     if conclusion.law_is_known:  # of fresh directions
         bound = conclusion.assumption_free
-        yield ProvenLine(point, method_of(bound), dict(enumerate(bound.path, 1)), bound.holds)
-        return
-
-    by_runs = {}
-    for runs in _SHOWN_RUNS:
-        if runs < cell.runs:
-            scores = evidence.held.scores(identity(cell.setting), runs)
+        lines = [(bound, dict(enumerate(bound.path, 1)))]
+    else:
+        by_runs = {}
+        for runs in _SHOWN_RUNS:
+            scores = None
+            if runs < cell.runs:
+                scores = evidence.held.scores(identity(cell.setting), runs)
             with contextlib.suppress(InputError):  # too few runs for its methods
                 if scores is not None:
                     by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
-    by_runs[cell.runs] = conclusion
-    for name in [bound.method for bound in conclusion.bounds if bound.method in _LOOKS]:
-        epsilons = {runs: part.bound(name).epsilon for runs, part in by_runs.items()}
-        bound = conclusion.bound(name)
-        yield ProvenLine(point, method_of(bound), epsilons, bound.holds)
+        by_runs[cell.runs] = conclusion
+        lines = []
+        for bound in conclusion.bounds:
+            if bound.method in _LOOKS:
+                epsilons = {
+                    runs: part.bound(bound.method).epsilon for runs, part in by_runs.items()
+                }
+                lines.append((bound, epsilons))
+    for bound, epsilons in lines:
+        method = method_of(bound)
+        for runs, epsilon in epsilons.items():
+            row = {
+                "panel": point.panel,
+                "method": method.name,
+                "legend": method.legend,
+                "canaries": cell.setting.canaries,
+                "trainings": runs,
+                "epsilon": epsilon,
+                "upper_bound": point.upper_bound(),
+                "assumes": method.assumes.word if bound.holds else "REFUTED",
+                "holds": bound.holds,
+            }
+            rows.append(row)
+    return rows
 
 
-def _draw_line(axis: Axes, line: ProvenLine) -> None:
-    """Draws what a method proves, faded if the scores refute what it assumes; many markers are left out."""
-    color, marker, dash = _LOOKS[line.method.name]
-    if line.method.name == EXACT_NULL and len(line.epsilons) >= _MAX_MARKERS:
-        marker = ""
-    if not line.holds:
-        color = FADED
-    look: dict[str, Any] = {"color": color, "ls": dash, "marker": marker}
-    axis.plot(*zip(*line.epsilons.items(), strict=True), ms=3.5, label=line.method.legend, **look)
-
-
-def _make_table(title: str, lines: Sequence[ProvenLine]) -> OwnTable:
-    """Makes a table with a row (line, runs) for each method and number of training runs, by panel."""
-    rows = []
-    for line in lines:
-        shown = (
-            1,
-            3,
-            *_SHOWN_RUNS,
-            max(line.epsilons),
-        )  # only fresh directions have bounds after 1 and 3
-        rows += [(line, runs) for runs in line.epsilons if runs in shown]
-
-    def describe_assumption(row: tuple[ProvenLine, int]) -> str:
-        """Returns what the row's method assumes, in a word or two; "REFUTED" if the scores refute it."""
-        return row[0].method.assumes.word if row[0].holds else "REFUTED"
-
-    def count_canaries(row: tuple[ProvenLine, int]) -> int:
-        """Returns the number of canaries in each run."""
-        return row[0].point.cells[0].setting.canaries
-
-    # A column with a key is in the CSV, a column with a heading is in the text.
+def _make_table(title: str, rows: Sequence[Record]) -> OwnTable:
+    """Makes a table with a row for each method and number of training runs that is shown, by panel."""
+    last = {(row["panel"], row["method"]): row["trainings"] for row in rows}
+    shown = []
+    for row in rows:
+        # Only fresh directions have bounds after 1 and 3 runs.
+        if row["trainings"] in (1, 3, *_SHOWN_RUNS, last[row["panel"], row["method"]]):
+            shown.append(row)
     columns = (
-        Column("panel", lambda row: row[0].point.panel),
-        Column("method", lambda row: row[0].method.name, "method", width=18, left=True),
-        Column("canaries", count_canaries, "canaries", number(","), 8),
-        Column("trainings", lambda row: row[1], "trainings", number(","), 9),
-        Column("epsilon", lambda row: row[0].epsilons[row[1]], "epsilon", at_least, 8),
-        Column("upper_bound", lambda row: row[0].point.upper_bound(), "upper bound", at_most, 11),
-        Column(None, describe_assumption, "assumes", left=True),
+        field("panel"),
+        field("method", "method", width=18, left=True),
+        field("canaries", "canaries", number(","), width=8),
+        field("trainings", "trainings", number(","), width=9),
+        field("epsilon", "epsilon", at_least, width=8),
+        field("upper_bound", "upper bound", at_most, width=11),
+        field("assumes", "assumes", left=True),
     )
-    table = Table(columns, rows, section=columns[0].value, before=(title,), rule=80)
+    table = Table(columns, shown, section=itemgetter("panel"), before=(title,), rule=80)
     return OwnTable(table.text(), table.csv())

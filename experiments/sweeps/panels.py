@@ -11,10 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from audit.methods.level import show_level
 from audit.report.style import STYLE
 
-_MOST_ACROSS = 3  # panels side by side
 _DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
 
 
@@ -36,14 +34,15 @@ def draw_panels(
       across: The most panels side by side.
       ylabel: The label of the vertical axis of each row.
       legend_columns: The number of the legend's columns.
-      **options: Further arguments of `plt.subplots`, such as sharey=True.
+      **options: Further arguments of `Figure.subplots`, such as sharey=True.
     """
     columns = min(len(panels), across)
     rows = -(-len(panels) // columns)  # rounded up
     # In inches: titles need a width of 5.8, title and legend are 1.3 high together.
     figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=figsize, squeeze=False, **options)
+        figure = plt.figure(figsize=figsize)
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
         for axis in axes[:, 0]:
             axis.set_ylabel(ylabel)
         for axis, (name, draw) in zip(axes.flat, panels.items(), strict=False):
@@ -54,44 +53,6 @@ def draw_panels(
         figure.suptitle(title, fontsize=11)
         add_legend(figure, axes.flat, legend_columns)
     return figure
-
-
-def epsilon_panels(
-    title: str,
-    names: Sequence[str],
-    draw_panel: Callable[[Axes, str], object],
-    delta: float,
-    height: float,
-    share_y: bool = False,
-) -> Figure:
-    """Draws a grid of panels whose vertical axis is epsilon.
-
-    Args:
-      title: The figure's title.
-      names: The panels' names, which are their titles.
-      draw_panel: (axis, name) -> anything; draws the panel with that name into the axis.
-      delta: The delta of epsilon.
-      height: The height of a row of panels, in inches.
-      share_y: Whether all panels share the vertical axis.
-    """
-    columns = min(len(names), _MOST_ACROSS)
-    rows = -(-len(names) // columns)  # rounded up
-    # In inches: 3.1 for the width of a panel, and at least 5.8, so that the title fits. Title and legend are
-    # 1.3 high together.
-    size = (max(3.1 * columns, 5.8), height * rows + 1.3)
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=share_y)
-        for axis, name in zip(axes.flat, names, strict=False):
-            draw_panel(axis, name)
-            axis.set_title(name)
-        # The last row may have places without a panel.
-        for axis in axes.flat[len(names) :]:
-            axis.axis("off")
-        for axis in axes[:, 0]:
-            axis.set_ylabel(f"epsilon at delta {show_level(delta)}")
-        figure.suptitle(title, fontsize=11)
-        add_legend(figure, axes.flat, 2)
-        return figure
 
 
 def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:

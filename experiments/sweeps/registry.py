@@ -1,12 +1,10 @@
 """The sweeps of all papers in one place."""
 
 import importlib
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.errors import require
 from experiments.canife import sweep as canife
-from experiments.cells.cell import Cell
 from experiments.hidden_state import sweep as hidden_state
 from experiments.lidp import sweep as lidp
 from experiments.one_shot import sweep as one_shot
@@ -65,25 +63,3 @@ def chosen(scale: str, names: list[str]) -> list[Sweep]:
     for name in names:
         require(name in all_sweeps, f"`name={name}` is unknown: give all, or some of {choices}")
     return [all_sweeps[name] for name in dict.fromkeys(names)]  # a repeated name counts once
-
-
-def largest(finished: Callable[[Cell], bool], names: list[str]) -> str:
-    """Returns the largest scale with a finished cell that no smaller scale has.
-
-    It is "laptop" where no cell is finished.
-
-    Args:
-      finished: (cell) -> whether it is finished.
-      names: The names of the sweeps whose cells are looked at, or ["all"].
-    """
-    of_smaller_scales: set[tuple[str, int]] = set()
-    largest_scale = "laptop"
-    for scale in SCALES:  # the smallest first
-        # A cell is the same at two scales if it has the same setting and number of runs.
-        cells: dict[tuple[str, int], Cell] = {}
-        for sweep in chosen(scale, names):
-            cells |= {(cell.identity, cell.runs): cell for cell in sweep.cells}
-        if any(finished(cells[key]) for key in cells.keys() - of_smaller_scales):
-            largest_scale = scale
-        of_smaller_scales |= cells.keys()
-    return largest_scale

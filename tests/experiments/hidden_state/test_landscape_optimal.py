@@ -6,7 +6,8 @@ import pytest
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import Process, upper_bound
+from experiments.hidden_state.landscape import Process
+from experiments.hidden_state.landscape_law import upper_bound
 from tests.cases import mostly_slow
 
 DELTA = 1e-5
