@@ -91,7 +91,7 @@ def draw_heat_map(
 
     Args:
       axis: Where to draw.
-      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value.
+      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value, which has "-".
       row_labels: The labels of rows, from the top.
       column_labels: The labels of columns, from the left.
       most: The value of the brightest colour; 0 has the darkest.
@@ -103,7 +103,8 @@ def draw_heat_map(
     image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
         color = "white" if value < _DARK * most else "black"
-        axis.text(column, row, show(value), ha="center", va="center", color=color, fontsize=8)
+        text = "-" if np.isnan(value) else show(value)
+        axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)
     axis.spines[:].set_visible(False)

@@ -88,9 +88,9 @@ def make_table(rows: Sequence[Record], level: Level) -> Table[Record]:
     rounded_down = partial(at_least, decimals=1)
     names = ("figure", "panel", "series", "x", "runs", "canaries", "seeds", "seeds_missing")
     columns = [
-        Column(None, itemgetter("label"), "", width=26, left=True),
+        Column(None, itemgetter("label"), "", width=27, left=True),
         *map(field, names),
-        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), 6),
+        field(IF_GAUSSIAN, "bound", partial(at_least, decimals=2), 5),
         field(f"{IF_GAUSSIAN}_min", "least", rounded_down, 5),
         field(f"{IF_GAUSSIAN}_max", "most", rounded_down, 5),
         field("epsilon_low", "from", rounded_down, 5),
