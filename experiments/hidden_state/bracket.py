@@ -1,9 +1,14 @@
-"""What the last model of a training run leaks: between upper bounds on it and what audits prove.
+"""Two figures that are in no paper: the last model between bounds, and what training runs prove.
 
-An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate. Each
-place has a single seed: a point has a single conclusion.
+The bracket shows what the last model of a training run leaks, between upper bounds on it and what audits
+prove. An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate.
+Each place has a single seed: a point has a single conclusion.
+
+The other figure shows what each method proves of the paper's models after so many training runs: fresh
+directions next to GC-R, the paper's adversary whose canary is a gradient along a random coordinate.
 """
 
+import contextlib
 from collections.abc import Hashable, Sequence
 from functools import partial
 from operator import itemgetter
@@ -16,12 +21,16 @@ from numpy.typing import NDArray
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
-from audit.methods.estimate import IF_GAUSSIAN
-from audit.methods.exact_null import EXACT_NULL_GDP
+from audit.conclusions.concluded import conclude_setting
+from audit.conclusions.conclusion import method_of
+from audit.errors import InputError
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
 from audit.methods.level import show_level
-from audit.report.style import BLUE, BOUND, FREE, GREEN, PREDICTED, UPPER
+from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
 from audit.report.table import Table, at_least, at_most, number
-from audit.settings.setting import Setting
+from audit.settings.setting import Setting, identity
 from experiments.cells.cell import Cell
 from experiments.hidden_state import expansion
 from experiments.sweeps.panels import draw_panels
@@ -34,23 +43,24 @@ COMPOSITION = "composition"
 _MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
 _MAX_EPSILON = 1e3  # at which infinite ends of intervals are cut off
 _TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
+_SMALL: dict[str, Any] = {"ms": 4, "ls": ""}
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {  # label and looks, by the field of a row
     "composition": ("composition", {"color": UPPER, "ls": ":"}),
     "constant_direction": (
         "what a constant direction reaches",
-        {"color": PREDICTED, "lw": 5, "alpha": 0.4, "zorder": 1},
+        {"color": PREDICTED, "lw": 5, "alpha": 0.4},
     ),
     "proven": (
         "lower bound without an assumption, fresh directions",
-        {"color": FREE, "marker": "o", "ms": 4, "ls": ""},
+        {"color": FREE, "marker": "o", **_SMALL},
     ),
     "gdp_limit": (
         "below it no GDP guarantee holds, fresh directions",
-        {"color": GREEN, "marker": "^", "ms": 4, "ls": ""},
+        {"color": GREEN, "marker": "^", **_SMALL},
     ),
     "if_gaussian": (
         "lower bound if Gaussian, along coordinates",
-        {"color": BLUE, "marker": "v", "ms": 4, "ls": ""},
+        {"color": BLUE, "marker": "v", **_SMALL},
     ),
 }
 _NOTES = """\
@@ -59,9 +69,19 @@ Gauss:    if the curve is Gaussian; audit: two-sided, where scores are normal; b
 const:    what a constant direction reaches, predicted
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
+# Numbers of training runs at which bounds are shown.
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
+_LOOKS = {  # of methods: color, marker, line
+    EXACT_NULL: (FREE, "", "-"),
+    ASSUMPTION_FREE: (BLUE, "s", "--"),
+    LIFTED: (BLUE, "s", "--"),
+    IF_GAUSSIAN: (VERMILION, "^", "-."),
+    LIFTED_GAUSSIAN: (VERMILION, "^", "-."),
+    CLUSTERED: (GREEN, "v", (0, (5, 1))),
+}
 
 
-def draw(
+def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence, logarithmic: bool
 ) -> tuple[Figure, OwnTable]:
     """Draws the figure of upper bounds and audits, and makes its table.
@@ -87,13 +107,32 @@ def draw(
             axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
         else:
             axis.set_ylim(0, None)
-        axis.set_xticks(places, labels, rotation=45 if places[-1] > 100 else 0)  # they overlap
+        axis.set_xticks(places, labels, fontsize=7)
         axis.minorticks_off()
 
     panels = {row["panel"]: partial(draw_panel, row["panel"]) for row in rows}
     label = f"epsilon at delta {show_level(evidence.levels.delta)}"
     figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
-    return figure, _make_table(sweep.title, x_axis, rows, evidence)
+    nearest = number(".2f")
+    columns = [
+        field("panel"),
+        field("x", x_axis.symbol, number("g"), width=5),
+        field("proven", "proven", at_least, width=6),
+        field("gdp_limit", "GDP", at_least, width=6),
+        field("if_gaussian", "Gauss", at_least, width=6),
+        field("interval_low", "audit", nearest, width=6),
+        field("interval_high", "to", nearest, width=6),
+        field("constant_direction", "const", nearest, width=6),
+        field("at_most", "at most", at_most, width=7),
+        field("margin", "x10", at_most, width=6),
+        field("word", "why", width=11),
+        field("expansion", "mean c", number(".5f"), width=8),
+        field("composition", "composed", at_most, width=8),
+    ]
+    before = (sweep.title, f"epsilon at {evidence.levels}")
+    section = itemgetter("panel")
+    table = Table(columns, rows, section, before=before, after=[_NOTES], gap=" ", rule=80)
+    return figure, OwnTable(table.text(), table.csv())
 
 
 def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
@@ -208,25 +247,101 @@ def _draw_rows(axis: Axes, rows: Sequence[Record]) -> None:
     axis.vlines(xs, take("interval_low"), highs, color=BLUE, zorder=3, label=label)
 
 
-def _make_table(title: str, x_axis: Axis, rows: Sequence[Record], evidence: Evidence) -> OwnTable:
-    """Makes a table with a row for each place: what audits prove there, and the upper bounds."""
-    nearest = number(".2f")
+def draw_proven(
+    sweep: Sweep, points: Sequence[Point], evidence: Evidence
+) -> tuple[Figure, OwnTable]:
+    """Draws what each method proves over the number of training runs, and makes a table of it.
+
+    Args:
+      sweep: The sweep, whose title is above figure and table.
+      points: A point for each model, k and adversary, with the conclusion of its audit.
+      evidence: What the store holds, and the delta and confidence of bounds.
+    """
+    rows = [row for point in points for row in make_proven_rows(point, evidence)]
+    delta = evidence.levels.delta
+
+    def draw_panel(panel: str, axis: Axes) -> None:
+        """Draws the limits and the lines of a panel."""
+        of_panel = [point for point in points if point.panel == panel]
+        predicted = of_panel[-1].predicted(delta)  # of GC-R, which comes last
+        if predicted is not None:
+            label = "predicted where gradients do not interfere"
+            axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
+        upper_bound = of_panel[0].upper_bound()
+        axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
+        for name, (color, marker, dash) in _LOOKS.items():
+            line = [row for row in rows if (row["panel"], row["method"]) == (panel, name)]
+            if line:
+                trainings = [row["trainings"] for row in line]
+                epsilons = [row["epsilon"] for row in line]
+                shown = FADED if line[0]["assumes"] == "REFUTED" else color
+                look = {"color": shown, "marker": marker, "ls": dash, "label": line[0]["legend"]}
+                axis.plot(trainings, epsilons, ms=3.5, **look)
+        axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
+
+    panels = {point.panel: partial(draw_panel, point.panel) for point in points}
+    label = f"epsilon at delta {show_level(delta)}"
+    figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
     columns = [
         field("panel"),
-        field("x", x_axis.symbol, number("g"), width=5),
-        field("proven", "proven", at_least, width=6, none="-"),
-        field("gdp_limit", "GDP", at_least, width=6, none="-"),
-        field("if_gaussian", "Gauss", at_least, width=6, none="-"),
-        field("interval_low", "audit", nearest, width=6, none="-"),
-        field("interval_high", "to", nearest, width=6, none="-"),
-        field("constant_direction", "const", nearest, width=6, none="-"),
-        field("at_most", "at most", at_most, width=7, none="-"),
-        field("margin", "x10", at_most, width=6, none="-"),
-        field("word", "why", width=11, none="-"),
-        field("expansion", "mean c", number(".5f"), width=8, none="-"),
-        field("composition", "composed", at_most, width=8),
+        field("method", "method", width=18, left=True),
+        field("canaries", "canaries", number(","), width=8),
+        field("trainings", "trainings", number(","), width=9),
+        field("epsilon", "epsilon", at_least, width=8),
+        field("upper_bound", "upper bound", at_most, width=11),
+        field("assumes", "assumes", left=True),
     ]
-    before = (title, f"epsilon at {evidence.levels}")
-    section = itemgetter("panel")
-    table = Table(columns, rows, section=section, before=before, after=[_NOTES], gap=" ", rule=80)
-    return OwnTable(table.text(), table.csv())
+    shown = [row for row in rows if row["is_shown"]]
+    before = [f"{sweep.title}: epsilon at {evidence.levels}"]
+    table = Table(columns, shown, itemgetter("panel"), before=before, rule=80)
+    return figure, OwnTable(table.text(), table.csv())
+
+
+def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
+    """Returns a row for each method and number of training runs: the lower bound on epsilon after these runs.
+
+    An audit with fresh directions has a bound after every run, and the table shows some of them. Any other
+    audit has those of each method in _LOOKS, from its first runs, at the numbers in _SHOWN_RUNS.
+
+    Args:
+      point: One audit of a panel, and the conclusion from all its runs.
+      evidence: The stored scores, and the delta and confidence of bounds.
+    """
+    (cell,) = point.cells
+    (conclusion,) = point.conclusions
+    lines = []
+    if conclusion.law_is_known:  # of fresh directions
+        bound = conclusion.assumption_free
+        lines.append((bound, dict(enumerate(bound.path, 1))))
+    else:
+        by_runs = {}
+        for runs in _SHOWN_RUNS:
+            scores = None
+            if runs < cell.runs:
+                scores = evidence.held.scores(identity(cell.setting), runs)
+            with contextlib.suppress(InputError):  # too few runs for its methods
+                if scores is not None:
+                    by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
+        by_runs[cell.runs] = conclusion
+        for bound in conclusion.bounds:
+            if bound.method in _LOOKS:
+                name = bound.method
+                epsilons = {runs: part.bound(name).epsilon for runs, part in by_runs.items()}
+                lines.append((bound, epsilons))
+    rows = []
+    for bound, epsilons in lines:
+        method = method_of(bound)
+        for runs, epsilon in epsilons.items():
+            row = {
+                "panel": point.panel,
+                "method": method.name,
+                "legend": method.legend,
+                "canaries": cell.setting.canaries,
+                "trainings": runs,
+                "epsilon": epsilon,
+                "upper_bound": point.upper_bound(),
+                "assumes": method.assumes.word if bound.holds else "REFUTED",
+                "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
+            }
+            rows.append(row)
+    return rows

@@ -6,7 +6,7 @@ from matplotlib.ticker import MaxNLocator
 
 from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import Setting
-from experiments.hidden_state import bracket, landscape, landscape_figures, norms, proven
+from experiments.hidden_state import bracket, landscape, landscape_figures, norms
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
 from experiments.sweeps.panels import draw_panels
@@ -42,11 +42,15 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     rows = []
     match sweep.name:
         case "proven":
-            figure, own_table = proven.draw(sweep, stored_points, evidence)
+            figure, own_table = bracket.draw_proven(sweep, stored_points, evidence)
         case "bracket_k" | "bracket_steps":
-            figure, own_table = bracket.draw(sweep, stored_points, evidence, logarithmic=True)
+            figure, own_table = bracket.draw_bracket(
+                sweep, stored_points, evidence, logarithmic=True
+            )
         case "bracket" | "bracket_rates":
-            figure, own_table = bracket.draw(sweep, stored_points, evidence, logarithmic=False)
+            figure, own_table = bracket.draw_bracket(
+                sweep, stored_points, evidence, logarithmic=False
+            )
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":

@@ -109,8 +109,7 @@ def last_law(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
     """Returns the exact law of theta_T in both worlds; see `laws`."""
-    for law in laws(process, thresholds, per_deviation):
-        last = law
+    *_, last = laws(process, thresholds, per_deviation)
     return last
 
 

@@ -8,7 +8,7 @@ and `bracket_steps` show audits of a convex model below its hidden-state bound, 
     laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
              256 canaries each where gradients are crafted; the ResNet is cut down to 4 insertions, small
              mini-batches and a noise multiplier at which the upper bound stays the paper's
-    paper    5,000 runs a cell
+    paper    5,000 runs a cell of the paper's figures; figures of our own as at laptop
 
 The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
 (Errata H2). T is the number of insertions times k (Errata H8).
@@ -126,11 +126,11 @@ SIZES: dict[str, Sizes] = {
     },
     "paper": {
         "fcnn": _FCNN,
-        "wide_fcnn": _WIDE_FCNN._replace(coordinate_runs=_ALL_RUNS, fresh_runs=_ALL_RUNS),
+        "wide_fcnn": _WIDE_FCNN,
         "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
         "resnet18": Size(_ALL_RUNS),
         "mobilenet_head": Size(_ALL_RUNS),
-        "logistic": Size(canaries=128, coordinate_runs=_ALL_RUNS, fresh_runs=_ALL_RUNS),
+        "logistic": _LOGISTIC,
     },
 }
 
@@ -156,17 +156,11 @@ _BRACKETED = {
 }
 
 
-def _grow(size: Size) -> Size:
-    """Returns a size with 5,000 runs of each audit along coordinates, and at least 60 of fresh directions."""
-    fresh = {k: max(size.fresh_runs.get(k, 0), 60) for k in _PERIODICITIES}
-    return size._replace(runs=_ALL_RUNS, coordinate_runs=_ALL_RUNS, fresh_runs=fresh)
-
-
 _FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
 BRACKETED: dict[str, Sizes] = {
     SMOKE: {"fcnn": _FEW, "tanh_fcnn": _FEW},
     "laptop": _BRACKETED,
-    "paper": {model: _grow(size) for model, size in _BRACKETED.items()},
+    "paper": _BRACKETED,
 }
 
 NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most

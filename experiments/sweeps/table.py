@@ -17,8 +17,8 @@ from experiments.sweeps.sweep import PaperClaims, Sweep
 PROVES_NOTHING = "smoke: a few runs of a few steps show that all works; they prove nothing"
 _NOTES = """\
 bound:  lower bound if the curve is Gaussian, mean over seeds (if_gaussian; of K
-        canaries a run lifted_gaussian); least, most: over the seeds. Rows of one
-        seed share their noise: the number of bounds above is not binomial
+        canaries a run lifted_gaussian); least, most: over the seeds; rows of
+        one seed share their noise: the number of bounds above is not binomial
 from:   of one seed, two-sided interval; assumes normal scores of one spread, of
         K canaries a run many runs too
 pred.:  mu = sqrt(insertions / k) / sigma, where gradients do not interfere
