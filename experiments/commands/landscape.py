@@ -27,7 +27,6 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.")
-flags.DEFINE_float("threshold", 0.5, "The simulated landscape's threshold, in clipping norms C.")
 cli.define_levels()
 flags.DEFINE_integer("runs", 5000, "Simulated runs a landscape, half of them in.")
 cli.define_seed("Seed of the simulated runs.")
@@ -35,7 +34,6 @@ cli.define_out("Folder for results; figures go into its folder landscape.")
 
 MAX_BATCH = 10**4
 MAX_STEPS = 10**5
-MAX_THRESHOLD = 1e6  # absolute value, in units of C
 MIN_DELTA = 1e-100
 
 
@@ -49,7 +47,7 @@ def main() -> None:
     grid = _check_grid()
     simulation = _check_simulation()
     out = cli.folder()
-    cells = landscape_cells.list_cells(grid, simulation, FLAGS.delta, FLAGS.threshold)
+    cells = landscape_cells.list_cells(grid, simulation, FLAGS.delta)
     held = index.holdings(out)
     no_data = DataSets({})
     missing = [cell for cell in cells if not cell.is_done(held, no_data)]
@@ -90,10 +88,6 @@ def _check_simulation() -> Simulation:
     require_runs(FLAGS.runs, least=4)
     conversions.require_confidence(FLAGS.confidence)
     cli.require_seed()
-    require(
-        abs(FLAGS.threshold) <= MAX_THRESHOLD,
-        f"--threshold={FLAGS.threshold}: give {-MAX_THRESHOLD:g} to {MAX_THRESHOLD:g}",
-    )
     return Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence)
 
 

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 from audit.storage.index import Holdings
 from experiments.cells.cell import Cell, read_answer
 
+AUDIT = "landscape_audit"
+SEARCH = "landscape_thresholds"
+HALF = 0.5  # the paper's threshold, in units of C
+
 
 class Process(NamedTuple):
     """The process of a crafted landscape; lengths are in units of C.
@@ -51,20 +55,18 @@ class Study(NamedTuple):
       process: The landscape.
       delta: The delta of every epsilon.
       simulation: How it is simulated.
-      threshold: The threshold of an audit's simulation, in units of C; None for a search, which tries many.
     """
 
     kind: str
     process: Process
     delta: float
     simulation: Simulation
-    threshold: float | None = None
 
     def setting(self) -> dict[str, Any]:
         """Returns the setting that names the result in the store."""
         values = {**self.simulation._asdict(), **self.process._asdict()}
-        if self.threshold is not None:
-            values["threshold"] = self.threshold
+        if self.kind == AUDIT:
+            values["threshold"] = HALF
         return {"kind": self.kind, "delta": self.delta, **values}
 
 
@@ -76,8 +78,6 @@ class Grid(NamedTuple):
     steps: int
 
 
-AUDIT = "landscape_audit"
-SEARCH = "landscape_thresholds"
 Result = tuple[Study, dict[str, Any]]  # with the answer that `landscape_solve` computes
 
 

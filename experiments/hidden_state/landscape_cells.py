@@ -19,21 +19,18 @@ from experiments.hidden_state.landscape import (
 _STEP_SECONDS = 0.04  # for each step of a landscape, on a core
 
 
-def list_cells(
-    grid: Grid, simulation: Simulation, delta: float, threshold: float = 0.5
-) -> list[Cell]:
+def list_cells(grid: Grid, simulation: Simulation, delta: float) -> list[Cell]:
     """Returns the cells of a study: an audit of each landscape, then Algorithm 6 on two more (Errata H13).
 
     Args:
       grid: The landscapes.
       simulation: How all are simulated.
       delta: The delta of every epsilon.
-      threshold: The threshold of the simulated audits, in units of C; the paper's is 1/2.
     """
     studies = []
     for sigma, size in itertools.product(grid.noise_multipliers, grid.batch_sizes):
         process = Process(sigma, size, grid.steps)
-        studies.append(Study(AUDIT, process, delta, simulation, threshold))
+        studies.append(Study(AUDIT, process, delta, simulation))
     for process in (Process(4.0, 4, 2), Process(1.0, 1, 2)):
         studies.append(Study(SEARCH, process, delta, simulation))
     return [_make_cell(study) for study in studies]

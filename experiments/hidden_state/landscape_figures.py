@@ -3,7 +3,7 @@
 Only curves that follow from a landscape in an instant are computed here: Example 1's and Figure 6b's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,11 +17,10 @@ from audit.methods.level import show_level
 from audit.report.style import BOUND, IN, OUT, PURPLE, UPPER
 from audit.report.table import Table, number
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import Process, Result, Study
+from experiments.hidden_state.landscape import HALF, Process, Result, Study
 from experiments.sweeps.panels import draw_heat_map, draw_panels
 from experiments.sweeps.records import Record, field
 
-_HALF = 0.5  # the paper's threshold, in units of C
 _EXACT_PANELS = {
     "half": "exact, h = C / 2",
     "best_constant": "exact, best constant threshold",
@@ -65,16 +64,10 @@ def make_table(audits: Sequence[Result]) -> Table[Record]:
                 "epsilon_upper": result["upper"],
             }
             rows.append(row)
-    epsilon = number(".6g")
-    columns = [
-        field("sigma", "sigma", number("g")),
-        field("batch_size", "batch_size"),
-        field("steps", "steps"),
-        field("adversary", "adversary"),
-        field("epsilon_gaussian", "eps_gaussian", epsilon),
-        field("epsilon_exact", "eps_exact", epsilon),
-        field("epsilon_upper", "eps_upper", epsilon),
-    ]
+    columns = [field("sigma", "sigma", number("g"))]
+    columns += [field(name, name) for name in ("batch_size", "steps", "adversary")]
+    for name in ("gaussian", "exact", "upper"):
+        columns.append(field(f"epsilon_{name}", f"eps_{name}", number(".6g")))
     return Table(columns, rows)
 
 
@@ -102,7 +95,7 @@ def _draw_steps(study: Study, result: dict[str, Any], axis: Axes) -> None:
     steps = np.arange(1, num_steps + 1)
     deviations = sigma * np.sqrt(1 + (steps - 1) / size**2)
     constant = [conversions.epsilon_from_mu(1 / x, study.delta) for x in deviations]
-    exact = result["at_threshold"]
+    exact = result["exact"]["half"]
     _draw_claimed(axis, study, result["upper"], steps, result["in_sample"])
     label = "exact mu, Gaussian conversion"
     axis.plot(steps, exact["claimed"], color=IN, ls="--", lw=1, label=label)
@@ -127,42 +120,36 @@ def _draw_heat_maps(audits: Sequence[Result]) -> Figure:
     """Draws heat maps of the amplification rate, epsilon at step T over epsilon at step 1.
 
     The first panels have what the Gaussian conversion claims, the others the exact rates. A rate of 1 means
-    that hiding the earlier steps hides nothing.
+    that hiding the earlier steps hides nothing; there is none if the first epsilon is 0.
     """
     study, _ = audits[0]
-    results = [result for _, result in audits]
-    # Epsilon at step T and at step 1, which is a Gaussian release: its epsilon is the accountant's.
-    runs = f"{study.simulation.runs:,} runs"
-    rates = {
-        f"Gaussian conversion, simulated\n(the paper's; {runs})": [
-            (result["in_sample"][-1], result["in_sample"][0]) for result in results
-        ],
-        "Gaussian conversion of the exact mu\nh = C / 2": [
-            (result["exact"]["half"]["claimed"][-1], result["upper"]) for result in results
-        ],
-    }
-    for name, title in _EXACT_PANELS.items():
-        ends = [(result["exact"][name]["epsilon"][-1], result["upper"]) for result in results]
-        rates[title] = ends
-    sigmas = sorted({study.process.noise_multiplier for study, _ in audits})
-    sizes = sorted({study.process.batch_size for study, _ in audits})
+    results = {study.process[:2]: result for study, result in audits}
+    sigmas, sizes = (sorted(set(values)) for values in zip(*results, strict=True))
 
-    def draw_rates(ends: Sequence[tuple[float, float]], axis: Axes) -> None:
-        """Draws the rates of all landscapes; a landscape whose first epsilon is 0 has none."""
-        values = np.full((len(sigmas), len(sizes)), np.nan)
-        for (study, _), (last, first) in zip(audits, ends, strict=True):
-            place = (
-                sigmas.index(study.process.noise_multiplier),
-                sizes.index(study.process.batch_size),
-            )
-            values[place] = last / first if first > 0 else np.nan
-        row_labels = [f"{sigma:g}" for sigma in sigmas]
-        draw_heat_map(axis, values, row_labels, [f"{size}" for size in sizes], most=1.0)
+    def draw_rates(find_rate: Callable[[Any], float], axis: Axes) -> None:
+        """Draws the rates of all landscapes."""
+        rates = [[find_rate(results[sigma, size]) for size in sizes] for sigma in sigmas]
+        labels = [f"{sigma:g}" for sigma in sigmas]
+        draw_heat_map(axis, np.array(rates), labels, [f"{size}" for size in sizes], most=1.0)
         axis.set_xlabel("batch size B")
 
-    steps = study.process.steps
-    title = f"Amplification rate, epsilon (T = {steps}) / epsilon (1) at delta {show_level(study.delta)}"
-    panels = {name: partial(draw_rates, ends) for name, ends in rates.items()}
+    def find_simulated(result: dict[str, Any]) -> float:
+        """Returns the rate of the estimates from simulated runs."""
+        last = result["in_sample"][-1]
+        return float(last / (result["in_sample"][0] or np.nan))
+
+    def find_solved(adversary: str, field: str, result: dict[str, Any]) -> float:
+        """Returns the rate by quadrature; step 1 is a Gaussian release, whose epsilon is the accountant's."""
+        return float(result["exact"][adversary][field][-1] / result["upper"])
+
+    title = f"Gaussian conversion, simulated\n(the paper's; {study.simulation.runs:,} runs)"
+    panels = {title: partial(draw_rates, find_simulated)}
+    title = "Gaussian conversion of the exact mu\nh = C / 2"
+    panels[title] = partial(draw_rates, partial(find_solved, "half", "claimed"))
+    for name, title in _EXACT_PANELS.items():
+        panels[title] = partial(draw_rates, partial(find_solved, name, "epsilon"))
+    rate = f"epsilon (T = {study.process.steps}) / epsilon (1)"
+    title = f"Amplification rate, {rate} at delta {show_level(study.delta)}"
     return draw_panels(title, panels, (3.3, 3.3), ylabel="noise multiplier sigma")
 
 
@@ -184,8 +171,8 @@ def _draw_trade_off(process: Process, axis: Axes) -> None:
     The Gaussian curve agrees with the exact one at a single point, the test at the threshold C / 2.
     """
     mu_upper = 1 / process.noise_multiplier
-    pair = law.last_law(process, law.constant(process, _HALF))
-    mu = float(densities.mu_at(pair, _HALF))
+    pair = law.last_law(process, law.constant(process, HALF))
+    mu = float(densities.mu_at(pair, HALF))
     rates = densities.trade_off_curve(pair)
     upper = conversions.gaussian_trade_off(mu_upper, rates.false_positive)
     axis.plot(rates.false_positive, rates.false_negative - upper, color=OUT, label="exact")
@@ -201,11 +188,11 @@ def _draw_trade_off(process: Process, axis: Axes) -> None:
 def _draw_loss(axis: Axes) -> None:
     """Draws Figure 10, the crafted loss -C |theta - C / 2|, which peaks at the threshold h = C / 2."""
     theta = np.linspace(-2, 3, 501)  # in units of C
-    axis.plot(theta, -np.abs(theta - _HALF), color=BOUND)
-    axis.axvline(_HALF, color=UPPER, ls=":", lw=1, label="h = C / 2")
+    axis.plot(theta, -np.abs(theta - HALF), color=BOUND)
+    axis.axvline(HALF, color=UPPER, ls=":", lw=1, label="h = C / 2")
     # theta_1 has the mean 0 without the canary and C with it, at the same loss.
-    axis.plot(0, -_HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
-    axis.plot(1, -_HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
+    axis.plot(0, -HALF, "o", color=OUT, label=r"$\theta_1$ without the canary, on average")
+    axis.plot(1, -HALF, "s", color=IN, label=r"$\theta_1$ with the canary, on average")
     axis.set(xlabel=r"$\theta$ / C", ylabel="mean loss of a batch", ylim=(None, 0.3))
 
 
@@ -217,7 +204,7 @@ def _draw_searches(searches: Sequence[Result]) -> Figure:
         thresholds = result["thresholds"]
         _draw_claimed(axis, study, result["upper"], thresholds, result["claimed"])
         axis.plot(thresholds, result["epsilon"], color=OUT, label="exact epsilon")
-        axis.axvline(_HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")
+        axis.axvline(HALF, color="0.6", lw=0.8, label="h = C / 2, the paper's")
         axis.set(xlabel="threshold h / C", ylim=(0, 1.25 * result["upper"]))
 
     panels = {

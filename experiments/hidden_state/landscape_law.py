@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
-from experiments.hidden_state.landscape import Process
+from experiments.hidden_state.landscape import HALF, Process
 
 Array = NDArray[np.float64]
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
@@ -225,7 +225,7 @@ def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> 
 
     It is not the best constant threshold (Errata H13).
     """
-    return evaluate_constant(process, 0.5, delta, per_deviation)
+    return evaluate_constant(process, HALF, delta, per_deviation)
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
@@ -267,7 +267,7 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:  # there is no threshold to choose, or none leaks anything
-        return evaluate_constant(process, 0.5, delta, per_deviation)
+        return half(process, delta, per_deviation)
     stepper = make_stepper(process, per_deviation)
 
     def compute_excess(epsilon: float) -> float:

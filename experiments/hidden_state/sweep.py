@@ -205,8 +205,6 @@ GC_S = [Series(f"GC-S, {name.replace('_', ' ')}", GcS(name)) for name in GC_S_VA
 FRESH = Series("fresh directions", SphereFields())
 COORDINATE = Series("coordinate", GcS())
 _IMAGE_MODELS = ("convnet", "resnet18")
-_NORMS = (1.0, 2.0, 4.0)
-_NORM_AXIS = Axis("clipping norm C", "C")
 _K_AXIS = Axis("periodicity k", "k")
 
 
@@ -267,10 +265,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
         cells = [cell for each in lines for cell in _list_cells(each, sizes[each.model])]
         found[name] = Sweep(name, title, tuple(cells), axis)
 
-    lines = [_lines("convnet", GC_R, L, field="clipping_norm", at=_NORMS)]
-    add("figure_1a", "GC-R and L on the ConvNet, k = 1", lines, _NORM_AXIS)
-    lines = [_lines("resnet18", GC_R, L, field="clipping_norm", at=_NORMS)]
-    add("figure_1b", "GC-R and L on the ResNet18, k = 1", lines, _NORM_AXIS)
+    for name, model in (("figure_1a", "convnet"), ("figure_1b", "resnet18")):
+        lines = [_lines(model, GC_R, L, field="clipping_norm", at=(1.0, 2.0, 4.0))]
+        title = f"GC-R and L on the {task(model).label}, k = 1"
+        add(name, title, lines, Axis("clipping norm C", "C"))
     add("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0]))
     for name, k in (("figure_2a", 5), ("figure_2b", 25)):
         lines = [_lines(model, GC_R, L, at=[k]) for model in _IMAGE_MODELS]
@@ -278,8 +276,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     add("figure_4", "Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S))
     lines = [_lines(model, GC_R, GC_S[0], at=[1, 5]) for model in _IMAGE_MODELS]
     add("figure_5", "GC-S and GC-R on over-parameterised models", lines, _K_AXIS)
-    lines = [_lines("convnet", GC_R, at=[5])]
-    add("figure_6a", "GC-R's trade-off curve on the ConvNet, k = 5", lines)
+    title = "GC-R's trade-off curve on the ConvNet, k = 5"
+    add("figure_6a", title, [_lines("convnet", GC_R, at=[5])])
     add("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS))
     # The series of three figures are all GC-R, and named by what else differs between them.
     lines = [_lines("convnet", Series(f"k = {k}", GcR()), at=[k]) for k in (1, 5, 25)]

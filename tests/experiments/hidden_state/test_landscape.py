@@ -13,7 +13,7 @@ from experiments.hidden_state import landscape_law as law
 from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Process, Simulation, Study
 
 SIMULATION = Simulation(40, 0, 0.95)
-CELLS = landscape_cells.list_cells(Grid((2.0, 4.0), (1, 2), 3), SIMULATION, 1e-5, threshold=0.7)
+CELLS = landscape_cells.list_cells(Grid((2.0, 4.0), (1, 2), 3), SIMULATION, 1e-5)
 NO_DATA = DataSets({})
 
 
@@ -59,7 +59,7 @@ def test_results_come_back_and_what_is_missing_or_damaged_is_computed_again(fill
         exact = result["exact"]
         assert list(exact) == list(law.ADVERSARIES)
         assert exact["half"]["epsilon"][-1] <= exact["optimal"]["epsilon"][-1]
-        assert result["at_threshold"]["epsilon"][0] == result["upper"]
+        assert exact["half"]["epsilon"][0] == result["upper"]
         assert len(result["in_sample"]) == study.process.steps
     for study, result in searches:
         assert result["thresholds"] == landscape_solve.list_thresholds(study)
