@@ -46,8 +46,8 @@ def main() -> None:
     data.load(compared.model)
     all_rows = find_rows(compared, Workplace(out, data))
     upper_bound = epsilon_upper_bound(compared.noise_multiplier, compared.steps, compared.delta)
-    figure = figures.comparison_figure(all_rows, upper_bound, compared.delta)
-    table = figures.comparison_table(compared, all_rows, upper_bound)
+    figure = figures.draw(all_rows, upper_bound, compared.delta)
+    table = figures.make_table(compared, all_rows, upper_bound)
     written = [
         files.write_whole(out / "compare" / "compare.csv", table.csv()),
         files.write_whole(out / "compare" / "compare.png", style.png(figure)),

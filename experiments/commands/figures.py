@@ -26,12 +26,13 @@ from audit.settings import stored
 from audit.storage import files
 from experiments.cells.cell import Audited
 from experiments.sweeps import registry
-from experiments.sweeps.sweep import Row, Sweep
+from experiments.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from experiments.sweeps.points import Evidence
+    from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "laptop", "smoke, laptop or paper: that of the sweep.")
@@ -51,7 +52,7 @@ class _Drawing(NamedTuple):
     """
 
     files: list[Path]
-    rows: list[Row]
+    rows: "list[Record]"
     incomplete: dict[str, int]
     waiting: list[str]
 
@@ -91,9 +92,11 @@ def main() -> None:
     for line in _missing_lines(drawing, scale):
         print(line, file=sys.stderr)
     if drawing.rows:
-        drawing.files.append(files.write_whole(folder / "figures.csv", table.as_csv(drawing.rows)))
-        proves = scale != registry.SMOKE  # if not, a warning comes first
-        print(table.as_text(sweeps, drawing.rows, *levels, proves=proves) + "\n")
+        shown = table.make_table(drawing.rows, levels)
+        drawing.files.append(files.write_whole(folder / "figures.csv", shown.csv()))
+        if scale == registry.SMOKE:  # trained to try the code, with too few runs for a bound
+            print(table.PROVES_NOTHING)
+        print(shown.text() + "\n")
     for path in drawing.files:
         print(os.fspath(path))
 

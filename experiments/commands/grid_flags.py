@@ -23,7 +23,8 @@ from experiments.commands import engine_flags
 from models.catalogue import task
 
 if TYPE_CHECKING:
-    from experiments.sweeps.grid import GridAudit, GridResult
+    from experiments.sweeps.grid import GridAudit
+    from experiments.sweeps.records import Record
 
 # Flags of a single audit, which a grid has no use for.
 _SINGLE = ("until", "lipschitz")
@@ -61,7 +62,7 @@ def run(runs: int | None) -> None:
         require(not failed, f"{message}: fix what is reported above, and start again")
 
     level = Level(flags.FLAGS.delta, flags.FLAGS.confidence)
-    _show([grid.conclude(audit, place, level) for audit in audits])
+    _show([grid.conclude(audit, place, level) for audit in audits], list(axes), level)
 
 
 def _require_no_flags_of_single_audits() -> None:
@@ -138,29 +139,24 @@ def _find_data(audits: "Sequence[GridAudit]") -> DataSets:
     return DataSets(dict.fromkeys(data_sets, given), sources.tfds_dir)
 
 
-def _show(results: "Sequence[GridResult]") -> None:
-    """Prints the grid's table, or JSON; writes the table as CSV, and the heat map of two fields as PNG.
-
-    The heat map is of the first two fields that vary, down and across.
-    """
+def _show(results: "Sequence[Record]", varied: Sequence[str], level: Level) -> None:
+    """Prints the grid's table, or JSON; writes the table as CSV, and a heat map of two fields as PNG."""
     from experiments.sweeps import grid
 
-    table = grid.make_table(results)
-    names = list(results[0].values)
+    table = grid.make_table(results, varied, level)
     # The files' name has the varied fields and a hash of the audits' folders. So the same grid is written to
     # the same files, and other grids are not.
-    identity = json.dumps([str(result.folder) for result in results])
+    identity = json.dumps([result["folder"] for result in results])
     digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-    stem = cli.folder() / "grids" / f"{'_'.join(names)}-{digest}"
+    stem = cli.folder() / "grids" / f"{'_'.join(varied)}-{digest}"
     stem.parent.mkdir(parents=True, exist_ok=True)
     table_path = files.write_whole(stem.with_suffix(".csv"), table.csv())
     written = [f"table: {table_path}"]
-    if len(names) > 1:
+    if len(varied) == 2:
         from audit.report import style
-        from experiments.sweeps.grid_figure import draw_grid
 
         figure_path = stem.with_suffix(".png")
-        files.write_whole(figure_path, style.png(draw_grid(results, names[0], names[1])))
+        files.write_whole(figure_path, style.png(grid.draw_grid(results, *varied)))
         written.append(f"heat map: {figure_path}")
     if flags.FLAGS.json:
         print(write_json({"audits": table.json()}))

@@ -8,7 +8,6 @@ run: without Lipschitz steps, releasing the last model alone hides nothing.
 """
 
 import os
-from operator import itemgetter
 
 from absl import flags
 from tqdm import tqdm
@@ -17,19 +16,17 @@ from audit.commands import cli
 from audit.errors import require
 from audit.laws import conversions
 from audit.methods.level import show_level
-from audit.report.table import Column, Table, number
 from audit.settings.setting import require_runs
 from audit.storage import files, index
 from audit.values import MAX_NOISE, MIN_NOISE
 from experiments.cells.cell import DataSets
 from experiments.hidden_state import landscape, landscape_cells
-from experiments.hidden_state.landscape import Audited, Grid, Simulation
+from experiments.hidden_state.landscape import AUDIT, SEARCH, Grid, Simulation
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("sigmas", [str(sigma) for sigma in range(1, 9)], "Noise multipliers.")
 flags.DEFINE_list("batch_sizes", ["1", "2", "4", "8", "16"], "Batch sizes B.")
 flags.DEFINE_integer("steps", 25, "Steps T.")
-flags.DEFINE_float("threshold", 0.5, "The simulated landscape's threshold, in clipping norms C.")
 cli.define_levels()
 flags.DEFINE_integer("runs", 5000, "Simulated runs a landscape, half of them in.")
 cli.define_seed("Seed of the simulated runs.")
@@ -37,7 +34,6 @@ cli.define_out("Folder for results; figures go into its folder landscape.")
 
 MAX_BATCH = 10**4
 MAX_STEPS = 10**5
-MAX_THRESHOLD = 1e6  # absolute value, in units of C
 MIN_DELTA = 1e-100
 
 
@@ -51,7 +47,7 @@ def main() -> None:
     grid = _check_grid()
     simulation = _check_simulation()
     out = cli.folder()
-    cells = landscape_cells.list_cells(grid, simulation, FLAGS.delta, FLAGS.threshold)
+    cells = landscape_cells.list_cells(grid, simulation, FLAGS.delta)
     held = index.holdings(out)
     no_data = DataSets({})
     missing = [cell for cell in cells if not cell.is_done(held, no_data)]
@@ -60,19 +56,16 @@ def main() -> None:
     for cell in tqdm(missing, desc="landscapes", unit="landscape"):
         cell.do(cell.open(out, no_data), no_data, lambda runs: None)
     held = index.holdings(out)
-    audits = landscape.read_audits(held, cells)
+    audits = landscape.read(held, cells, AUDIT)
 
     folder = out / "landscape"
     header = f"# delta={show_level(FLAGS.delta)}\n".encode()
-    exact = _make_exact_table(audits)
-    written = [
-        files.write_whole(folder / "landscape.csv", header + exact.csv()),
-        files.write_whole(folder / "simulated.csv", header + _make_simulated_table(audits).csv()),
-    ]
     from audit.report import style
     from experiments.hidden_state import convex_landscape, landscape_figures, latch
 
-    searches = landscape.read_searches(held, cells)
+    exact = landscape_figures.make_table(audits)
+    written = [files.write_whole(folder / "landscape.csv", header + exact.csv())]
+    searches = landscape.read(held, cells, SEARCH)
     for name, figure in landscape_figures.draw(audits, searches):
         written.append(files.write_whole(folder / f"{name}.png", style.png(figure)))
 
@@ -95,10 +88,6 @@ def _check_simulation() -> Simulation:
     require_runs(FLAGS.runs, least=4)
     conversions.require_confidence(FLAGS.confidence)
     cli.require_seed()
-    require(
-        abs(FLAGS.threshold) <= MAX_THRESHOLD,
-        f"--threshold={FLAGS.threshold}: give {-MAX_THRESHOLD:g} to {MAX_THRESHOLD:g}",
-    )
     return Simulation(FLAGS.runs, FLAGS.seed, FLAGS.confidence)
 
 
@@ -118,55 +107,6 @@ def _check_grid() -> Grid:
     conversions.require_delta(FLAGS.delta)
     require(FLAGS.delta >= MIN_DELTA, f"--delta={FLAGS.delta}: give at least {MIN_DELTA:g}")
     return Grid(sigmas, batch_sizes, FLAGS.steps)
-
-
-def _make_exact_table(audits: list[Audited]) -> Table[dict[str, object]]:
-    """Returns the table of epsilons at the last step, with a row for each landscape and adversary.
-
-    A row has the exact epsilon (eps_exact), the one that a conversion claims as if the trade-off curve were
-    Gaussian (eps_gaussian), and the accountant's (eps_upper).
-    """
-    rows = []
-    for request, result in audits:
-        for adversary, exact in result.exact.items():
-            row = {
-                **request.landscape._asdict(),
-                "adversary": adversary,
-                "gaussian": exact.claimed[-1],
-                "exact": exact.epsilon[-1],
-                "upper": result.upper,
-            }
-            rows.append(row)
-    epsilon = number(".6g")
-    columns = [
-        *_list_columns(),
-        Column("adversary", itemgetter("adversary"), "adversary"),
-        Column("epsilon_gaussian", itemgetter("gaussian"), "eps_gaussian", epsilon),
-        Column("epsilon_exact", itemgetter("exact"), "eps_exact", epsilon),
-        Column("epsilon_upper", itemgetter("upper"), "eps_upper", epsilon),
-    ]
-    return Table(columns, rows)
-
-
-def _make_simulated_table(audits: list[Audited]) -> Table[dict[str, object]]:
-    """Returns the table of the simulated audits' bounds, with a row for each landscape and method."""
-    rows = []
-    for request, result in audits:
-        for first, last in zip(result.first, result.last, strict=True):
-            row = {**request.landscape._asdict(), **last, "first": first["epsilon"]}
-            rows.append({**row, "runs": request.simulation.runs})
-    names = ("runs", "method", "assumes", "epsilon")
-    columns = [*_list_columns(), *(Column(name, itemgetter(name)) for name in names)]
-    return Table([*columns, Column("epsilon_at_step_1", itemgetter("first"))], rows)
-
-
-def _list_columns() -> list[Column]:
-    """Returns the columns that name a row's landscape: sigma, batch size and steps."""
-    return [
-        Column("sigma", itemgetter("noise_multiplier"), "sigma", number("g")),
-        Column("batch_size", itemgetter("batch_size"), "batch_size"),
-        Column("steps", itemgetter("steps"), "steps"),
-    ]
 
 
 if __name__ == "__main__":

@@ -1,25 +1,17 @@
 """What is compared: a mechanism, how much each method may spend on it, and the methods that train it.
 
-A method is data: its setting of the mechanism, and its training as a cell. Importing this module does not
-start JAX.
+A method is data: its setting of the mechanism. Importing this module does not start JAX.
 """
 
 import dataclasses
 import math
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from audit.errors import require
-from audit.runtime.progress import Progress
 from audit.settings.fields import MOST_SEED, described, require_fields
 from audit.settings.make import setting_of
 from audit.settings.setting import Setting
-from audit.settings.setting import validate as require_setting
-from audit.storage.store import Store
-from audit.tasks.task import Dataset
 from experiments.canife.attacked import Attacked, require_computable
-from experiments.cells.audits import setting_cell
-from experiments.cells.cell import Cell
 from models.catalogue import TASKS
 from models.data.images import FASHION_MNIST
 
@@ -28,24 +20,8 @@ COORDINATES = 64  # canaries along coordinates in each run
 DIRECTIONS = 32  # canaries along random directions in each run
 FINAL = "final model"
 ALL = "every iterate"
-_SHARED_FIELDS = (
-    "steps",
-    "batch_size",
-    "learning_rate",
-    "clipping_norm",
-    "noise_multiplier",
-    "seed",
-)
-
-_ATTACKED_FIELDS = (  # those that CANIFE's setting has too
-    "model",
-    "learning_rate",
-    "clipping_norm",
-    "noise_multiplier",
-    "design_steps",
-    "delta",
-    "seed",
-)
+# The fields of the mechanism, in settings of audits and in CANIFE's.
+_SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +72,9 @@ class Compared:
 
 def validate(compared: Compared) -> None:
     """Raises InputError for a field out of range, or a model that does not train on all of Fashion-MNIST."""
-    why = "is unknown"
-    if compared.model in TASKS:
-        why = "is not on all of Fashion-MNIST, as the methods are"
+    model = compared.model
     choices = f"choose one of {', '.join(MODELS)}"
-    require(compared.model in MODELS, f"`model={compared.model}` {why}: {choices}")
+    require(model in MODELS, f"`model={model}` is not on all of Fashion-MNIST: {choices}")
     require_fields(compared)
     rounds = compared.measured_rounds
     steps = compared.steps
@@ -111,66 +85,47 @@ def validate(compared: Compared) -> None:
 
 
 def make_attacked(compared: Compared) -> Attacked:
-    """Returns CANIFE's setting of the mechanism.
-
-    A step of the mechanism is a round for CANIFE, and a mini-batch is a round's cohort.
-    """
-    shared = {name: getattr(compared, name) for name in _ATTACKED_FIELDS}
+    """Returns CANIFE's setting of the mechanism: a step is a round, and a mini-batch a round's cohort."""
     return Attacked(
+        model=compared.model,
         rounds=compared.steps,
         # Rounds 1, 1 + every, ... are measured: no more than `measured_rounds` of them.
         every=math.ceil(compared.steps / compared.measured_rounds),
         cohort=compared.batch_size,
-        **shared,
+        design_steps=compared.design_steps,
+        delta=compared.delta,
+        **_take_shared(compared),
     )
+
+
+def _take_shared(compared: Compared) -> dict[str, Any]:
+    """Returns the fields of the mechanism that all settings have."""
+    return {name: getattr(compared, name) for name in _SHARED_FIELDS}
 
 
 class TrainedMethod(NamedTuple):
     """A method that trains the mechanism.
 
     Attributes:
-      method: The method's name, as tables show it.
-      sees: What the method sees of the training: FINAL or ALL.
-      setting: The setting that it trains.
+      name: The method's name, as tables show it.
       runs: The number of runs that it trains.
       shown: The names of the bounds that are shown, in their order; () for a single run of many canaries.
+      sees: What the method sees of the training: FINAL or ALL.
+      setting: The setting that it trains.
     """
 
-    method: str
+    name: str
+    runs: int
+    shown: tuple[str, ...]
     sees: str
     setting: Setting
-    runs: int
-    shown: tuple[str, ...] = ()
-
-    def cell(self) -> Cell:
-        """Returns the cell of work that trains the method's runs and stores their scores.
-
-        Workers may share the cell: each trains some of the runs that the store lacks (`game.train`).
-        """
-
-        def is_complete(store: Store) -> bool:
-            """Returns whether the store has all runs."""
-            return not store.missing(self.runs)
-
-        def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-            """Trains the runs that the store lacks."""
-            from audit.training import build, game
-
-            # Checked as for 2 runs at least, one in each world. A single run of many canaries is valid too:
-            # it has both worlds, since each canary is in or out by its own coin.
-            require_setting(self.setting, max(self.runs, 2))
-            game.train(build.build(self.setting, dataset), store, self.runs, progress=progress)
-
-        cell = setting_cell(self.method, self.setting, self.runs, is_complete, do)
-        return cell
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
     """Returns the methods that train the mechanism: fresh directions, and those of three papers.
 
     The papers are hidden-state, LiDP and one-shot. Each method trains the same mechanism with canaries of its
-    own; K is their number in a run. CANIFE is not among them, since it trains by code of its own (see
-    `experiments.compare.rows`).
+    own; K is their number in a run. CANIFE is not among them, since it trains by code of its own.
 
     Args:
       compared: The mechanism, and how much each method may spend.
@@ -179,40 +134,30 @@ def list_methods(compared: Compared) -> list[TrainedMethod]:
     from audit.methods.exact_null import EXACT_NULL
     from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
 
-    # All settings share the fields of the mechanism, and differ in their adversary and its canaries.
-    shared = {name: getattr(compared, name) for name in _SHARED_FIELDS}
-    setting = partial(setting_of, compared.model, **shared)
-    one_run = partial(setting, adversary="one_shot", canaries=compared.one_run_canaries)
-    # `shown` names the bounds that are compared. Methods of a single run name none: all theirs are compared.
+    def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
+        """Returns a method whose setting has its own fields beside those of the mechanism."""
+        shared = {"steps": compared.steps, "batch_size": compared.batch_size}
+        setting = setting_of(compared.model, **shared, **_take_shared(compared), **fields)
+        sees = ALL if fields.get("observe") == "all" else FINAL
+        return TrainedMethod(name, runs, shown, sees, setting)
+
+    counts = (IF_GAUSSIAN, ASSUMPTION_FREE)
+    lifted = (LIFTED_GAUSSIAN, CLUSTERED, LIFTED)
+    lidp = ("lidp_wilson_2", "lidp_bernstein_2")
+    one_run = {"adversary": "one_shot", "canaries": compared.one_run_canaries}
+    coordinates = {"adversary": "gc_r", "canaries": COORDINATES}
+    directions = {"adversary": "cots", "canaries": DIRECTIONS}
     return [
-        TrainedMethod(
-            method="fresh directions",
-            sees=FINAL,
-            setting=setting(adversary="sphere", canaries="auto"),
-            runs=compared.fresh_runs,
-            shown=(EXACT_NULL,),
+        make(
+            "fresh directions",
+            compared.fresh_runs,
+            (EXACT_NULL,),
+            adversary="sphere",
+            canaries="auto",
         ),
-        TrainedMethod(
-            method="hidden state",
-            sees=FINAL,
-            setting=setting(adversary="gc_s"),
-            runs=compared.single_runs,
-            shown=(IF_GAUSSIAN, ASSUMPTION_FREE),
-        ),
-        TrainedMethod(
-            method=f"hidden state, K = {COORDINATES}",
-            sees=FINAL,
-            setting=setting(adversary="gc_r", canaries=COORDINATES),
-            runs=compared.many_runs,
-            shown=(LIFTED_GAUSSIAN, CLUSTERED, LIFTED),
-        ),
-        TrainedMethod(
-            method=f"LiDP, K = {DIRECTIONS}",
-            sees=FINAL,
-            setting=setting(adversary="cots", canaries=DIRECTIONS),
-            runs=compared.lidp_runs,
-            shown=("lidp_wilson_2", "lidp_bernstein_2"),
-        ),
-        TrainedMethod("one-shot, final", FINAL, one_run(observe="final"), runs=1),
-        TrainedMethod("one-shot, all", ALL, one_run(observe="all"), runs=1),
+        make("hidden state", compared.single_runs, counts, adversary="gc_s"),
+        make(f"hidden state, K = {COORDINATES}", compared.many_runs, lifted, **coordinates),
+        make(f"LiDP, K = {DIRECTIONS}", compared.lidp_runs, lidp, **directions),
+        make("one-shot, final", 1, (), observe="final", **one_run),
+        make("one-shot, all", 1, (), observe="all", **one_run),
     ]

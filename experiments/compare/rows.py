@@ -1,4 +1,4 @@
-"""Each method's values as rows of the comparison; scores are trained or measured once, and stored.
+"""Each method's values as records of the comparison; scores are trained or measured once, and stored.
 
 Bounds are those that the method's own command prints. CANIFE's values are composed without amplification by
 sampling, since the mini-batches are known. There are two: its published estimates, composed through Renyi DP,
@@ -7,8 +7,7 @@ and the exact laws of its canaries' scores, composed as Gaussian curves.
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,16 +17,15 @@ from audit.laws import conversions
 from audit.methods import one_shot
 from audit.methods.level import Level
 from audit.runtime import progress
+from audit.settings import stored
 from audit.storage.store import Scores, count_runs
 from audit.training import build
+from audit.training import game as games
 from experiments.canife import curves as canife_curves
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
-from experiments.canife.attacked import Attacked
-from experiments.canife.curves import RoundValues
 from experiments.canife.rounds import Charge
-from experiments.cells import work
 from experiments.cells.work import Workplace
 from experiments.compare.compared import (
     ALL,
@@ -37,43 +35,20 @@ from experiments.compare.compared import (
     list_methods,
     make_attacked,
 )
+from experiments.sweeps.records import Record
 
 ESTIMATE = "(no bound)"
 REFUTED = "REFUTED"
 
 
-class ComparedRow(NamedTuple):
-    """A method's value.
+def find_rows(compared: Compared, place: Workplace) -> list[Record]:
+    """Trains what the store lacks, and returns a record for each value of each method.
 
-    Attributes:
-      method: The method's name.
-      value: The name of the bound or estimate.
-      sees: What the method sees of the training, FINAL or ALL.
-      runs: The number of models that were trained for the value.
-      seconds: The seconds spent on training them; None where the store had them all.
-      epsilon: The value, at the comparison's delta.
-      assumes: The assumption of a bound; REFUTED where its scores refute that assumption, ESTIMATE where the
-        value is no bound.
-    """
+    A record has the `method`, what it `sees` of the training, its `runs` and the `seconds` that were spent on
+    training, None where the store had all runs. It has the name of the `value`, its `epsilon`, and what a
+    bound `assumes`: REFUTED if its scores refute the assumption, ESTIMATE if the value is no bound.
 
-    method: str
-    value: str
-    sees: str
-    runs: int
-    seconds: float | None
-    epsilon: float
-    assumes: str
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether the value is a lower bound on epsilon whose assumption the scores do not refute."""
-        return self.assumes not in (ESTIMATE, REFUTED)
-
-
-def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
-    """Trains what the store lacks, and returns the rows of all methods.
-
-    Methods that see the final model alone come first. Each method's name is printed on stderr when it begins.
+    Methods that see only the final model come first. Each method's name is printed on stderr when it begins.
 
     Args:
       compared: The mechanism, and how much each method may spend.
@@ -81,185 +56,110 @@ def find_rows(compared: Compared, place: Workplace) -> list[ComparedRow]:
     """
     # What CANIFE refuses of the setting ends the command before any method trains.
     canife_training.prepare(make_attacked(compared), place.out, place.data)
-    rows: list[ComparedRow] = []
+    rows: list[Record] = []
     for method in list_methods(compared):
-        print(f"{method.method} ...", file=sys.stderr)
-        if method.shown:  # empty for the methods of a single run
-            rows += _many_run_rows(compared, method, place)
-        else:
-            rows += _one_run_rows(compared, method, place)
+        print(f"{method.name} ...", file=sys.stderr)
+        rows += find_values(compared, method, place)
     print("CANIFE ...", file=sys.stderr)
-    rows += _canife_rows(compared, place)
-    # False sorts before True, and rows that compare equal stay in their order.
-    return sorted(rows, key=lambda row: row.sees != FINAL)
+    rows += _find_canife(compared, place)
+    return sorted(rows, key=lambda row: row["sees"] != FINAL)  # False sorts before True
+
+
+def is_bound(row: Record) -> bool:
+    """Returns whether a value is a lower bound on epsilon whose assumption the scores do not refute."""
+    return row["assumes"] not in (ESTIMATE, REFUTED)
+
+
+def find_values(compared: Compared, method: TrainedMethod, place: Workplace) -> list[Record]:
+    """Trains a method's runs that the store lacks, and returns its records; refuted bounds come last."""
+    scores, seconds = _train(method, place)
+    values = _conclude_one_run if not method.shown else _conclude_runs
+    shared = {"method": method.name, "sees": method.sees, "runs": method.runs, "seconds": seconds}
+    rows = []
+    for value, epsilon, assumes in values(compared, method, place, scores):
+        rows.append({**shared, "value": value, "epsilon": epsilon, "assumes": assumes})
+    return sorted(rows, key=lambda row: row["assumes"] == REFUTED)
 
 
 def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | None]:
-    """Returns a method's scores, after training the runs that the store lacks.
-
-    Args:
-      method: The method, with its setting and number of runs.
-      place: The folder of the store, and the data.
-
-    Returns:
-      (scores, seconds): the seconds that training took, None where the store had all runs.
-    """
-    begin = time.perf_counter()
-    cell = method.cell()
-    store = cell.open(place.out, place.data)
-    missing = 0
-    if not work.is_done(cell, place):
-        missing = count_runs(store.missing(method.runs))
-    if missing:
-        with progress.bar(missing) as bar:
-            cell.do(store, place.data, bar)
-    scores = store.load(method.runs)
+    """Returns a method's scores, and the seconds of training; None where the store had all runs."""
+    dataset = place.data.load(method.setting.model)
+    store = stored.open_store(place.out, method.setting, dataset)
+    missing = count_runs(store.missing(method.runs))
     if not missing:
-        return scores, None
-    return scores, time.perf_counter() - begin
+        return store.load(method.runs), None
+    begin = time.perf_counter()
+    game = build.build(method.setting, dataset)
+    with progress.bar(missing) as bar:
+        games.train(game, store, method.runs, progress=bar)
+    return store.load(method.runs), time.perf_counter() - begin
 
 
-def _many_run_rows(
-    compared: Compared, method: TrainedMethod, place: Workplace
-) -> list[ComparedRow]:
-    """Returns a row for each shown bound of a method of many runs.
+Value = tuple[str, float, str]  # name, epsilon, what it assumes
 
-    A bound that assumes a Gaussian trade-off curve is marked as refuted where the scores refute this. Such
-    rows come last.
 
-    Args:
-      compared: Gives delta and confidence.
-      method: The method, whose `shown` names the bounds.
-      place: The folder of the store, and the data.
-    """
-    scores, seconds = _train(method, place)
-    conclusion = conclude_setting(
-        scores, method.setting, Level(compared.delta, compared.confidence)
-    )
-    rows = []
+def _conclude_runs(
+    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
+) -> Iterator[Value]:
+    """Yields the shown bounds of many runs."""
+    level = Level(compared.delta, compared.confidence)
+    conclusion = conclude_setting(scores, method.setting, level)
     for name in method.shown:
         bound = conclusion.bound(name)
         assumption = assumption_of(bound)
         assumes = assumption.word
         if assumption.gaussian and conclusion.refutes_gaussian:
             assumes = REFUTED
-        row = ComparedRow(
-            method=method.method,
-            value=bound.method,
-            sees=method.sees,
-            runs=method.runs,
-            seconds=seconds,
-            epsilon=bound.epsilon,
-            assumes=assumes,
-        )
-        rows.append(row)
-    return sorted(rows, key=lambda row: row.assumes == REFUTED)
+        yield bound.method, bound.epsilon, assumes
 
 
-def _one_run_rows(
-    compared: Compared, method: TrainedMethod, place: Workplace
-) -> Iterator[ComparedRow]:
-    """Yields the rows of a single run of many canaries: the one-shot paper's two estimates, then bounds.
-
-    Args:
-      compared: Gives the model, delta and confidence.
-      method: The method, of a single run.
-      place: The folder of the store, and the data.
-    """
-    scores, seconds = _train(method, place)
+def _conclude_one_run(
+    compared: Compared, method: TrainedMethod, place: Workplace, scores: Scores
+) -> Iterator[Value]:
+    """Yields the values of a single run of many canaries: the one-shot paper's two estimates, then bounds."""
     dimension = build.trainee(compared.model, place.data.load(compared.model)).model.n_parameters
-    sees_final_model = method.sees == FINAL
     level = Level(compared.delta, compared.confidence)
-    (conclusion,) = conclude_each_run(scores, dimension, sees_final_model, level)
-
-    def make_row(value: str, epsilon: float, assumes: str) -> ComparedRow:
-        """Returns a row of this method, whose scores are of 1 run."""
-        return ComparedRow(
-            method.method,
-            value,
-            sees=method.sees,
-            runs=1,
-            seconds=seconds,
-            epsilon=epsilon,
-            assumes=assumes,
-        )
-
+    (conclusion,) = conclude_each_run(scores, dimension, method.sees == FINAL, level)
     for estimate in conclusion.estimates:
         if estimate.method in (one_shot.ONE_SHOT_FITTED, one_shot.ONE_SHOT_EQUAL_VARIANCE):
-            yield make_row(estimate.method, estimate.epsilon, ESTIMATE)
+            yield estimate.method, estimate.epsilon, ESTIMATE
     for bound in conclusion.bounds:
-        yield make_row(bound.method, bound.epsilon, bound.assumes.word)
+        yield bound.method, bound.epsilon, bound.assumes.word
 
 
-def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
-    """Yields CANIFE's two rows: epsilon by its published estimates, and by its canaries' exact laws.
+def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
+    """Returns CANIFE's two records: epsilon by its published estimates, and by its canaries' exact laws.
 
-    A step of the mechanism is a round for CANIFE, and a mini-batch is a round's cohort. Rounds that the store
-    lacks are measured first.
-
-    Args:
-      compared: The mechanism, and how many rounds are measured.
-      place: The folder of the store, and the data.
+    Rounds that the store lacks are measured first, and each stands for the rounds up to the next. Its
+    published estimate is converted to the noise multiplier of a Gaussian release that leaks as much, by the
+    paper's public code, and these are composed by Renyi DP; the adversary knows the mini-batches, hence the
+    sampling rate is 1. Its exact epsilon becomes the mu of a Gaussian curve with this epsilon, and the
+    squares of all rounds' mu add up.
     """
     begin = time.perf_counter()
     attacked, split, store = canife_training.prepare(make_attacked(compared), place.out, place.data)
     numbers = attacked.measured()
-    seconds = None  # where the store has all rounds
-    # Making the list measures the rounds that the store lacks; it is empty where there are none.
+    seconds = None
+    # Making the list measures the rounds that the store lacks; it is empty if there are none.
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
-
-    round_values = []
-    for measured in canife_measured.read_rounds(store, numbers):
-        round_values.append(canife_curves.summarize_round(attacked, measured))
-    # How many rounds each measured round stands for.
-    counts = rounds.forward(numbers, attacked.rounds)
-    published = _compose_published(attacked, round_values, counts)
-    exact = _compose_exact(attacked, round_values, counts)
-    # Both are of a single training run, and neither is a bound.
-    yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
-    yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
-
-
-def _compose_published(
-    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
-) -> float:
-    """Returns epsilon of all rounds by the CANIFE paper's estimates, composed by Renyi DP.
-
-    Each measured round's estimate is converted to the noise multiplier of a Gaussian release that leaks as
-    much, by the paper's public code. All rounds that it represents are composed as releases with this noise.
-    The adversary knows the mini-batches, so that sampling amplifies no privacy: the sampling rate is 1.
-
-    Args:
-      attacked: CANIFE's setting; the result is at its delta.
-      values: The values of each measured round.
-      counts: The numbers of rounds that each measured round represents.
-    """
-    estimate_delta = 1 / attacked.scores  # the paper's estimates are at this delta
-    charges = []  # a charge is a number of rounds that are composed with the same noise
-    for value, count in zip(values, counts, strict=True):
-        epsilon = value.published.estimate.epsilon
-        noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
+    charges = []
+    sum_of_squares = 0.0
+    counts = rounds.forward(
+        numbers, attacked.rounds
+    )  # the rounds that each measured one stands for
+    measured_rounds = canife_measured.read_rounds(store, numbers)
+    for measured, count in zip(measured_rounds, counts, strict=True):
+        estimate = canife_curves.summarize_round(attacked, measured).published.estimate
+        # The paper's estimates are at the delta 1 / n, for n scores.
+        noise = rounds.renyi_charge(
+            estimate.epsilon, 1 / attacked.scores, attacked.noise_multiplier
+        )
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
-    return rounds.composed(charges, attacked.delta)
-
-
-def _compose_exact(
-    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
-) -> float:
-    """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
-
-    The exact epsilon of each measured round becomes the mu of a Gaussian curve with this epsilon. A round
-    that is not measured has the mu of the measured round that represents it. The composition's mu is the root
-    of the sum of the squares of all rounds' mu.
-
-    Args:
-      attacked: CANIFE's setting; the result is at its delta.
-      values: The values of each measured round.
-      counts: The numbers of rounds that each measured round represents.
-    """
-    mus = []
-    for value in values:
-        mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))
-    mu = float(np.sqrt(np.dot(counts, np.square(mus))))
-    return conversions.epsilon_from_mu(mu, attacked.delta)
+        sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
+    values = {
+        "as published": rounds.composed(charges, attacked.delta),
+        "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),
+    }
+    shared = {"method": "CANIFE", "sees": ALL, "runs": 1, "seconds": seconds, "assumes": ESTIMATE}
+    return [{**shared, "value": value, "epsilon": epsilon} for value, epsilon in values.items()]

@@ -1,12 +1,18 @@
-"""What the last model of a training run leaks: between upper bounds on it and what audits prove.
+"""Two figures that are in no paper: the last model between bounds, and what training runs prove.
 
-An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate. Each
-place has a single seed: a point has a single conclusion.
+The bracket shows what the last model of a training run leaks, between upper bounds on it and what audits
+prove. An upper bound is proven, or it rests on measured constants; if steps have kinks it is an estimate.
+Each place has a single seed: a point has a single conclusion.
+
+The other figure shows what each method proves of the paper's models after so many training runs: fresh
+directions next to GC-R, the paper's adversary whose canary is a gradient along a random coordinate.
 """
 
+import contextlib
 from collections.abc import Hashable, Sequence
-from operator import attrgetter
-from typing import Any, NamedTuple
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,65 +21,67 @@ from numpy.typing import NDArray
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions import lipschitz
-from audit.methods.estimate import IF_GAUSSIAN
-from audit.methods.exact_null import EXACT_NULL_GDP
-from audit.report.style import BLUE, BOUND, FREE, GREEN, PREDICTED, UPPER
-from audit.report.table import Column, Table, at_least, at_most, number
-from audit.settings.setting import Setting
+from audit.conclusions.concluded import conclude_setting
+from audit.conclusions.conclusion import method_of
+from audit.errors import InputError
+from audit.methods.estimate import ASSUMPTION_FREE, IF_GAUSSIAN
+from audit.methods.exact_null import EXACT_NULL, EXACT_NULL_GDP
+from audit.methods.level import show_level
+from audit.methods.lifted import CLUSTERED, LIFTED, LIFTED_GAUSSIAN
+from audit.report.style import BLUE, BOUND, FADED, FREE, GREEN, PREDICTED, UPPER, VERMILION
+from audit.report.table import Table, at_least, at_most, number
+from audit.settings.setting import Setting, identity
 from experiments.cells.cell import Cell
 from experiments.hidden_state import expansion
-from experiments.sweeps.panels import epsilon_panels
+from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence, Point
+from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import Axis, OwnTable, Sweep
 
 ESTIMATE = "estimate"
 COMPOSITION = "composition"
 _MARGIN = 10  # by how much the margin multiplies the excess over 1 of measured Lipschitz constants
 _MAX_EPSILON = 1e3  # at which infinite ends of intervals are cut off
-_MIN_EPSILON = 0.2  # where a logarithmic axis begins
-_TICKS = (0.3, 1, 3, 10, 30)
+_TICKS = (0.3, 1, 3, 10, 30)  # of a logarithmic axis
+_SMALL: dict[str, Any] = {"ms": 4, "ls": ""}
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {  # label and looks, by the field of a row
+    "composition": ("composition", {"color": UPPER, "ls": ":"}),
+    "constant_direction": (
+        "what a constant direction reaches",
+        {"color": PREDICTED, "lw": 5, "alpha": 0.4},
+    ),
+    "proven": (
+        "lower bound without an assumption, fresh directions",
+        {"color": FREE, "marker": "o", **_SMALL},
+    ),
+    "gdp_limit": (
+        "below it no GDP guarantee holds, fresh directions",
+        {"color": GREEN, "marker": "^", **_SMALL},
+    ),
+    "if_gaussian": (
+        "lower bound if Gaussian, along coordinates",
+        {"color": BLUE, "marker": "v", **_SMALL},
+    ),
+}
 _NOTES = """\
 proven:   without an assumption, by fresh directions; GDP: below it no GDP guarantee holds
 Gauss:    if the curve is Gaussian; audit: two-sided, where scores are normal; by coordinates
 const:    what a constant direction reaches, predicted
 at most:  upper bound on the last model, and why; x10: if steps expand ten times as much
 estimate: steps have kinks, and derivatives do not bound them"""
+# Numbers of training runs at which bounds are shown.
+_SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)
+_LOOKS = {  # of methods: color, marker, line
+    EXACT_NULL: (FREE, "", "-"),
+    ASSUMPTION_FREE: (BLUE, "s", "--"),
+    LIFTED: (BLUE, "s", "--"),
+    IF_GAUSSIAN: (VERMILION, "^", "-."),
+    LIFTED_GAUSSIAN: (VERMILION, "^", "-."),
+    CLUSTERED: (GREEN, "v", (0, (5, 1))),
+}
 
 
-class BracketRow(NamedTuple):
-    """The bounds and audits of a model at a place of the figure; None for what is not stored or not known.
-
-    Attributes:
-      panel: The panel.
-      x: The value on the x axis.
-      composition: The accountant's epsilon, for all models of a run together.
-      at_most: The upper bound on the last model, or an estimate of it.
-      word: What the upper bound assumes, in a word, or `ESTIMATE`.
-      margin: What the upper bound would be if steps expanded ten times as much.
-      expansion: The mean Lipschitz constant of steps; None where composition is the only bound.
-      proven: What fresh directions prove, with no assumption.
-      gdp_limit: The epsilon below which no GDP guarantee holds, by fresh directions.
-      interval_low, interval_high: The two-sided interval of the audit along a coordinate.
-      if_gaussian: The lower bound of the audit along a coordinate, if the curve is Gaussian.
-      constant_direction: What a canary along a coordinate shows if no other gradient moves that coordinate.
-    """
-
-    panel: str
-    x: float
-    composition: float
-    at_most: float | None = None
-    word: str | None = None
-    margin: float | None = None
-    expansion: float | None = None
-    proven: float | None = None
-    gdp_limit: float | None = None
-    interval_low: float | None = None
-    interval_high: float | None = None
-    if_gaussian: float | None = None
-    constant_direction: float | None = None
-
-
-def draw(
+def draw_bracket(
     sweep: Sweep, points: Sequence[Point], evidence: Evidence, logarithmic: bool
 ) -> tuple[Figure, OwnTable]:
     """Draws the figure of upper bounds and audits, and makes its table.
@@ -86,25 +94,45 @@ def draw(
     """
     x_axis = sweep.axis or Axis("k", "k")  # these sweeps have an axis; the type allows None
     rows = make_rows(points, sweep.cells, evidence)
-    places = sorted({row.x for row in rows})
-    rotation = 45 if max(places) > 100 else 0  # long labels overlap
+    places = sorted({row["x"] for row in rows})
+    labels = [f"{place:g}" for place in places]
 
-    def draw_panel(axis: Axes, panel: str) -> None:
+    def draw_panel(panel: str, axis: Axes) -> None:
         """Draws a panel's rows, with a tick at every x of the figure."""
-        _draw_panel(axis, sorted(row for row in rows if row.panel == panel))
+        of_panel = [row for row in rows if row["panel"] == panel]
+        _draw_rows(axis, sorted(of_panel, key=itemgetter("x")))
         axis.set(xscale="log", xlabel=x_axis.name)
         if logarithmic:
-            axis.set(yscale="log", ylim=(_MIN_EPSILON, None))
+            axis.set(yscale="log", ylim=(0.2, None))
             axis.set_yticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
         else:
             axis.set_ylim(0, None)
-        axis.set_xticks(places, [f"{place:g}" for place in places], rotation=rotation)
+        axis.set_xticks(places, labels, fontsize=7)
         axis.minorticks_off()
 
-    panels = list(dict.fromkeys(row.panel for row in rows))
-    delta = evidence.levels.delta
-    figure = epsilon_panels(sweep.title, panels, draw_panel, delta, height=2.9, share_y=True)
-    return figure, _make_table(sweep.title, x_axis, rows, evidence)
+    panels = {row["panel"]: partial(draw_panel, row["panel"]) for row in rows}
+    label = f"epsilon at delta {show_level(evidence.levels.delta)}"
+    figure = draw_panels(sweep.title, panels, ylabel=label, sharey=True)
+    nearest = number(".2f")
+    columns = [
+        field("panel"),
+        field("x", x_axis.symbol, number("g"), width=5),
+        field("proven", "proven", at_least, width=6),
+        field("gdp_limit", "GDP", at_least, width=6),
+        field("if_gaussian", "Gauss", at_least, width=6),
+        field("interval_low", "audit", nearest, width=6),
+        field("interval_high", "to", nearest, width=6),
+        field("constant_direction", "const", nearest, width=6),
+        field("at_most", "at most", at_most, width=7),
+        field("margin", "x10", at_most, width=6),
+        field("word", "why", width=11),
+        field("expansion", "mean c", number(".5f"), width=8),
+        field("composition", "composed", at_most, width=8),
+    ]
+    before = (sweep.title, f"epsilon at {evidence.levels}")
+    section = itemgetter("panel")
+    table = Table(columns, rows, section, before=before, after=[_NOTES], gap=" ", rule=80)
+    return figure, OwnTable(table.text(), table.csv())
 
 
 def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
@@ -113,12 +141,12 @@ def count_unmeasured(sweep: Sweep, evidence: Evidence) -> int:
     return sum(expansion.read(evidence.held, setting) is None for setting in settings)
 
 
-def make_rows(
-    points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence
-) -> list[BracketRow]:
-    """Returns a row for each place, a panel and an x, in the order of the points.
+def make_rows(points: Sequence[Point], cells: Sequence[Cell], evidence: Evidence) -> list[Record]:
+    """Returns a row for each place, a panel and an x; a row has no fields for what is unknown.
 
-    A place has up to two audits, with fresh directions and along a coordinate.
+    A place has up to two audits, with fresh directions and along a coordinate. The fields of a row are
+    epsilons but for `panel`, `x`, the `word` for what the upper bound assumes, and `expansion`, the mean
+    Lipschitz constant of steps.
 
     Args:
       points: The points of all panels; each has a conclusion.
@@ -126,26 +154,28 @@ def make_rows(
       evidence: What the store holds, and the delta and confidence of bounds.
     """
     measured = {_describe_training(setting): setting for setting in _list_measured(cells)}
-    rows: dict[tuple[str, float], BracketRow] = {}
+    rows: dict[tuple[str, float], Record] = {}
     for point in points:
         place = (point.panel, point.x)
         if place not in rows:
             # If nothing is measured, since a bound is proven or k is 1, the audit's own setting will do.
             setting = point.cells[0].setting
             setting = measured.get(_describe_training(setting), setting)
-            rows[place] = _add_upper(BracketRow(*place, point.upper_bound()), setting, evidence)
+            composition = point.upper_bound()
+            upper = _find_upper(composition, setting, evidence)
+            rows[place] = {"panel": point.panel, "x": point.x, "composition": composition, **upper}
         conclusion = point.conclusions[0]
         if conclusion.law_is_known:  # of fresh directions
             gdp_limit = conclusion.bound(EXACT_NULL_GDP).epsilon
-            rows[place] = rows[place]._replace(proven=conclusion.epsilon, gdp_limit=gdp_limit)
+            rows[place] |= {"proven": conclusion.epsilon, "gdp_limit": gdp_limit}
         else:
             low, high = point.interval()
-            rows[place] = rows[place]._replace(
-                interval_low=low,
-                interval_high=high,
-                if_gaussian=point.epsilons(IF_GAUSSIAN)[0],
-                constant_direction=point.predicted(evidence.levels.delta),
-            )
+            rows[place] |= {
+                "interval_low": low,
+                "interval_high": high,
+                "if_gaussian": point.epsilons(IF_GAUSSIAN)[0],
+                "constant_direction": point.predicted(evidence.levels.delta),
+            }
     return list(rows.values())
 
 
@@ -159,11 +189,11 @@ def _describe_training(setting: Setting) -> Hashable:
     return setting.model, setting.mechanism, setting.schedule, setting.seed
 
 
-def _add_upper(row: BracketRow, setting: Setting, evidence: Evidence) -> BracketRow:
-    """Returns a row with the upper bound on the last model, if it is proven or has been measured.
+def _find_upper(composition: float, setting: Setting, evidence: Evidence) -> Record:
+    """Returns the upper bound on the last model, if it is proven or has been measured.
 
     Args:
-      row: The row, which has composition's epsilon.
+      composition: The accountant's epsilon, for all models of a run together.
       setting: The setting whose steps are measured, or else of any audit there.
       evidence: What the store holds, and the delta of bounds.
     """
@@ -173,86 +203,145 @@ def _add_upper(row: BracketRow, setting: Setting, evidence: Evidence) -> Bracket
     if isinstance(state, HiddenState):  # proven, without a measurement
         word = state.assumes.word
     # At k = 1 every step inserts: unless steps contract, composition is the only bound.
-    contracts = isinstance(state, HiddenState) and state.bound.epsilon < row.composition
+    contracts = isinstance(state, HiddenState) and state.bound.epsilon < composition
     if setting.schedule.periodicity == 1 and not contracts:
-        epsilon = row.composition
-        return row._replace(at_most=epsilon, word=COMPOSITION, margin=epsilon)
+        return {"at_most": composition, "word": COMPOSITION, "margin": composition}
     if isinstance(state, str):
         steps = expansion.read(evidence.held, setting)
         if steps is None:
-            return row
+            return {}
         if steps.kink:  # there a derivative does not bound how far a step separates two models
             word = ESTIMATE
         state = lipschitz.hidden_state(setting, delta, steps._replace(kink=""))
         assert isinstance(state, HiddenState)
-    margin = state.margins[_MARGIN].epsilon
-    bound = state.bound.epsilon
-    return row._replace(at_most=bound, word=word, margin=margin, expansion=state.mean_constant)
+    return {
+        "at_most": state.bound.epsilon,
+        "word": word,
+        "margin": state.margins[_MARGIN].epsilon,
+        "expansion": state.mean_constant,
+    }
 
 
-def _draw_panel(axis: Axes, rows: Sequence[BracketRow]) -> None:
+def _draw_rows(axis: Axes, rows: Sequence[Record]) -> None:
     """Draws a panel's upper bounds over x as lines, and its audits as marks and intervals."""
+    xs = [row["x"] for row in rows]
 
-    xs = [row.x for row in rows]
-
-    def take(field: str) -> NDArray[np.float64]:
+    def take(name: str) -> NDArray[np.float64]:
         """Returns a field of all rows, NaN for rows without it."""
-        return np.array([getattr(row, field) for row in rows], np.float64)
+        return np.array([row.get(name) for row in rows], np.float64)
 
-    def draw(field: str, label: str, **look: Any) -> None:
-        """Draws a field if any row has it."""
-        if np.isfinite(take(field)).any():
-            axis.plot(xs, take(field), label=label, **look)
-
-    draw("composition", "composition", color=UPPER, ls=":")
+    for name, (label, look) in _MARKS.items():
+        if np.isfinite(take(name)).any():
+            axis.plot(xs, take(name), label=label, **look)
     label = "last model at most, proven or measured"
     dash = "-"
-    if any(row.word == ESTIMATE for row in rows):
+    if any(row.get("word") == ESTIMATE for row in rows):
         label = "last model at most by derivatives, an estimate: steps have kinks"
         dash = "--"
-    draw("at_most", label, color=BOUND, ls=dash)
+    axis.plot(xs, take("at_most"), label=label, color=BOUND, ls=dash)
     label = "up to steps that expand ten times as much"
-    look: dict[str, Any] = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
+    look = {"color": BOUND, "alpha": 0.15, "lw": 0, "label": label}
     axis.fill_between(xs, take("at_most"), take("margin"), **look)
-    label = "what a constant direction reaches"
-    draw("constant_direction", label, color=PREDICTED, lw=5, alpha=0.4, zorder=1)
-
-    label = "lower bound without an assumption, fresh directions"
-    draw("proven", label, color=FREE, marker="o", ms=4, ls="")
-    label = "below it no GDP guarantee holds, fresh directions"
-    draw("gdp_limit", label, color=GREEN, marker="^", ms=4, ls="")
-    label = "lower bound if Gaussian, along coordinates"
-    draw("if_gaussian", label, color=BLUE, marker="v", ms=4, ls="")
     label = "audit's two-sided interval where scores are normal"
     highs = np.minimum(take("interval_high"), _MAX_EPSILON)
     axis.vlines(xs, take("interval_low"), highs, color=BLUE, zorder=3, label=label)
 
 
-def _make_table(
-    title: str, x_axis: Axis, rows: Sequence[BracketRow], evidence: Evidence
-) -> OwnTable:
-    """Makes a table with a row for each place: what audits prove there, and the upper bounds."""
-    two_decimals = number(".2f")
-    # A column with a heading is in the text, all are in the CSV.
-    shown: tuple[tuple[str, str | None, Any, int], ...] = (
-        ("panel", None, str, 0),
-        ("x", x_axis.symbol, "{:g}".format, 5),
-        ("proven", "proven", at_least, 6),
-        ("gdp_limit", "GDP", at_least, 6),
-        ("if_gaussian", "Gauss", at_least, 6),
-        ("interval_low", "audit", two_decimals, 6),
-        ("interval_high", "to", two_decimals, 6),
-        ("constant_direction", "const", two_decimals, 6),
-        ("at_most", "at most", at_most, 7),
-        ("margin", "x10", at_most, 6),
-        ("word", "why", str, 11),
-        ("expansion", "mean c", number(".5f"), 8),
-        ("composition", "composed", at_most, 8),
-    )
-    columns = []
-    for key, head, show, width in shown:
-        columns.append(Column(key, attrgetter(key), head, show, width, none="-"))
-    before = (title, f"epsilon at {evidence.levels}")
-    section = attrgetter("panel")
-    table = Table(columns, rows, section=section, before=before, gap=" ", rule=80)
-    return OwnTable(f"{table.text()}\n{_NOTES}", table.csv())
+def draw_proven(
+    sweep: Sweep, points: Sequence[Point], evidence: Evidence
+) -> tuple[Figure, OwnTable]:
+    """Draws what each method proves over the number of training runs, and makes a table of it.
+
+    Args:
+      sweep: The sweep, whose title is above figure and table.
+      points: A point for each model, k and adversary, with the conclusion of its audit.
+      evidence: What the store holds, and the delta and confidence of bounds.
+    """
+    rows = [row for point in points for row in make_proven_rows(point, evidence)]
+    delta = evidence.levels.delta
+
+    def draw_panel(panel: str, axis: Axes) -> None:
+        """Draws the limits and the lines of a panel."""
+        of_panel = [point for point in points if point.panel == panel]
+        predicted = of_panel[-1].predicted(delta)  # of GC-R, which comes last
+        if predicted is not None:
+            label = "predicted where gradients do not interfere"
+            axis.axhline(predicted, color=PREDICTED, lw=6, alpha=0.55, label=label)
+        upper_bound = of_panel[0].upper_bound()
+        axis.axhline(upper_bound, color=UPPER, ls=":", label="upper bound (accounting)")
+        for name, (color, marker, dash) in _LOOKS.items():
+            line = [row for row in rows if (row["panel"], row["method"]) == (panel, name)]
+            if line:
+                trainings = [row["trainings"] for row in line]
+                epsilons = [row["epsilon"] for row in line]
+                shown = FADED if line[0]["assumes"] == "REFUTED" else color
+                look = {"color": shown, "marker": marker, "ls": dash, "label": line[0]["legend"]}
+                axis.plot(trainings, epsilons, ms=3.5, **look)
+        axis.set(xscale="log", xlabel="training runs", ylim=(0, None))
+
+    panels = {point.panel: partial(draw_panel, point.panel) for point in points}
+    label = f"epsilon at delta {show_level(delta)}"
+    figure = draw_panels(sweep.title, panels, (3.1, 2.7), ylabel=label)
+    columns = [
+        field("panel"),
+        field("method", "method", width=18, left=True),
+        field("canaries", "canaries", number(","), width=8),
+        field("trainings", "trainings", number(","), width=9),
+        field("epsilon", "epsilon", at_least, width=8),
+        field("upper_bound", "upper bound", at_most, width=11),
+        field("assumes", "assumes", left=True),
+    ]
+    shown = [row for row in rows if row["is_shown"]]
+    before = [f"{sweep.title}: epsilon at {evidence.levels}"]
+    table = Table(columns, shown, itemgetter("panel"), before=before, rule=80)
+    return figure, OwnTable(table.text(), table.csv())
+
+
+def make_proven_rows(point: Point, evidence: Evidence) -> list[Record]:
+    """Returns a row for each method and number of training runs: the lower bound on epsilon after these runs.
+
+    An audit with fresh directions has a bound after every run, and the table shows some of them. Any other
+    audit has those of each method in _LOOKS, from its first runs, at the numbers in _SHOWN_RUNS.
+
+    Args:
+      point: One audit of a panel, and the conclusion from all its runs.
+      evidence: The stored scores, and the delta and confidence of bounds.
+    """
+    (cell,) = point.cells
+    (conclusion,) = point.conclusions
+    lines = []
+    if conclusion.law_is_known:  # of fresh directions
+        bound = conclusion.assumption_free
+        lines.append((bound, dict(enumerate(bound.path, 1))))
+    else:
+        by_runs = {}
+        for runs in _SHOWN_RUNS:
+            scores = None
+            if runs < cell.runs:
+                scores = evidence.held.scores(identity(cell.setting), runs)
+            with contextlib.suppress(InputError):  # too few runs for its methods
+                if scores is not None:
+                    by_runs[runs] = conclude_setting(scores, cell.setting, evidence.levels)
+        by_runs[cell.runs] = conclusion
+        for bound in conclusion.bounds:
+            if bound.method in _LOOKS:
+                name = bound.method
+                epsilons = {runs: part.bound(name).epsilon for runs, part in by_runs.items()}
+                lines.append((bound, epsilons))
+    rows = []
+    for bound, epsilons in lines:
+        method = method_of(bound)
+        for runs, epsilon in epsilons.items():
+            row = {
+                "panel": point.panel,
+                "method": method.name,
+                "legend": method.legend,
+                "canaries": cell.setting.canaries,
+                "trainings": runs,
+                "epsilon": epsilon,
+                "upper_bound": point.upper_bound(),
+                "assumes": method.assumes.word if bound.holds else "REFUTED",
+                "is_shown": runs in (1, 3, *_SHOWN_RUNS, cell.runs),
+            }
+            rows.append(row)
+    return rows

@@ -11,21 +11,20 @@ step where that inserts, and else as little as the constants allow.
 
 import itertools
 from functools import partial
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from audit.claims.hidden_state import FIRST, LAST, hidden_state_bound, insert_step
 from audit.methods.level import show_level
-from audit.report.table import Column, Table, at_most, number
+from audit.report.table import Table, at_most, number
+from experiments.sweeps.records import Record, field
 
 INSERTIONS = 250  # as in the paper's training runs
 NOISE_MULTIPLIER = 4.0  # as in the paper's training runs
 # k: an insertion in every k steps; at the first or the last of them; the steps' Lipschitz constant.
 SCHEDULES = tuple(itertools.product((1, 2, 5, 10, 25), (FIRST, LAST), (1.0, 0.99)))
 Array = NDArray[np.float64]
-Row = dict[str, str | float]
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
@@ -43,7 +42,7 @@ def exact_mu(shifts: Array, slopes: Array, noise: Array) -> float:
     return float(abs(remaining @ shifts) / np.linalg.norm(remaining * noise))
 
 
-def make_row(k: int, insert: str, lipschitz: float, delta: float) -> Row:
+def make_row(k: int, insert: str, lipschitz: float, delta: float) -> Record:
     """Returns what a schedule leaks: mu of a constant direction, of the landscape and of the bound.
 
     Args:
@@ -67,21 +66,18 @@ def make_row(k: int, insert: str, lipschitz: float, delta: float) -> Row:
     }
 
 
-def make_table(rows: list[Row], delta: float) -> Table[Row]:
+def make_table(rows: list[Record], delta: float) -> Table[Record]:
     """Returns a table with a row for each schedule: mu, bounds on mu, and epsilon at delta."""
     exact = number(".4f")
     rounded_up = partial(at_most, decimals=4)
-    heads = (
-        ("k", "k", number("g")),
-        ("insert", "insert", str),
-        ("lipschitz", "c", number("g")),
-        ("mu_constant_direction", "constant", exact),
-        ("mu_exact", "landscape", exact),
-        ("mu_bound", "bound", rounded_up),
-        ("epsilon_bound", "epsilon", rounded_up),
-    )
     columns = [
-        Column(key, itemgetter(key), head, show, left=key == "insert") for key, head, show in heads
+        field("k", "k", number("g")),
+        field("insert", "insert", left=True),
+        field("lipschitz", "c", number("g")),
+        field("mu_constant_direction", "constant", exact),
+        field("mu_exact", "landscape", exact),
+        field("mu_bound", "bound", rounded_up),
+        field("epsilon_bound", "epsilon", rounded_up),
     ]
     before = [
         f"the convex landscape: sigma = {NOISE_MULTIPLIER:g}, {INSERTIONS} insertions, steps c-Lipschitz",

@@ -1,20 +1,17 @@
 """The hidden-state paper's sweeps, drawn from what the store holds; nothing here trains or solves."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from audit.report.style import BLUE, GREEN, STYLE, UPPER, VERMILION
+from audit.report.style import BLUE, GREEN, UPPER, VERMILION
 from audit.settings.setting import Setting
-from experiments.hidden_state import bracket, landscape, landscape_figures, norms, proven
+from experiments.hidden_state import bracket, landscape, landscape_figures, norms
 from experiments.hidden_state.sweep import CLAIMS
 from experiments.sweeps import estimates, points, table
+from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
-from experiments.sweeps.sweep import Drawn, Sweep
+from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 from models.catalogue import task
 
 _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of the three models in Figure 8
@@ -45,11 +42,15 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
     rows = []
     match sweep.name:
         case "proven":
-            figure, own_table = proven.draw(sweep, stored_points, evidence)
+            figure, own_table = bracket.draw_proven(sweep, stored_points, evidence)
         case "bracket_k" | "bracket_steps":
-            figure, own_table = bracket.draw(sweep, stored_points, evidence, logarithmic=True)
+            figure, own_table = bracket.draw_bracket(
+                sweep, stored_points, evidence, logarithmic=True
+            )
         case "bracket" | "bracket_rates":
-            figure, own_table = bracket.draw(sweep, stored_points, evidence, logarithmic=False)
+            figure, own_table = bracket.draw_bracket(
+                sweep, stored_points, evidence, logarithmic=False
+            )
         case "figure_6a":
             figure = estimates.trade_off_figure(sweep.title, all_points)
         case "figure_11":
@@ -57,7 +58,7 @@ def _draw_audits(sweep: Sweep, evidence: Evidence) -> Drawn:
         case _:
             figure = estimates.epsilon_figure(sweep.title, sweep.axis, all_points, delta)
     if own_table is None:
-        rows = list(table.make_rows(sweep.name, stored_points, CLAIMS, delta))
+        rows = list(table.make_rows(sweep, stored_points, CLAIMS, delta))
     return Drawn([(sweep.name, figure)], missing, rows, table=own_table)
 
 
@@ -65,53 +66,41 @@ def _draw_norms(sweep: Sweep, evidence: Evidence) -> Drawn:
     """Draws Figure 8: the norms of L's canaries before clipping, for the models whose norms are stored."""
     by_model = {}
     for cell in sweep.cells:
-        assert isinstance(cell.request, Setting)
-        stored_norms = norms.read(evidence.held, cell.request, cell.runs)
+        setting = cell.request
+        assert isinstance(setting, Setting)
+        stored_norms = norms.read(evidence.held, setting, cell.runs)
         if stored_norms is not None:
-            by_model[task(cell.request.model).label] = stored_norms
-            clipping_norm = cell.request.mechanism.clipping_norm  # the same for all
+            by_model[task(setting.model).label] = stored_norms
+            clipping_norm = setting.mechanism.clipping_norm  # the same for all
     missing = len(sweep.cells) - len(by_model)
     if not by_model:
         return Drawn(figures=[], missing=missing, rows=[])
-    return Drawn([(sweep.name, norms_figure(by_model, clipping_norm))], missing, rows=[])
 
-
-def norms_figure(by_model: Mapping[str, norms.Norms], clipping_norm: float) -> Figure:
-    """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step.
-
-    Args:
-      by_model: Norms (runs, steps) by the model's label, of at most three models.
-      clipping_norm: C, which is drawn as a line.
-    """
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(6, 3.6))
+    def draw_norms(axis: Axes) -> None:
+        """Draws the mean of norms over the runs, and 2 standard deviations about it, step by step."""
         for (model, run_norms), (color, dash) in zip(by_model.items(), _LINE_LOOKS, strict=False):
             steps = np.arange(run_norms.shape[1])
             mean = run_norms.mean(0)  # over the runs
             spread = 2 * run_norms.std(0, ddof=1)
             low = np.maximum(mean - spread, 0)  # no norm is below 0
-            high = mean + spread
             axis.plot(steps, mean, color=color, ls=dash, label=f"{model} ({len(run_norms)} runs)")
-            axis.fill_between(steps, low, high, color=color, alpha=0.2, lw=0)
-
-        axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1)
-        # C is written at the right end of its line: x as a share of the axis, y in units of the norms.
-        beside_axis: dict[str, Any] = {
-            "xycoords": ("axes fraction", "data"),
-            "textcoords": "offset points",
-        }
-        axis.annotate("$C$", (1, clipping_norm), (3, 0), ha="left", va="center", **beside_axis)
+            axis.fill_between(steps, low, mean + spread, color=color, alpha=0.2, lw=0)
+        axis.axhline(clipping_norm, color=UPPER, ls=":", lw=1, label="$C$")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set(xlabel="step", ylabel="norm of the canary's gradient", ylim=(0, None))
-        axis.set_title("L's canary before clipping: mean and 2 standard deviations")
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-        return figure
+
+    title = "L's canary before clipping: mean and 2 standard deviations"
+    figure = draw_panels(title, {"": draw_norms}, (6, 2.9))
+    return Drawn([(sweep.name, figure)], missing, rows=[])
 
 
 def _draw_landscape(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws the crafted landscape's figures, and makes the rows of its simulated audits."""
-    audits = landscape.read_audits(evidence.held, sweep.cells)
-    searches = landscape.read_searches(evidence.held, sweep.cells)
+    """Draws the crafted landscape's figures, and makes its table."""
+    audits = landscape.read(evidence.held, sweep.cells, landscape.AUDIT)
+    searches = landscape.read(evidence.held, sweep.cells, landscape.SEARCH)
     figures = list(landscape_figures.draw(audits, searches))
     missing = len(sweep.cells) - len(audits) - len(searches)
-    return Drawn(figures, missing, landscape_figures.make_rows(audits))
+    if not figures:
+        return Drawn(figures, missing, rows=[])
+    shown = landscape_figures.make_table(audits)
+    return Drawn(figures, missing, rows=[], table=OwnTable(shown.text(), shown.csv()))

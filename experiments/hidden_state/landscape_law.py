@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from audit.errors import require
 from audit.laws import conversions, densities
 from audit.laws.densities import DensityPair
+from experiments.hidden_state.landscape import HALF, Process
 
 Array = NDArray[np.float64]
 PER_DEVIATION = 8  # points a standard deviation of one step's noise
@@ -54,25 +55,6 @@ _BAND = 14.0  # standard deviations that the kernel reaches
 _MAX_HALF_GRID = 400_000  # half the number of points
 _SHARP = 9.0  # B / sigma from which the grid is three times as fine
 _LEAST_DENSITY = 1e-290  # well above 2e-308, below which float64 loses digits
-
-
-class Process(NamedTuple):
-    """The process of a crafted landscape; lengths are in units of C.
-
-    Attributes:
-      noise_multiplier: sigma > 0.
-      batch_size: B >= 1.
-      steps: T >= 1.
-    """
-
-    noise_multiplier: float
-    batch_size: int
-    steps: int
-
-    @property
-    def step_deviation(self) -> float:
-        """Standard deviation of a later step's noise, sigma / B."""
-        return self.noise_multiplier / self.batch_size
 
 
 class Thresholds(NamedTuple):
@@ -127,8 +109,7 @@ def last_law(
     process: Process, thresholds: Array, per_deviation: int = PER_DEVIATION
 ) -> DensityPair:
     """Returns the exact law of theta_T in both worlds; see `laws`."""
-    for law in laws(process, thresholds, per_deviation):
-        last = law
+    *_, last = laws(process, thresholds, per_deviation)
     return last
 
 
@@ -244,7 +225,7 @@ def half(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> 
 
     It is not the best constant threshold (Errata H13).
     """
-    return evaluate_constant(process, 0.5, delta, per_deviation)
+    return evaluate_constant(process, HALF, delta, per_deviation)
 
 
 def best_constant(process: Process, delta: float, per_deviation: int = PER_DEVIATION) -> Thresholds:
@@ -286,7 +267,7 @@ def optimal(process: Process, delta: float, per_deviation: int = PER_DEVIATION) 
     conversions.require_delta(delta)
     limit = upper_bound(process, delta)
     if process.steps == 1 or limit == 0:  # there is no threshold to choose, or none leaks anything
-        return evaluate_constant(process, 0.5, delta, per_deviation)
+        return half(process, delta, per_deviation)
     stepper = make_stepper(process, per_deviation)
 
     def compute_excess(epsilon: float) -> float:

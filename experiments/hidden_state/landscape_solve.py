@@ -4,7 +4,6 @@ The adversary controls the whole process, so that it is no `Adversary` that is i
 process of its own, one parameter wide. Lengths are in units of C; the score is theta_t.
 """
 
-import dataclasses
 import zlib
 from typing import Any
 
@@ -13,88 +12,93 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.conclusions.results import finding_fields
 from audit.laws import conversions, densities
 from audit.methods import estimate
 from audit.training import game
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape import (
-    AuditResult,
-    Exact,
-    Landscape,
-    LandscapeAudit,
-    SearchResult,
-    Simulation,
-    ThresholdSearch,
-)
+from experiments.hidden_state.landscape import AUDIT, HALF, SEARCH, Process, Study
 
 Array = NDArray[np.float64]
+_NUM_SEARCHED = 49  # thresholds that Algorithm 6 tries
 
 
-def audit(request: LandscapeAudit) -> dict[str, Any]:
-    """Solves a landscape under each adversary, and audits simulated runs; returns `AuditResult` as a dict."""
-    landscape = request.landscape
-    process = _make_process(landscape)
+def audit(study: Study) -> dict[str, Any]:
+    """Solves a landscape under each adversary, and audits simulated runs.
+
+    Returns:
+      upper: The accountant's epsilon.
+      exact: What each adversary leaks (`solve`), by its name.
+      in_sample: (T,) the paper's estimate of epsilon from the simulated runs. It is no bound, as its
+        threshold is chosen on the scores that it counts.
+    """
+    process = study.process
     exact = {}
     for name, adversary in law.ADVERSARIES.items():
-        exact[name] = solve(landscape, adversary(process, landscape.delta).values)
-    by_step = _simulate(landscape, request.threshold, request.simulation)
-    present = _compute_presence(request.simulation)
-    level = (landscape.delta, request.simulation.confidence)
-
-    def find_bounds(scores: Array) -> list[dict[str, Any]]:
-        """Returns all bounds from the scores of a step."""
-        findings = estimate.findings(scores[present], scores[~present], *level)
-        return [finding_fields(finding) for finding in findings]
-
-    result = AuditResult(
-        upper=law.upper_bound(process, landscape.delta),
-        exact=exact,
-        at_threshold=solve(landscape, law.constant(process, request.threshold)),
-        in_sample=_estimate_in_sample(by_step, request.simulation, landscape.delta),
-        first=find_bounds(by_step[0]),
-        last=find_bounds(by_step[-1]),
-    )
-    return dataclasses.asdict(result)
+        exact[name] = solve(process, adversary(process, study.delta).values, study.delta)
+    by_step = _simulate(study, HALF)
+    return {
+        "upper": law.upper_bound(process, study.delta),
+        "exact": exact,
+        "in_sample": [_estimate_in_sample(study, scores) for scores in by_step],
+    }
 
 
-def search(request: ThresholdSearch) -> dict[str, Any]:
-    """Runs Algorithm 6, all thresholds on the same random draws; returns `SearchResult` as a dict."""
-    landscape = request.landscape
-    process = _make_process(landscape)
-    thresholds = request.thresholds()
+def search(study: Study) -> dict[str, Any]:
+    """Runs Algorithm 6, all thresholds on the same random draws.
+
+    Returns:
+      upper: The accountant's epsilon.
+      thresholds: The thresholds in units of C.
+      epsilon: The exact epsilon at step T of each threshold.
+      claimed: The in-sample estimate of each threshold.
+    """
+    thresholds = list_thresholds(study)
     epsilons = []
-    last = []
+    claimed = []
     for threshold in thresholds:
-        epsilons.append(law.evaluate_constant(process, threshold, landscape.delta).epsilon)
-        last.append(_simulate(landscape, threshold, request.simulation)[-1])
-    result = SearchResult(
-        upper=law.upper_bound(process, landscape.delta),
-        thresholds=thresholds,
-        epsilon=epsilons,
-        claimed=_estimate_in_sample(np.stack(last), request.simulation, landscape.delta),
-    )
-    return dataclasses.asdict(result)
+        adversary = law.evaluate_constant(study.process, threshold, study.delta)
+        epsilons.append(adversary.epsilon)
+        claimed.append(_estimate_in_sample(study, _simulate(study, threshold)[-1]))
+    upper = law.upper_bound(study.process, study.delta)
+    return {"upper": upper, "thresholds": thresholds, "epsilon": epsilons, "claimed": claimed}
 
 
-def solve(landscape: Landscape, thresholds: Array) -> Exact:
-    """Returns the epsilon after each step under thresholds (T - 1,): exact, and by the Gaussian conversion.
+SOLVERS = {AUDIT: audit, SEARCH: search}  # by the study's kind
+
+
+def list_thresholds(study: Study) -> list[float]:
+    """Returns the constant thresholds that Algorithm 6 tries (Errata H7), in units of C.
+
+    They are symmetric about 1/2. The largest is 15% above the place where the likelihood ratio of theta_1 is
+    e^epsilon, for the accountant's epsilon: no threshold beyond leaks more.
+    """
+    epsilon = law.upper_bound(study.process, study.delta)
+    top = 1.15 * law.cross_at_first_step(study.process, epsilon)
+    return [float(threshold) for threshold in np.linspace(1 - top, top, _NUM_SEARCHED)]
+
+
+def solve(process: Process, thresholds: Array, delta: float) -> dict[str, list[float]]:
+    """Returns the `epsilon` after each step, exact, and the one that is `claimed` by the Gaussian conversion.
 
     The conversion takes mu at one threshold of theta_t and treats the whole trade-off curve as Gaussian with
     that mu. For t < T the threshold is the one at which the next step splits the landscape, for T the last.
+
+    Args:
+      process: The landscape.
+      thresholds: (T - 1,) the adversary's thresholds.
+      delta: The delta of both.
     """
-    process = _make_process(landscape)
     # theta_1 is that of a single Gaussian step, whose epsilon is the accountant's.
-    exact = [law.upper_bound(process, landscape.delta)]
+    exact = [law.upper_bound(process, delta)]
     claimed = exact.copy()
     pairs = law.laws(process, thresholds)
     next(pairs)
     for pair, threshold in zip(pairs, [*thresholds[1:], *thresholds[-1:]], strict=True):
-        exact.append(densities.epsilon_at(pair, landscape.delta))
+        exact.append(densities.epsilon_at(pair, delta))
         # The canary only raises theta: mu is at least 0, and quadrature may give slightly less.
         mu = max(float(densities.mu_at(pair, threshold)), 0.0)
-        claimed.append(conversions.epsilon_from_mu(mu, landscape.delta))
-    return Exact(exact, claimed)
+        claimed.append(conversions.epsilon_from_mu(mu, delta))
+    return {"epsilon": exact, "claimed": claimed}
 
 
 @jax.jit
@@ -136,30 +140,25 @@ def simulate(
     return jnp.concatenate([first[None], later])
 
 
-def _simulate(landscape: Landscape, threshold: float, simulation: Simulation) -> Array:
+def _simulate(study: Study, threshold: float) -> Array:
     """Returns the simulated iterates (T, R); all thresholds share the draws."""
-    sigma = landscape.noise_multiplier
-    name = f"landscape {sigma} {landscape.batch_size}"
+    sigma, size, steps = study.process
+    name = f"landscape {sigma} {size}"
     # `root` takes a checksum of its text itself, but the draws depend on this first checksum too.
-    key = game.root(simulation.seed, f"{zlib.crc32(name.encode())}")
-    thresholds = jnp.full(landscape.steps - 1, threshold, jnp.float32)
-    presence = jnp.asarray(_compute_presence(simulation))
-    size = jnp.float32(landscape.batch_size)
-    return np.asarray(simulate(key, presence, jnp.float32(sigma), size, thresholds), np.float64)
+    key = game.root(study.simulation.seed, f"{zlib.crc32(name.encode())}")
+    thresholds = jnp.full(steps - 1, threshold, jnp.float32)
+    presence = jnp.asarray(_compute_presence(study))
+    theta = simulate(key, presence, jnp.float32(sigma), jnp.float32(size), thresholds)
+    return np.asarray(theta, np.float64)
 
 
-def _compute_presence(simulation: Simulation) -> NDArray[np.bool_]:
+def _compute_presence(study: Study) -> NDArray[np.bool_]:
     """Returns, for each run (R,), whether it inserts the canary."""
-    return game.presence(np.arange(simulation.runs))[:, 0]
+    return game.presence(np.arange(study.simulation.runs))[:, 0]
 
 
-def _estimate_in_sample(scores: Array, simulation: Simulation, delta: float) -> list[float]:
-    """Returns the paper's in-sample estimate of epsilon from each row of scores (n, R)."""
-    present = _compute_presence(simulation)
-    level = (delta, simulation.confidence)
-    return [estimate.in_sample(row[present], row[~present], *level).epsilon for row in scores]
-
-
-def _make_process(landscape: Landscape) -> law.Process:
-    """Returns a landscape's process."""
-    return law.Process(landscape.noise_multiplier, landscape.batch_size, landscape.steps)
+def _estimate_in_sample(study: Study, scores: Array) -> float:
+    """Returns the paper's in-sample estimate of epsilon from scores (R,)."""
+    present = _compute_presence(study)
+    level = (study.delta, study.simulation.confidence)
+    return estimate.in_sample(scores[present], scores[~present], *level).epsilon

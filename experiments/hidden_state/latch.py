@@ -16,7 +16,6 @@ nothing of a shuffled training run in general, and only where steps are Lipschit
 
 import math
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +24,14 @@ import scipy
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.methods.level import show_level
-from audit.report.table import Column, Table, at_least, at_most, number
+from audit.report.table import Table, at_least, at_most, number
+from experiments.sweeps.records import Record, field
 
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
 # How far the sum of the target's batch lies above other batches' sums, in units of C, with and without it.
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
 _GRID = 1e-3  # the spacing of privacy losses where Poisson sampling's epsilon is computed
-Row = dict[str, float]
 
 
 class Latch(NamedTuple):
@@ -69,7 +68,7 @@ def compute_rate(latch: Latch, height: float) -> float:
     return float(-np.expm1(epochs * log_unlatched))
 
 
-def make_row(training: tuple[float, int, int], delta: float) -> Row:
+def make_row(training: tuple[float, int, int], delta: float) -> Record:
     """Returns what a latch leaks at least, by the best of many thresholds, next to what Poisson would claim.
 
     The thresholds are the multiples of 0.01 C below 2 C plus 8 standard deviations of the noise.
@@ -93,14 +92,14 @@ def make_row(training: tuple[float, int, int], delta: float) -> Row:
     return {**values, "epsilon": best, "poisson": float(poisson)}
 
 
-def make_table(rows: list[Row], delta: float) -> Table[Row]:
+def make_table(rows: list[Record], delta: float) -> Table[Record]:
     """Returns a table with a row for each latch: its training run, and epsilons at delta."""
     columns = [
-        Column("sigma", itemgetter("sigma"), "sigma", number("g")),
-        Column("batches", itemgetter("batches"), "b"),
-        Column("epochs", itemgetter("epochs"), "E"),
-        Column("epsilon", itemgetter("epsilon"), "epsilon", partial(at_least, decimals=2)),
-        Column("poisson", itemgetter("poisson"), "Poisson's", partial(at_most, decimals=2)),
+        field("sigma", "sigma", number("g")),
+        field("batches", "b"),
+        field("epochs", "E"),
+        field("epsilon", "epsilon", partial(at_least, decimals=2)),
+        field("poisson", "Poisson's", partial(at_most, decimals=2)),
     ]
     before = [
         f"the latch: the last iterate of a shuffled training run, at delta {show_level(delta)}",

@@ -35,7 +35,8 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
     def is_complete(store: Store) -> bool:
         """Returns whether the store has the norms of all runs."""
-        return _read(store, runs) is not None
+        answer = read_answer(store)
+        return answer is not None and len(answer[_KEY]) >= runs
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
         """Trains the runs in chunks of equal size, which share a compiled program, and stores their norms."""
@@ -43,11 +44,11 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
         played = build.build(setting, dataset)
         chunk = game.chunk_size(played, runs)
-        parts = []
+        all_norms: list[list[float]] = []
         for first in range(0, runs, chunk):
-            parts.append(canary_norms(played, np.arange(first, first + chunk)))
+            all_norms += canary_norms(played, np.arange(first, first + chunk)).tolist()
             progress(min(chunk, runs - first))
-        write_answer(store, {_KEY: np.concatenate(parts)[:runs].tolist()})
+        write_answer(store, {_KEY: all_norms[:runs]})
 
     name = f"norms of L's canary, {setting.model}"
     cell = setting_cell(name, setting, runs, is_complete, do, EXPERIMENT)
@@ -57,12 +58,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 def read(held: Holdings, setting: Setting, runs: int) -> Norms | None:
     """Returns the stored norms (runs, steps) of the first runs; None where fewer runs are stored."""
     store = held.open(identity(setting, EXPERIMENT))
-    return None if store is None else _read(store, runs)
-
-
-def _read(store: Store, runs: int) -> Norms | None:
-    """Returns a store's norms of the first runs; None where it has fewer."""
-    answer = read_answer(store)
+    answer = None if store is None else read_answer(store)
     if answer is None or len(answer[_KEY]) < runs:
         return None
     return np.array(answer[_KEY][:runs])

@@ -8,7 +8,7 @@ and `bracket_steps` show audits of a convex model below its hidden-state bound, 
     laptop   at most an hour a figure on two cores: the FCNN in full, fewer runs of the image models, with
              256 canaries each where gradients are crafted; the ResNet is cut down to 4 insertions, small
              mini-batches and a noise multiplier at which the upper bound stays the paper's
-    paper    5,000 runs a cell
+    paper    5,000 runs a cell of the paper's figures; figures of our own as at laptop
 
 The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at both of its learning rates
 (Errata H2). T is the number of insertions times k (Errata H8).
@@ -16,7 +16,7 @@ The FCNN has five seeds, as the paper has for Figure 1c (one at `smoke`), at bot
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
@@ -27,7 +27,6 @@ from audit.adversaries.sphere import SphereFields
 from audit.methods.level import Level
 from audit.settings.fields import AUTO
 from audit.settings.make import setting_of
-from audit.settings.setting import Setting
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.hidden_state import landscape_cells
@@ -75,37 +74,8 @@ class Size(NamedTuple):
         return self.runs, 1
 
 
-class Series(NamedTuple):
-    """A series of a figure: its label in the legend, and its adversary's fields."""
-
-    label: str
-    adversary: AdversaryFields
-
-
-class FigurePlace(NamedTuple):
-    """A place of a figure, at which audits are drawn that differ only in their seeds.
-
-    Attributes:
-      panel: The panel.
-      series: The series.
-      x: The value on the x axis.
-      model: The model.
-      fields: The fields of the setting that neither the series nor the size decides.
-    """
-
-    panel: str
-    series: Series
-    x: float
-    model: str
-    fields: Mapping[str, Any]
-
-
-class Figure(NamedTuple):
-    """A figure: its title, its places in the order of panels, and its x axis; None where x means nothing."""
-
-    title: str
-    places: tuple[FigurePlace, ...]
-    axis: Axis | None = None
+Sizes = Mapping[str, Size]  # by model
+_PERIODICITIES = (1, 2, 5, 10, 25, 50)
 
 
 def _at_each(runs: int) -> Runs:
@@ -113,16 +83,29 @@ def _at_each(runs: int) -> Runs:
     return dict.fromkeys(_PERIODICITIES, runs)
 
 
-_PERIODICITIES = (1, 2, 5, 10, 25, 50)
 _ALL_RUNS = _at_each(5000)
 _FCNN = Size(_ALL_RUNS, seeds=5, batch_size=400, fresh_runs=_ALL_RUNS)
 _WIDE_FCNN = Size(batch_size=400, canaries=64, coordinate_runs={1: 400}, fresh_runs={1: 400})
 _TINY = Size(_at_each(4), insertions=2, batch_size=4, fresh_runs=_at_each(1))
+_CONVNET = Size(
+    {1: 40, 5: 16, 25: 4},
+    canaries=256,
+    coordinate_runs={1: 60, 5: 24, 25: 12},
+    fresh_runs={1: 10, 5: 10, 25: 3},
+)
+_RESNET = Size(
+    {1: 8, 5: 6, 25: 4},
+    insertions=4,
+    batch_size=8,
+    noise_multiplier=0.506,
+    canaries=256,
+    coordinate_runs={1: 16, 5: 8, 25: 8},
+)
 _LOGISTIC = Size(
     batch_size=16, canaries=128, coordinate_runs=_at_each(120), fresh_runs=_at_each(40)
 )
-SIZES: dict[str, dict[str, Size]] = {
-    "smoke": {
+SIZES: dict[str, Sizes] = {
+    SMOKE: {
         "fcnn": Size({1: 40}, insertions=4, batch_size=20, fresh_runs={1: 4}),
         "wide_fcnn": Size(
             insertions=4, batch_size=20, canaries=8, coordinate_runs={1: 8}, fresh_runs={1: 2}
@@ -130,50 +113,32 @@ SIZES: dict[str, dict[str, Size]] = {
         "convnet": _TINY,
         "resnet18": Size(_at_each(2), insertions=1, batch_size=2),
         "mobilenet_head": _TINY,
-        "logistic": Size(
-            insertions=2,
-            batch_size=4,
-            canaries=8,
-            coordinate_runs=_at_each(8),
-            fresh_runs=_at_each(1),
-        ),
+        "logistic": _TINY._replace(canaries=8, coordinate_runs=_at_each(8)),
     },
     "laptop": {
         "fcnn": _FCNN,
         "wide_fcnn": _WIDE_FCNN,
-        "convnet": Size(
-            {1: 40, 5: 16, 25: 4},
-            canaries=256,
-            coordinate_runs={1: 60, 5: 24, 25: 12},
-            fresh_runs={1: 10, 5: 10, 25: 3},
-        ),
-        "resnet18": Size(
-            {1: 8, 5: 6, 25: 4},
-            insertions=4,
-            batch_size=8,
-            noise_multiplier=0.506,
-            canaries=256,
-            coordinate_runs={1: 16, 5: 8, 25: 8},
-        ),
+        "convnet": _CONVNET,
+        "resnet18": _RESNET,
         "mobilenet_head": Size(canaries=256, coordinate_runs={1: 100}),
         "logistic": _LOGISTIC,
     },
     "paper": {
         "fcnn": _FCNN,
-        "wide_fcnn": _WIDE_FCNN._replace(coordinate_runs=_ALL_RUNS, fresh_runs=_ALL_RUNS),
+        "wide_fcnn": _WIDE_FCNN,
         "convnet": Size(_ALL_RUNS, fresh_runs=_at_each(60)),
         "resnet18": Size(_ALL_RUNS),
         "mobilenet_head": Size(_ALL_RUNS),
-        "logistic": _LOGISTIC._replace(
-            batch_size=128, coordinate_runs=_at_each(5000), fresh_runs=_at_each(5000)
-        ),
+        "logistic": _LOGISTIC,
     },
 }
 
 # The networks of `bracket`, at their own sizes.
 _MAX_NETWORK_PERIODICITY = 25
+_AUDITED = {1: 60, 2: 60, 5: 40, 10: 30, 25: 20}
 _SMALL = Size({**_at_each(2000), 25: 1000}, batch_size=400, fresh_runs={**_at_each(1000), 25: 500})
-_CONVNET = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
+# 8 runs along coordinates, the fewest, take too long at k = 25.
+_SLOW = Size(canaries=256, coordinate_runs={1: 10, 5: 8}, fresh_runs={1: 6, 5: 4, 25: 4})
 _BRACKETED = {
     "fcnn": _SMALL,
     "tanh_fcnn": _SMALL,
@@ -182,36 +147,52 @@ _BRACKETED = {
         batch_size=400,
         canaries=64,
         coordinate_runs={1: 100, 2: 100, 5: 60, 10: 40, 25: 20},
-        fresh_runs={1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
+        fresh_runs=_AUDITED,
     ),
-    "convnet": _CONVNET,  # 8 runs along coordinates, the fewest, take too long at k = 25
-    "gelu_convnet": _CONVNET,
-    "mobilenet_softmax_head": Size(
-        canaries=256,
-        coordinate_runs={1: 60, 2: 60, 5: 40, 10: 30, 25: 20},
-        fresh_runs=_at_each(20),
-    ),
+    "convnet": _SLOW,
+    "gelu_convnet": _SLOW,
+    "mobilenet_softmax_head": Size(canaries=256, coordinate_runs=_AUDITED, fresh_runs=_at_each(20)),
 }
 
 
-def _grow(size: Size) -> Size:
-    """Returns a size with 5,000 runs of each audit along coordinates, and at least 60 of fresh directions."""
-    fresh = {k: max(size.fresh_runs.get(k, 0), 60) for k in _PERIODICITIES}
-    return size._replace(runs=_at_each(5000), coordinate_runs=_at_each(5000), fresh_runs=fresh)
-
-
-BRACKETED: dict[str, dict[str, Size]] = {
-    "smoke": dict.fromkeys(
-        ("fcnn", "tanh_fcnn"),
-        Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4}),
-    ),
+_FEW = Size({1: 40, 5: 40}, insertions=2, batch_size=20, fresh_runs={1: 4, 5: 4})
+BRACKETED: dict[str, Sizes] = {
+    SMOKE: {"fcnn": _FEW, "tanh_fcnn": _FEW},
     "laptop": _BRACKETED,
-    "paper": {model: _grow(size) for model, size in _BRACKETED.items()},
+    "paper": _BRACKETED,
 }
 
-NORM_RUNS = {"smoke": 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most
+NORM_RUNS = {SMOKE: 2, "laptop": 30, "paper": 30}  # Figure 8's runs for each model, at most
 _WHOLE_GRID = Grid(tuple(float(sigma) for sigma in range(1, 9)), (1, 2, 4, 8, 16), steps=25)
-GRIDS = {"smoke": Grid((1.0, 4.0), (1, 4), steps=5), "laptop": _WHOLE_GRID, "paper": _WHOLE_GRID}
+GRIDS = {SMOKE: Grid((1.0, 4.0), (1, 4), steps=5), "laptop": _WHOLE_GRID, "paper": _WHOLE_GRID}
+
+
+class Series(NamedTuple):
+    """A series of a figure: its label in the legend, and its adversary's fields."""
+
+    label: str
+    adversary: AdversaryFields
+
+
+class Lines(NamedTuple):
+    """Series in a panel of a figure, which audit the same training at several places.
+
+    Attributes:
+      panel: The panel.
+      model: The model.
+      series: The series.
+      field: The field of the setting that is on the horizontal axis.
+      values: Its values.
+      fields: Further fields of the setting that neither the series nor the size decides.
+    """
+
+    panel: str
+    model: str
+    series: Sequence[Series]
+    field: str
+    values: Sequence[float]
+    fields: Mapping[str, Any]
+
 
 # The paper's adversaries: L inserts the gradient of an example with a wrong label, CotS one along a
 # random direction, scored by a cosine, GC-R one along a random coordinate, and GC-S one along the
@@ -219,150 +200,41 @@ GRIDS = {"smoke": Grid((1.0, 4.0), (1, 4), steps=5), "laptop": _WHOLE_GRID, "pap
 L = Series("L", Loss())
 GC_R = Series("GC-R", GcR())
 COTS = Series("CotS", CotS())
-GC_S = tuple(
-    Series(f"GC-S, {variant.replace('_', ' ')}", GcS(variant)) for variant in GC_S_VARIANTS
-)
+GC_S = [Series(f"GC-S, {name.replace('_', ' ')}", GcS(name)) for name in GC_S_VARIANTS]
 FRESH = Series("fresh directions", SphereFields())
 COORDINATE = Series("coordinate", GcS())
 _IMAGE_MODELS = ("convnet", "resnet18")
-_NORM_AXIS = Axis("clipping norm C", "C")
 _K_AXIS = Axis("periodicity k", "k")
-_NORMS = (1.0, 2.0, 4.0)
 
 
-def _vary(
-    field: str, values: Iterable[float], models: Iterable[str], *all_series: Series
-) -> tuple[FigurePlace, ...]:
-    """Returns the places of a figure with a field of the setting on x, and a panel for each model."""
-    places = []
-    for model, series, value in itertools.product(models, all_series, values):
-        places.append(FigurePlace(task(model).label, series, value, model, {field: value}))
-    return tuple(places)
+def _lines(
+    model: str,
+    *series: Series,
+    panel: str = "",
+    field: str = "periodicity",
+    at: Sequence[float] = (1,),
+    **fields: Any,
+) -> Lines:
+    """Returns series in a panel, which by default is the model's."""
+    return Lines(panel or task(model).label, model, series, field, at, fields)
 
 
-def _on_fcnn(*all_series: Series) -> tuple[FigurePlace, ...]:
-    """Returns the places of some series on the FCNN, with a panel for each of the paper's learning rates."""
-    places = []
-    for rate, series in itertools.product((0.1, 0.01), all_series):
-        fields = {"learning_rate": rate}
-        places.append(FigurePlace(f"learning rate {rate:g}", series, 1, "fcnn", fields))
-    return tuple(places)
+def _on_fcnn(*series: Series) -> list[Lines]:
+    """Returns some series on the FCNN, in a panel for each of the paper's learning rates."""
+    lines = []
+    for rate in (0.1, 0.01):
+        panel = f"learning rate {rate:g}"
+        lines.append(_lines("fcnn", *series, panel=panel, learning_rate=rate))
+    return lines
 
 
-def _with_gc_r(
-    label: str, x: float = 1, model: str = "convnet", panel: str = "ConvNet", **fields: Any
-) -> FigurePlace:
-    """Returns a place of GC-R in a figure whose series are named by what else differs between them."""
-    return FigurePlace(panel, Series(label, GcR()), x, model, fields)
-
-
-def _list_proven_places() -> tuple[FigurePlace, ...]:
-    """Returns the places of fresh directions and of GC-R, with a panel for each model and periodicity k."""
-    panels = [(task(model).label, model, 1) for model in ("wide_fcnn", "fcnn")]
-    panels += [(f"{task('convnet').label}, k = {k}", "convnet", k) for k in (1, 5, 25)]
-    places = []
-    for (panel, model, k), series in itertools.product(panels, (FRESH, GC_R)):
-        places.append(FigurePlace(panel, series, k, model, {"periodicity": k}))
-    return tuple(places)
-
-
-def _list_logistic_places(fields_at: Mapping[int, Mapping[str, Any]]) -> tuple[FigurePlace, ...]:
-    """Returns the places of logistic regression, with a panel for each weight decay and fields by x."""
-    places = []
-    for decay, x, series in itertools.product((0.0, 1e-3, 1e-2), fields_at, (GC_S[0], FRESH)):
-        fields = {"weight_decay": decay, **fields_at[x]}
-        places.append(FigurePlace(f"weight decay {decay:g}", series, x, "logistic", fields))
-    return tuple(places)
-
-
-FIGURES = {
-    "figure_1a": Figure(
-        "GC-R and L on the ConvNet, k = 1",
-        _vary("clipping_norm", _NORMS, ["convnet"], GC_R, L),
-        _NORM_AXIS,
-    ),
-    "figure_1b": Figure(
-        "GC-R and L on the ResNet18, k = 1",
-        _vary("clipping_norm", _NORMS, ["resnet18"], GC_R, L),
-        _NORM_AXIS,
-    ),
-    "figure_1c": Figure("GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0])),
-    "figure_2a": Figure("GC-R and L at k = 5", _vary("periodicity", [5], _IMAGE_MODELS, GC_R, L)),
-    "figure_2b": Figure("GC-R and L at k = 25", _vary("periodicity", [25], _IMAGE_MODELS, GC_R, L)),
-    "figure_4": Figure("Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S)),
-    "figure_5": Figure(
-        "GC-S and GC-R on over-parameterised models",
-        _vary("periodicity", [1, 5], _IMAGE_MODELS, GC_R, GC_S[0]),
-        _K_AXIS,
-    ),
-    "figure_6a": Figure(
-        "GC-R's trade-off curve on the ConvNet, k = 5",
-        _vary("periodicity", [5], ["convnet"], GC_R),
-    ),
-    "figure_7": Figure("GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS)),
-    "figure_11": Figure(
-        "Privacy profiles of GC-R on the ConvNet",
-        tuple(_with_gc_r(f"k = {k}", k, periodicity=k) for k in (1, 5, 25)),
-    ),
-    "figure_12": Figure(
-        "GC-R on the ConvNet where the initialisation is unknown",
-        (
-            _with_gc_r("known", unknown_initialisation=False),
-            _with_gc_r("unknown", unknown_initialisation=True),
-        ),
-    ),
-    "figure_13": Figure(
-        "GC-R on a pretrained network's head and on a network trained whole",
-        tuple(
-            _with_gc_r(task(model).label, model=model, panel="CIFAR-10")
-            for model in ("mobilenet_head", "convnet")
-        ),
-    ),
-    "proven": Figure("What so many training runs prove", _list_proven_places()),
-}
-
-
-def _list_logistic_figures(scale: str) -> dict[str, Figure]:
-    """Returns the figures of logistic regression: over k, and over the number of steps at k = 5."""
-    periodicities: tuple[int, ...] = _PERIODICITIES
-    insertions: tuple[int, ...] = (25, 50, 100, 250, 500, 1000)
-    if scale == SMOKE:
-        periodicities = (1, 5)
-        insertions = (1, 2)
-    at_k = {k: {"periodicity": k} for k in periodicities}
-    at_steps = {5 * count: {"periodicity": 5, "insertions": count} for count in insertions}
-    return {
-        "bracket_k": Figure(
-            "Logistic regression: what k steps for each insertion hide",
-            _list_logistic_places(at_k),
-            _K_AXIS,
-        ),
-        "bracket_steps": Figure(
-            "Logistic regression: what a longer training leaks, k = 5",
-            _list_logistic_places(at_steps),
-            Axis("training steps T", "T"),
-        ),
-    }
-
-
-def _list_network_figures(scale: str) -> dict[str, Figure]:
-    """Returns the figures of neural networks: over k, and of the FCNN with tanh over the learning rate."""
-    rates = (0.1, 1.0) if scale == SMOKE else (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
-    over_k: list[FigurePlace] = []
-    for model, size in BRACKETED[scale].items():
-        values = [k for k in size.fresh_runs if k <= _MAX_NETWORK_PERIODICITY]
-        over_k += _vary("periodicity", values, [model], FRESH, COORDINATE)
-    over_rates = []
-    for k, rate, series in itertools.product((5, 25), rates, (FRESH, COORDINATE)):
-        fields = {"periodicity": k, "learning_rate": rate}
-        over_rates.append(FigurePlace(f"tanh FCNN, k = {k}", series, rate, "tanh_fcnn", fields))
-    title = "Neural networks: what k steps for each insertion hide"
-    return {
-        "bracket": Figure(title, tuple(over_k), _K_AXIS),
-        "bracket_rates": Figure(
-            "Where hiding models stops helping", tuple(over_rates), Axis("learning rate", "eta")
-        ),
-    }
+def _on_logistic(field: str, at: Sequence[float], **fields: Any) -> list[Lines]:
+    """Returns audits of logistic regression, in a panel for each weight decay."""
+    lines = []
+    for decay in (0.0, 1e-3, 1e-2):
+        where: dict[str, Any] = {"panel": f"weight decay {decay:g}", "field": field, "at": at}
+        lines.append(_lines("logistic", GC_S[0], FRESH, **where, weight_decay=decay, **fields))
+    return lines
 
 
 def sweeps(scale: str) -> dict[str, Sweep]:
@@ -372,20 +244,85 @@ def sweeps(scale: str) -> dict[str, Sweep]:
       scale: One of SCALES.
     """
     sizes = SIZES[scale]
-    found = {}
-    for name, figure in {**FIGURES, **_list_logistic_figures(scale)}.items():
-        found[name] = _make_sweep(name, figure, sizes)
-    # Its lines follow an audit over its runs, so that each place has a single seed.
+    periodicities: Sequence[int] = _PERIODICITIES
+    insertions: Sequence[int] = (25, 50, 100, 250, 500, 1000)
+    rates: Sequence[float] = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0, 8.0)
+    if scale == SMOKE:
+        periodicities = (1, 5)
+        insertions = (1, 2)
+        rates = (0.1, 1.0)
+    found: dict[str, Sweep] = {}
+
+    def add(
+        name: str,
+        title: str,
+        lines: Sequence[Lines],
+        axis: Axis | None = None,
+        sizes: Sizes = sizes,
+    ) -> None:
+        """Adds the sweep of a figure's lines; without an axis x means nothing."""
+        cells = [cell for each in lines for cell in _list_cells(each, sizes[each.model])]
+        found[name] = Sweep(name, title, tuple(cells), axis)
+
+    for name, model in (("figure_1a", "convnet"), ("figure_1b", "resnet18")):
+        lines = [_lines(model, GC_R, L, field="clipping_norm", at=(1.0, 2.0, 4.0))]
+        title = f"GC-R and L on the {task(model).label}, k = 1"
+        add(name, title, lines, Axis("clipping norm C", "C"))
+    add("figure_1c", "GC-R, GC-S and L on the FCNN", _on_fcnn(L, GC_R, GC_S[0]))
+    for name, k in (("figure_2a", 5), ("figure_2b", 25)):
+        lines = [_lines(model, GC_R, L, at=[k]) for model in _IMAGE_MODELS]
+        add(name, f"GC-R and L at k = {k}", lines)
+    add("figure_4", "Four ways to choose GC-S's dimension", _on_fcnn(L, GC_R, *GC_S))
+    lines = [_lines(model, GC_R, GC_S[0], at=[1, 5]) for model in _IMAGE_MODELS]
+    add("figure_5", "GC-S and GC-R on over-parameterised models", lines, _K_AXIS)
+    title = "GC-R's trade-off curve on the ConvNet, k = 5"
+    add("figure_6a", title, [_lines("convnet", GC_R, at=[5])])
+    add("figure_7", "GC-R, L and CotS on the FCNN", _on_fcnn(L, GC_R, COTS))
+    # The series of three figures are all GC-R, and named by what else differs between them.
+    lines = [_lines("convnet", Series(f"k = {k}", GcR()), at=[k]) for k in (1, 5, 25)]
+    add("figure_11", "Privacy profiles of GC-R on the ConvNet", lines)
+    lines = [
+        _lines("convnet", Series("known", GcR())),
+        _lines("convnet", Series("unknown", GcR()), unknown_initialisation=True),
+    ]
+    add("figure_12", "GC-R on the ConvNet where the initialisation is unknown", lines)
+    lines = []
+    for model in ("mobilenet_head", "convnet"):
+        lines.append(_lines(model, Series(task(model).label, GcR()), panel="CIFAR-10"))
+    add("figure_13", "GC-R on a pretrained network's head and on a network trained whole", lines)
+
+    lines = [_lines(model, FRESH, GC_R) for model in ("wide_fcnn", "fcnn")]
+    for k in (1, 5, 25):
+        lines.append(_lines("convnet", FRESH, GC_R, panel=f"ConvNet, k = {k}", at=[k]))
+    # The lines of `proven` follow an audit over its runs, and each place has a single seed.
     single = {model: size._replace(seeds=1) for model, size in sizes.items()}
-    found["proven"] = _make_sweep("proven", FIGURES["proven"], single)
-    for name, figure in _list_network_figures(scale).items():
-        found[name] = _make_sweep(name, figure, BRACKETED[scale])
+    add("proven", "What so many training runs prove", lines, sizes=single)
+    title = "Logistic regression: what k steps for each insertion hide"
+    add("bracket_k", title, _on_logistic("periodicity", periodicities), _K_AXIS)
+    title = "Logistic regression: what a longer training leaks, k = 5"
+    lines = _on_logistic("steps", [5 * count for count in insertions], periodicity=5)
+    add("bracket_steps", title, lines, Axis("training steps T", "T"))
+
+    networks = BRACKETED[scale]
+    lines = []
+    for model, size in networks.items():
+        at = [k for k in size.fresh_runs if k <= _MAX_NETWORK_PERIODICITY]
+        lines.append(_lines(model, FRESH, COORDINATE, at=at))
+    title = "Neural networks: what k steps for each insertion hide"
+    add("bracket", title, lines, _K_AXIS, networks)
+    lines = []
+    for k in (5, 25):
+        where: dict[str, Any] = {"panel": f"tanh FCNN, k = {k}", "field": "learning_rate"}
+        lines.append(_lines("tanh_fcnn", FRESH, COORDINATE, **where, at=rates, periodicity=k))
+    axis = Axis("learning rate", "eta")
+    add("bracket_rates", "Where hiding models stops helping", lines, axis, networks)
 
     # Figure 8 draws the norms of L's canaries in training, in a cell for each model.
     norms = []
     for model in ("fcnn", *_IMAGE_MODELS):
-        first = next(list_audits(sizes[model], FigurePlace("", L, 1, model, {})))
-        norms.append(norms_cell(first.setting, min(NORM_RUNS[scale], first.runs)))
+        audited = next(_list_cells(_lines(model, L), sizes[model])).audited
+        assert audited is not None
+        norms.append(norms_cell(audited.setting, min(NORM_RUNS[scale], audited.runs)))
     title = "L's canary before clipping"
     found["figure_8"] = Sweep("figure_8", title, tuple(norms), Axis("step", "t"))
 
@@ -396,73 +333,69 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     return found
 
 
-def _make_sweep(name: str, figure: Figure, sizes: Mapping[str, Size]) -> Sweep:
-    """Returns the sweep of a figure: its audits, and for networks the measurements that their bounds need."""
-    cells: list[Cell] = []
-    for place in figure.places:
-        size = sizes[place.model]
-        cells += [audit_cell(audited) for audited in list_audits(size, place)]
-        is_proven = place.series != COORDINATE or task(place.model).curved is not None
-        k = place.fields.get("periodicity", 1)
-        if k > 1 and k in size.fresh_runs and not is_proven:
-            cells.append(expansion_cell(_make_setting(size, place, seed=0)))
-    return Sweep(name, figure.title, tuple(cells), figure.axis)
+def _list_cells(lines: Lines, size: Size) -> Iterator[Cell]:
+    """Yields the audits of lines for which the size has runs, and the measurements that bounds need."""
+    is_measured = task(lines.model).curved is None
+    for series, x, seed in itertools.product(lines.series, lines.values, range(size.seeds)):
+        all_runs, canaries = size.choose_runs(series.adversary)
+        values = {
+            "adversary": series.adversary.name,
+            **dataclasses.asdict(series.adversary),
+            "canaries": canaries,
+            "noise_multiplier": size.noise_multiplier,
+            "batch_size": size.batch_size,
+            lines.field: x,
+            **lines.fields,
+        }
+        if "steps" not in values:
+            values["insertions"] = size.insertions
+        setting = setting_of(lines.model, seed=seed, **values)
+        k = setting.schedule.periodicity
+        if k in all_runs:
+            yield audit_cell(Audited(lines.panel, series.label, x, setting, all_runs[k]))
+        if is_measured and series == COORDINATE and k > 1 and k in size.fresh_runs:
+            yield expansion_cell(setting)
 
 
-def list_audits(size: Size, place: FigurePlace) -> Iterator[Audited]:
-    """Yields the audits of a place, one for each seed; none where the size has no runs.
-
-    Args:
-      size: How much of the place's model is trained.
-      place: The place, with its panel, series, model and fields.
-    """
-    all_runs, _ = size.choose_runs(place.series.adversary)
-    runs = all_runs.get(place.fields.get("periodicity", 1))
-    if runs is not None:
-        for seed in range(size.seeds):
-            setting = _make_setting(size, place, seed)
-            yield Audited(place.panel, place.series.label, place.x, setting, runs)
-
-
-def _make_setting(size: Size, place: FigurePlace, seed: int) -> Setting:
-    """Returns the setting of an audit at a place."""
-    adversary = place.series.adversary
-    _, canaries = size.choose_runs(adversary)
-    values = {
-        "adversary": adversary.name,
-        **dataclasses.asdict(adversary),
-        "canaries": canaries,
-        "insertions": size.insertions,
-        "noise_multiplier": size.noise_multiplier,
-        "batch_size": size.batch_size,
-        **place.fields,
-    }
-    return setting_of(place.model, seed=seed, **values)
-
-
-CLAIMS: PaperClaims = {  # the paper's words for its figures' series
-    ("figure_1a", "GC-R", None): Statement("tight", "5.2"),
-    ("figure_1a", "L", None): Statement("not tight", "5.2"),
-    ("figure_1b", "GC-R", None): Statement("tight", "5.2"),
-    ("figure_1b", "L", None): Statement("not tight", "5.2"),
-    ("figure_1c", "L", None): Statement("below GC-R", "5.2"),
-    ("figure_1c", "GC-R", None): Statement("not tight", "5.2"),
-    ("figure_1c", "GC-S, noiseless per step", None): Statement("nearly tight", "5.2"),
-    ("figure_2a", "GC-R", None): Statement("not tight", "5.3"),
-    ("figure_2a", "L", None): Statement("far below GC-R", "5.3"),
-    ("figure_2b", "GC-R", None): Statement("below k = 5", "5.3"),
-    ("figure_2b", "L", None): Statement("far below GC-R", "5.3"),
-    ("figure_4", "GC-S, noiseless per step", None): Statement("best of the 4", "Appendix C"),
+# The paper's words for its figures' series, by its section: figure, series, words.
+_FIRST_GC_S = GC_S[0].label
+_WORDS = {
+    "5.2": [
+        ("figure_1a", "GC-R", "tight"),
+        ("figure_1a", "L", "not tight"),
+        ("figure_1b", "GC-R", "tight"),
+        ("figure_1b", "L", "not tight"),
+        ("figure_1c", "L", "below GC-R"),
+        ("figure_1c", "GC-R", "not tight"),
+        ("figure_1c", _FIRST_GC_S, "nearly tight"),
+    ],
+    "5.3": [
+        ("figure_2a", "GC-R", "not tight"),
+        ("figure_2a", "L", "far below GC-R"),
+        ("figure_2b", "GC-R", "below k = 5"),
+        ("figure_2b", "L", "far below GC-R"),
+    ],
+    "Appendix C": [
+        ("figure_4", _FIRST_GC_S, "best of the 4"),
+        ("figure_5", _FIRST_GC_S, "as GC-R"),
+    ],
+    "Appendix E": [("figure_6a", "GC-R", "Gaussian curve")],
+    "Appendix G": [
+        ("figure_7", "GC-R", "above CotS"),
+        ("figure_7", "CotS", "above L"),
+        ("figure_11", "k = 1", "tight"),
+        ("figure_11", "k = 5", "not tight"),
+        ("figure_11", "k = 25", "not tight"),
+        ("figure_12", "unknown", "as known"),
+        ("figure_13", "MobileNetV2's head", "tight (AlexNet)"),
+    ],
+}
+CLAIMS: PaperClaims = {
     ("figure_5", "GC-R", 1): Statement("tight", "5.2"),
     ("figure_5", "GC-R", 5): Statement("not tight", "5.3"),
-    ("figure_5", "GC-S, noiseless per step", None): Statement("as GC-R", "Appendix C"),
-    ("figure_6a", "GC-R", None): Statement("Gaussian curve", "Appendix E"),
-    ("figure_7", "GC-R", None): Statement("above CotS", "Appendix G"),
-    ("figure_7", "CotS", None): Statement("above L", "Appendix G"),
-    ("figure_11", "k = 1", None): Statement("tight", "Appendix G"),
-    ("figure_11", "k = 5", None): Statement("not tight", "Appendix G"),
-    ("figure_11", "k = 25", None): Statement("not tight", "Appendix G"),
-    ("figure_12", "unknown", None): Statement("as known", "Appendix G"),
-    ("figure_13", "MobileNetV2's head", None): Statement("tight (AlexNet)", "Appendix G"),
-    ("landscape", "B = 16", None): Statement("tight", "Appendix G"),
+    **{
+        (figure, series, None): Statement(says, section)
+        for section, rows in _WORDS.items()
+        for figure, series, says in rows
+    },
 }

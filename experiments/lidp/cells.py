@@ -117,7 +117,6 @@ def mechanism_cell(place: PlacedAudit) -> Cell:
         open=open_store,
         do=do,
         request=place,
-        compiles=False,
     )
 
 

@@ -1,26 +1,29 @@
-"""Audits of a grid of settings, every combination of several fields' values: their cells and their table."""
+"""Audits of a grid of settings, every combination of several fields' values: cells, table and heat map."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from audit.conclusions import lipschitz
 from audit.conclusions.concluded import conclude_setting
-from audit.conclusions.conclusion import Conclusion
 from audit.errors import require
 from audit.json_text import finite
-from audit.methods.level import Level
-from audit.report import table
-from audit.report.table import Column, Table
+from audit.methods.level import Level, show_level
+from audit.report.table import Table, at_least, at_most
 from audit.settings.setting import Setting
 from audit.storage.store import hash_of
 from experiments.cells.audits import audit_cell
 from experiments.cells.cell import Audited, Cell
 from experiments.cells.work import Workplace
+from experiments.sweeps.panels import draw_heat_map, draw_panels
+from experiments.sweeps.records import Record, field
 
-MOST_AUDITS = 1000
+MAX_AUDITS = 1000
 
 
 class GridAudit(NamedTuple):
@@ -37,47 +40,21 @@ class GridAudit(NamedTuple):
     runs: int
 
     def cell(self) -> Cell:
-        """Returns the audit as a cell of a sweep.
-
-        The audit has no place in a figure: its series and panel only give the cell a name.
-        """
+        """Returns the audit as a cell of a sweep; its series and panel only give the cell a name."""
         return audit_cell(Audited(describe(self.values), "audit", 0.0, self.setting, self.runs))
 
 
-class GridResult(NamedTuple):
-    """The result of a single audit of a grid.
-
-    Attributes:
-      values: the values of the varied fields, by the fields' flags.
-      setting: the setting with these values.
-      conclusion: the audit's conclusion.
-      folder: the folder of the audit's store.
-    """
-
-    values: Mapping[str, Any]
-    setting: Setting
-    conclusion: Conclusion
-    folder: Path
-
-
 def combine(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Returns every combination of the axes' values, the last axis changing fastest.
+    """Returns every combination {name: value} of the axes' values, the last axis changing fastest.
 
-    Args:
-      axes: the values of each axis, by its name.
-
-    Returns:
-      Combinations as {name: value}.
-
-    Raises:
-      InputError: There are more than MOST_AUDITS combinations.
+    Raises InputError if there are more than MAX_AUDITS combinations.
     """
-    combinations = [
+    combined = [
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     ]
-    number = len(combinations)
-    require(number <= MOST_AUDITS, f"`vary`: {number:,} audits are more than {MOST_AUDITS:,}")
-    return combinations
+    number = len(combined)
+    require(number <= MAX_AUDITS, f"`vary`: {number:,} audits are more than {MAX_AUDITS:,}")
+    return combined
 
 
 def describe(values: Mapping[str, Any]) -> str:
@@ -90,8 +67,8 @@ def show_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
-    """Draws the conclusion from an audit's stored scores.
+def conclude(audit: GridAudit, place: Workplace, level: Level) -> Record:
+    """Draws the conclusion from an audit's stored scores, and returns it as a record.
 
     Args:
       audit: an audit whose cell is done.
@@ -102,38 +79,57 @@ def conclude(audit: GridAudit, place: Workplace, level: Level) -> GridResult:
     setting = audit.setting
     steps = lipschitz.find_current(store)
     conclusion = conclude_setting(store.load(audit.runs), setting, level, steps=steps)
-    return GridResult(audit.values, audit.setting, conclusion, store.path)
+    tightest = conclusion.tightest
+    return {
+        **audit.values,
+        "runs": conclusion.count_runs(),
+        "epsilon": conclusion.epsilon,
+        "upper_bound": None if tightest is None else finite(tightest.epsilon),
+        "delta": conclusion.delta,
+        "confidence": conclusion.confidence,
+        "setting": hash_of(store.path),
+        "folder": str(store.path),
+    }
 
 
-def make_table(results: Sequence[GridResult]) -> Table[GridResult]:
-    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon.
-
-    The table is shown as text and as CSV. Some columns are in one of the two alone: a first argument of None
-    leaves a column out of CSV, and no third argument, the heading, leaves it out of text.
-    """
-    names = list(results[0].values)  # all audits of a grid vary the same fields
-    columns = [Column(name, partial(_find_value, name), name, show_value) for name in names]
-    columns += [
-        Column("runs", lambda result: result.conclusion.count_runs(), "runs"),
-        Column("epsilon", lambda result: result.conclusion.epsilon, "proven", table.at_least),
-        Column("upper_bound", lambda result: finite(find_upper_bound(result))),
-        Column(None, find_upper_bound, "at most", table.at_most, none="-"),
-        Column("delta", lambda result: result.conclusion.delta),
-        Column("confidence", lambda result: result.conclusion.confidence),
-        Column("setting", lambda result: hash_of(result.folder), "setting", lambda name: name[:8]),
-        Column("folder", lambda result: str(result.folder)),
+def make_table(results: Sequence[Record], varied: Sequence[str], level: Level) -> Table[Record]:
+    """Returns a table with a row for each audit: the varied fields, and both bounds on epsilon."""
+    columns = [
+        *(field(name, name, show_value) for name in varied),
+        field("runs", "runs"),
+        field("epsilon", "proven", at_least),
+        field("upper_bound", "at most", at_most, none="-"),
+        field("delta"),
+        field("confidence"),
+        field("setting", "setting", lambda name: name[:8]),
+        field("folder"),
     ]
-    level = results[0].conclusion  # all audits have the same delta and confidence
-    title = f"epsilon at {Level(level.delta, level.confidence)}"
-    return Table(columns, results, before=[title])
+    return Table(columns, results, before=[f"epsilon at {level}"])
 
 
-def _find_value(name: str, result: GridResult) -> Any:
-    """Returns the value of a varied field."""
-    return result.values[name]
+def draw_grid(results: Sequence[Record], down: str, across: str) -> Figure:
+    """Draws a heat map of the epsilon that each audit proves, over the values of the two varied fields.
 
+    Args:
+      results: the records of a grid's audits.
+      down: the flag of the field whose values are rows.
+      across: the flag of the field whose values are columns.
+    """
+    rows = list(dict.fromkeys(result[down] for result in results))
+    columns = list(dict.fromkeys(result[across] for result in results))
+    proven = np.full((len(rows), len(columns)), np.nan)
+    for result in results:
+        proven[rows.index(result[down]), columns.index(result[across])] = result["epsilon"]
+    row_labels = [show_value(value) for value in rows]
+    column_labels = [show_value(value) for value in columns]
 
-def find_upper_bound(result: GridResult) -> float | None:
-    """Returns the smallest upper bound on epsilon; None where there is none."""
-    tightest = result.conclusion.tightest
-    return None if tightest is None else tightest.epsilon
+    def draw(axis: Axes) -> None:
+        """Draws the heat map; the colours need a scale even if nothing is proven."""
+        most = max(float(proven.max()), 1e-3)
+        rounded_down = partial(at_least, decimals=2)
+        draw_heat_map(axis, proven, row_labels, column_labels, most, rounded_down)
+        axis.set_xlabel(across)
+
+    title = f"epsilon proven at delta {show_level(results[0]['delta'])}"
+    size = (0.62 * len(columns) + 1.1, 0.42 * len(rows) + 1.0)  # inches
+    return draw_panels(title, {"": draw}, size, ylabel=down)

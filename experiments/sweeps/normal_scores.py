@@ -88,9 +88,11 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     distance = float(_compute_distance(total))
     if fewest_runs < 2 or not np.isfinite(distance):
         return Interval(np.array(0.0), np.array(np.inf))
-    # Each row of `total - sums` has the sums over all runs but a single run of the set. Sets are independent,
-    # so that their variances add up.
-    variance = sum(_compute_jackknife_variance(total - sums) for sums in all_sums)
+    # Each row of `total - sums` has the sums over all runs but a single run of the set, whose jackknife
+    # variance is R - 1 times that of the distances. Sets are independent: their variances add up.
+    variance = 0.0
+    for sums in all_sums:
+        variance += (len(sums) - 1) * float(np.var(_compute_distance(total - sums)))
     quantile = special.stdtrit(fewest_runs - 1, (1 + confidence) / 2)
     reach = quantile * np.sqrt(variance)
     return Interval(np.maximum(distance - reach, 0.0), np.maximum(distance + reach, 0.0))
@@ -125,19 +127,6 @@ def _compute_distance(sums: Array) -> Array:
         deviation = np.sqrt(squares / (n_in + n_out - 2))
         distance: Array = (sum_in / n_in - sum_out / n_out) / deviation
     return distance
-
-
-def _compute_jackknife_variance(sums_without: Array) -> float:
-    """Returns the jackknife variance of the distance of means.
-
-    It is (R - 1) / R times the sum of the squared deviations of the R distances without a run each.
-
-    Args:
-      sums_without: (R, 6) the total sums (as of `_sum_by_run`) without each of a set's R runs in turn.
-    """
-    distances = _compute_distance(sums_without)
-    # np.var divides by R already.
-    return float(np.var(distances) * (len(sums_without) - 1))
 
 
 def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:

@@ -1,6 +1,6 @@
-"""Draws what figures with several panels share: the grid of panels, a common legend, and heat maps."""
+"""The frame of figures with panels: a title above, a common legend below; and heat maps."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,49 +11,48 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from audit.methods.level import show_level
 from audit.report.style import STYLE
 
-_MOST_ACROSS = 3  # panels side by side
 _DARK = 0.55  # of a heat map's range: below it cells are dark, and their numbers are white
 
 
-def epsilon_panels(
+def draw_panels(
     title: str,
-    names: Sequence[str],
-    draw_panel: Callable[[Axes, str], object],
-    delta: float,
-    height: float,
-    share_y: bool = False,
+    panels: Mapping[str, Callable[[Axes], object]],
+    size: tuple[float, float] = (3.1, 2.9),
+    across: int = 3,
+    ylabel: str = "",
+    legend_columns: int = 2,
+    **options: Any,
 ) -> Figure:
-    """Draws a grid of panels whose vertical axis is epsilon.
+    """Draws a figure of one or several panels, row by row, with a title above and a common legend below.
 
     Args:
       title: The figure's title.
-      names: The panels' names, which are their titles.
-      draw_panel: (axis, name) -> anything; draws the panel with that name into the axis.
-      delta: The delta of epsilon.
-      height: The height of a row of panels, in inches.
-      share_y: Whether all panels share the vertical axis.
+      panels: Functions that draw a panel into an axis, by the panel's title.
+      size: A panel's width and height, in inches.
+      across: The most panels side by side.
+      ylabel: The label of the vertical axis of each row.
+      legend_columns: The number of the legend's columns.
+      **options: Further arguments of `Figure.subplots`, such as sharey=True.
     """
-    columns = min(len(names), _MOST_ACROSS)
-    rows = -(-len(names) // columns)  # rounded up
-    # In inches: 3.1 for the width of a panel, and at least 5.8, so that the title fits. Title and legend are
-    # 1.3 high together.
-    size = (max(3.1 * columns, 5.8), height * rows + 1.3)
+    columns = min(len(panels), across)
+    rows = -(-len(panels) // columns)  # rounded up
+    # In inches: titles need a width of 5.8, title and legend are 1.3 high together.
+    figsize = (max(size[0] * columns, 5.8), size[1] * rows + 1.3)
     with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, sharey=share_y)
-        for axis, name in zip(axes.flat, names, strict=False):
-            draw_panel(axis, name)
-            axis.set_title(name)
-        # The last row may have places without a panel.
-        for axis in axes.flat[len(names) :]:
-            axis.axis("off")
+        figure = plt.figure(figsize=figsize)
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
         for axis in axes[:, 0]:
-            axis.set_ylabel(f"epsilon at delta {show_level(delta)}")
+            axis.set_ylabel(ylabel)
+        for axis, (name, draw) in zip(axes.flat, panels.items(), strict=False):
+            axis.set_title(name, fontsize=10)
+            draw(axis)
+        for axis in axes.flat[len(panels) :]:  # places of the last row without a panel
+            axis.axis("off")
         figure.suptitle(title, fontsize=11)
-        add_legend(figure, axes.flat, 2)
-        return figure
+        add_legend(figure, axes.flat, legend_columns)
+    return figure
 
 
 def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8) -> None:
@@ -71,6 +70,8 @@ def add_legend(figure: Figure, axes: Iterable[Axes], columns: int, size: int = 8
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
         legend |= dict(zip(labels, handles, strict=True))
+    if not legend:
+        return
     place: dict[str, Any] = {"loc": "outside lower center", "fontsize": size}
     drawn = figure.legend(list(legend.values()), list(legend), ncols=columns, **place)
     if drawn.get_window_extent().width > figure.bbox.width:
@@ -90,7 +91,7 @@ def draw_heat_map(
 
     Args:
       axis: Where to draw.
-      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value, which shows "-".
+      values: (rows, columns) the cells' values, at least 0; NaN for a cell without a value, which has "-".
       row_labels: The labels of rows, from the top.
       column_labels: The labels of columns, from the left.
       most: The value of the brightest colour; 0 has the darkest.
@@ -101,11 +102,8 @@ def draw_heat_map(
     """
     image = axis.imshow(values, vmin=0, vmax=most, cmap="cividis", aspect="auto")
     for (row, column), value in np.ndenumerate(values):
-        is_missing = bool(np.isnan(value))
-        text = "-" if is_missing else show(float(value))
-        # White on the figure's dark cells; black on bright ones, and on missing ones, which stay blank.
-        is_dark = not is_missing and value < _DARK * most
-        color = "white" if is_dark else "black"
+        color = "white" if value < _DARK * most else "black"
+        text = "-" if np.isnan(value) else show(value)
         axis.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     axis.set_xticks(range(len(column_labels)), column_labels)
     axis.set_yticks(range(len(row_labels)), row_labels)

@@ -12,10 +12,10 @@ from audit.conclusions.conclusion import Conclusion
 from audit.errors import InputError
 from audit.evidence.canaries import Design
 from audit.laws import conversions
-from audit.methods import lifted
-from audit.methods.estimate import ASSUMPTION_FREE, Bound
+from audit.methods import estimate, exact_null, lifted
+from audit.methods.estimate import ASSUMPTION_FREE, Finding
 from audit.methods.level import Level
-from audit.methods.method import FRESH_DIRECTIONS
+from audit.methods.method import Method
 from audit.settings.setting import Setting, identity
 from audit.storage.index import Holdings
 from experiments.cells.cell import Audited
@@ -63,39 +63,35 @@ class Point(NamedTuple):
     cells: tuple[Audited, ...]
     conclusions: tuple[Conclusion, ...]
 
-    def bounds(self, method: str) -> list[Bound]:
-        """Returns a method's bound for each stored seed that has such a bound.
+    def find_method(self, name: str) -> Method | None:
+        """Returns the method to show in place of a method for one canary a run; None if there is none.
 
-        Args:
-          method: The name of a method for one canary a run. Where runs have many canaries, its counterpart
-            for many is used.
+        With one canary a run it is the method itself, with several its counterpart. The law of fresh
+        directions is known, and `assumption_free` has the only counterpart.
         """
-        bounds = []
-        for conclusion in self.conclusions:
-            name = _method_for(conclusion, method)
-            if name:
-                bounds.append(conclusion.bound(name))
-        return bounds
+        conclusion = self.conclusions[0]
+        if conclusion.has_one_canary:
+            return estimate.METHODS[name]
+        if not conclusion.law_is_known:
+            return lifted.counterpart(name)
+        if name == ASSUMPTION_FREE:
+            return exact_null.METHODS[exact_null.EXACT_NULL]
+        return None
 
-    def epsilons(self, method: str) -> list[float]:
-        """Returns a method's epsilon for each stored seed.
+    def findings(self, name: str) -> list[Finding]:
+        """Returns each stored seed's bound or estimate by the method to show for `name`, if there is one."""
+        method = self.find_method(name)
+        if method is None:
+            return []
+        return [conclusion.finding(method.name) for conclusion in self.conclusions]
 
-        Args:
-          method: The name of a method for one canary a run. Where runs have many canaries, its counterpart
-            for many is used; epsilon is NaN if it has none.
-        """
-        epsilons = []
-        for conclusion in self.conclusions:
-            name = _method_for(conclusion, method)
-            if name:
-                epsilons.append(conclusion.finding(name).epsilon)
-            else:
-                epsilons.append(math.nan)
-        return epsilons
+    def epsilons(self, name: str) -> list[float]:
+        """Returns each stored seed's epsilon by the method to show for `name`; a NaN if there is none."""
+        return [finding.epsilon for finding in self.findings(name)] or [math.nan]
 
-    def spread(self, method: str) -> Spread:
+    def spread(self, name: str) -> Spread:
         """Returns the spread of a method's epsilons over the stored seeds, at least one."""
-        values = self.epsilons(method)
+        values = self.epsilons(name)
         return Spread(float(np.mean(values)), min(values), max(values))
 
     def interval(self) -> tuple[float, float]:
@@ -110,10 +106,8 @@ class Point(NamedTuple):
 
     def upper_bound(self) -> float:
         """Returns the accountant's epsilon, which all seeds share; NaN where it is unknown."""
-        upper_bound = self.conclusions[0].upper_bound  # any seed's: the accountant knows no seed
-        if upper_bound is None:
-            return math.nan
-        return upper_bound
+        upper_bound = self.conclusions[0].upper_bound
+        return math.nan if upper_bound is None else upper_bound
 
     def predicted_mu(self) -> float | None:
         """Returns the predicted mu of the audit's score; None where there is no prediction.
@@ -121,42 +115,12 @@ class Point(NamedTuple):
         mu is the distance of the score's means in both worlds, in standard deviations. The prediction holds
         where genuine gradients do not interfere (see `audit.conclusions.concluded.predicted_mu`).
         """
-        # The audits of a point differ by seed alone, on which the prediction does not depend.
         return predicted_mu(self.cells[0].setting)
 
     def predicted(self, delta: float) -> float | None:
         """Returns the epsilon, at delta, of the predicted mu; None where there is no prediction."""
         mu = self.predicted_mu()
-        if mu is None:
-            return None
-        return conversions.epsilon_from_mu(mu, delta)
-
-
-def _method_for(conclusion: Conclusion, method: str) -> str:
-    """Returns the name of the method to show for an audit in place of a method for a single canary a run.
-
-    - An audit with a single canary a run: the method itself.
-    - With fresh directions, drawn by each run, so that the law of scores without the canary is known:
-      "exact_null" for "assumption_free", and nothing for other methods.
-    - With several canaries a run: the counterpart, such as "lifted" for "assumption_free", if there is any.
-
-    Args:
-      conclusion: The audit's conclusion.
-      method: The name of a method for a single canary a run.
-
-    Returns:
-      The counterpart's name; "" where there is none.
-    """
-    if conclusion.has_one_canary:
-        return method
-    if conclusion.law_is_known:
-        if method == ASSUMPTION_FREE:
-            return FRESH_DIRECTIONS.free
-        return ""
-    counterpart = lifted.counterpart(method)
-    if counterpart is None:
-        return ""
-    return counterpart.name
+        return None if mu is None else conversions.epsilon_from_mu(mu, delta)
 
 
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
@@ -171,13 +135,11 @@ def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidenc
     """
     conclusions: Audits = {}
     # Cells of several figures may share an audit, which is concluded once.
-    distinct = dict.fromkeys((cell.setting, cell.runs) for cell in cells)
-    for setting, runs in distinct:
+    for setting, runs in dict.fromkeys((cell.setting, cell.runs) for cell in cells):
         try:
-            store = held.open(identity(setting))
-            if store is None or store.missing(runs):
-                continue
-            conclusions[setting, runs] = conclude_setting(store.load(runs), setting, levels)
+            scores = held.scores(identity(setting), runs)
+            if scores is not None:
+                conclusions[setting, runs] = conclude_setting(scores, setting, levels)
         except InputError as error:
             print(f"left out, {setting.model} {setting.adversary.name}: {error}", file=sys.stderr)
     return Evidence(held, conclusions, levels)
@@ -189,43 +151,33 @@ def points(cells: Iterable[Audited], by_setting: Audits) -> list[Point]:
     Args:
       cells: The audits.
       by_setting: The conclusions, by setting and number of runs. Audits without a conclusion count as
-        missing; a point of such audits alone is returned too.
+        missing; a point of only such audits is returned too.
     """
     places: dict[tuple[str, str, float], list[Audited]] = {}
     for cell in cells:
-        place = (cell.panel, cell.series, cell.x)
-        places.setdefault(place, []).append(cell)
-
+        places.setdefault((cell.panel, cell.series, cell.x), []).append(cell)
     all_points = []
     for place, group in places.items():
-        conclusions = []
-        for cell in group:
-            key = (cell.setting, cell.runs)
-            if key in by_setting:
-                conclusions.append(by_setting[key])
-        all_points.append(Point(*place, tuple(group), tuple(conclusions)))
+        found = [by_setting.get((cell.setting, cell.runs)) for cell in group]
+        conclusions = tuple(conclusion for conclusion in found if conclusion is not None)
+        all_points.append(Point(*place, tuple(group), conclusions))
     return all_points
 
 
 def _normal_interval(conclusion: Conclusion) -> tuple[float, float]:
-    """Returns an audit's two-sided interval (low, high) for epsilon, valid where scores are normal.
+    """Returns an audit's two-sided interval for epsilon, valid where scores are normal.
 
-    It is the interval for mu, converted to epsilon: that of `normal_scores.mu_interval` with a single canary
-    a run, of `mu_interval_of_runs` with several. Fresh directions get no such interval, and NaN for its ends:
-    the law of their scores without the canary is known exactly, and not taken to be normal.
+    Fresh directions have none: the law of their scores without the canary is known exactly, and not normal.
     """
-    delta = conclusion.delta
-    confidence = conclusion.confidence
     if conclusion.law_is_known:
         return math.nan, math.nan
+    confidence = conclusion.confidence
     if conclusion.has_one_canary:
-        low, high = normal_scores.mu_interval(
-            conclusion.scores_in, conclusion.scores_out, confidence
-        )
+        scores = (conclusion.scores_in, conclusion.scores_out)
+        ends = normal_scores.mu_interval(*scores, confidence)
     else:
         # For the type checker: a sweep's audits have several runs, whose evidence is a `Design`.
         design = cast(Design, conclusion.evidence)
-        low, high = normal_scores.mu_interval_of_runs(design, confidence)
-    epsilon_low = conversions.epsilon_from_mu(float(low), delta)
-    epsilon_high = conversions.epsilon_from_mu(float(high), delta)
-    return epsilon_low, epsilon_high
+        ends = normal_scores.mu_interval_of_runs(design, confidence)
+    low, high = (conversions.epsilon_from_mu(float(mu), conclusion.delta) for mu in ends)
+    return low, high

@@ -5,14 +5,12 @@ Importing this starts no JAX, no matplotlib and no statistics.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from experiments.cells.cell import Audited, Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from experiments.sweeps.points import Spread
 
 
 class Axis(NamedTuple):
@@ -44,50 +42,6 @@ class Statement(NamedTuple):
 PaperClaims = Mapping[tuple[str, str, float | None], Statement]
 
 
-class Seeds(NamedTuple):
-    """How much data a row is computed from.
-
-    Attributes:
-      runs: The number of runs of each seed.
-      stored: The number of seeds in the store.
-      missing: The number of seeds that the store lacks.
-      canaries: The number of canaries in a run.
-    """
-
-    runs: int
-    stored: int
-    missing: int
-    canaries: int = 1
-
-
-class Row(NamedTuple):
-    """One point of a figure beside the paper's words; all epsilons are at the same delta.
-
-    Attributes:
-      figure: The sweep's name.
-      panel: The panel's name.
-      series: The series' name.
-      x: The value on the x axis.
-      seeds: How much data the row is computed from.
-      epsilons: The spread of each method's epsilons over the seeds, by the method's name.
-      interval: The two-sided interval (low, high), valid where scores are normal; None with several seeds.
-      predicted: The predicted epsilon, or the exact epsilon of a crafted landscape; None without either.
-      upper_bound: The accountant's epsilon.
-      claim: What the paper says; None where it says nothing.
-    """
-
-    figure: str
-    panel: str
-    series: str
-    x: float
-    seeds: Seeds
-    epsilons: "dict[str, Spread]"
-    interval: tuple[float, float] | None
-    predicted: float | None
-    upper_bound: float
-    claim: Statement | None
-
-
 class OwnTable(NamedTuple):
     """A sweep's table with a layout of its own.
 
@@ -106,13 +60,13 @@ class Drawn(NamedTuple):
     Attributes:
       figures: (name, figure) for each figure.
       missing: The number of cells that the store lacks.
-      rows: The sweep's rows of the common table, if any.
+      rows: The sweep's rows of the common table (`table.make_rows`), if any.
       table: A table of the sweep's own; None where it has none.
     """
 
     figures: "list[tuple[str, Figure]]"
     missing: int
-    rows: list[Row]
+    rows: list[dict[str, Any]]
     table: OwnTable | None = None
 
 
@@ -134,8 +88,4 @@ class Sweep:
 
     def audits(self) -> list[Audited]:
         """Returns the audits of trained models among the cells; cells of other kinds are left out."""
-        audits = []
-        for cell in self.cells:
-            if cell.audited is not None:
-                audits.append(cell.audited)
-        return audits
+        return [cell.audited for cell in self.cells if cell.audited is not None]

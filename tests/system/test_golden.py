@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from experiments.hidden_state import landscape_solve
-from experiments.hidden_state.landscape import Landscape
-from experiments.hidden_state.landscape_law import ADVERSARIES, Process
+from experiments.hidden_state.landscape import Process
+from experiments.hidden_state.landscape_law import ADVERSARIES
 from tests.forks import python
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -150,9 +150,10 @@ def is_near(value, text):
 def differences(keys):
     rows = golden()
     for key in keys:
-        adversary = ADVERSARIES[key[3]](Process(*key[:3]), 1e-5)
-        found = landscape_solve.solve(Landscape(*key[:3], 1e-5), adversary.values)
-        values = (found.claimed[-1], found.epsilon[-1], found.epsilon[0])
+        process = Process(*key[:3])
+        adversary = ADVERSARIES[key[3]](process, 1e-5)
+        found = landscape_solve.solve(process, adversary.values, 1e-5)
+        values = (found["claimed"][-1], found["epsilon"][-1], found["epsilon"][0])
         yield from (
             (key, n, v)
             for n, v in zip(COLUMNS, values, strict=True)

@@ -151,7 +151,7 @@ def test_it_is_in_a_sweeps_figure_and_table(record, tmp_path):
     ((_, figure),) = drawn.figures
     (legend,) = figure.legends
     assert record.legend in [text.get_text() for text in legend.get_texts()]
-    header, line = table.as_csv(drawn.rows).decode().splitlines()
+    header, line = table.make_table(drawn.rows, Level(*LEVELS)).csv().decode().splitlines()
     values = dict(zip(header.split(","), line.split(","), strict=True))
     assert values[("planted" if record is MANY else record.name)] == (
         "99" if record is ESTIMATE else "1.234"

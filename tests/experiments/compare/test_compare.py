@@ -13,23 +13,21 @@ from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace
 from experiments.compare import figures, rows
 from experiments.compare.compared import ALL, FINAL, Compared, list_methods, validate
-from experiments.compare.rows import ESTIMATE, REFUTED, ComparedRow
+from experiments.compare.rows import ESTIMATE, REFUTED, is_bound
 from models.catalogue import task
 
-UNIFORM = "fresh directions"
-ROWS = [
-    ComparedRow(
-        "hidden state, K = 64", "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"
-    ),
-    ComparedRow(
-        "hidden state, K = 64", "one_shot_equal_variance", FINAL, 1, None, 123.4567, UNIFORM
-    ),
-    ComparedRow("CANIFE", "as published", ALL, 1, 1234.5, 3.0, ESTIMATE),
+NAMES = ("method", "value", "sees", "runs", "seconds", "epsilon", "assumes")
+MANY = "hidden state, K = 64"
+VALUES = [
+    (MANY, "lifted_gaussian", FINAL, 1_000, 12.3, 21.25, "Gaussian, runs"),
+    (MANY, "one_shot_equal_variance", FINAL, 1, None, 123.4567, "fresh directions"),
+    ("CANIFE", "as published", ALL, 1, 1234.5, 3.0, ESTIMATE),
 ]
+ROWS = [dict(zip(NAMES, values, strict=True)) for values in VALUES]
 
 
 def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
-    text = figures.comparison_table(Compared(), ROWS, 23.995).text()
+    text = figures.make_table(Compared(), ROWS, 23.995).text()
     assert max(map(len, text.splitlines())) <= 80
     lines = text.splitlines()
     assert lines.index("sees the final model") < lines.index("sees every iterate")
@@ -39,7 +37,7 @@ def test_the_table_fits_80_columns_and_has_the_upper_bound_last():
 
 
 def test_the_figure_keeps_what_lies_far_beyond_at_its_edge():
-    drawn = figures.comparison_figure(ROWS, 23.995, 1e-5)
+    drawn = figures.draw(ROWS, 23.995, 1e-5)
     (axis,) = drawn.axes
     assert axis.get_xlim()[1] < 50 and style.png(drawn).startswith(b"\x89PNG")
 
@@ -59,7 +57,7 @@ def made_up(root, compared, one, draw):
     present = np.arange(one.runs) % 2 == 1
     scores = draw(np.random.default_rng(0), present)
     store.save(Scores(0, scores[:, None], present[:, None]))
-    return rows._many_run_rows(compared, one, Workplace(root, Kept()))
+    return rows.find_values(compared, one, Workplace(root, Kept()))
 
 
 class Kept(DataSets):
@@ -74,7 +72,7 @@ class Kept(DataSets):
 
 def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
     compared = Compared("linear", single_runs=400)
-    (one,) = [one for one in list_methods(compared) if one.method == "hidden state"]
+    (one,) = [one for one in list_methods(compared) if one.name == "hidden state"]
 
     def shifted(rng, present):
         return rng.normal(size=len(present)) + 2 * present
@@ -83,20 +81,17 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path):
         return rng.normal(size=len(present)) + 40 * present * (rng.random(len(present)) < 0.2)
 
     sound = list(made_up(tmp_path / "sound", compared, one, shifted))
-    shown = [(row.value, row.assumes) for row in sound]
+    shown = [(row["value"], row["assumes"]) for row in sound]
     assert shown == [("if_gaussian", "Gaussian"), ("assumption_free", "nothing")]
     refuted = list(made_up(tmp_path / "refuted", compared, one, seldom))
-    shown = [(row.value, row.assumes, row.is_bound) for row in refuted]
+    shown = [(row["value"], row["assumes"], is_bound(row)) for row in refuted]
     assert shown == [("assumption_free", "nothing", True), ("if_gaussian", REFUTED, False)]
-    text = figures.comparison_table(compared, refuted, 24.0).text()
+    text = figures.make_table(compared, refuted, 24.0).text()
     assert text.endswith("such rows do not hold.") and max(map(len, text.splitlines())) <= 80
-    assert "refute" not in figures.comparison_table(compared, sound, 24.0).text()
+    assert "refute" not in figures.make_table(compared, sound, 24.0).text()
     for found, marked in ((sound, 0), (refuted, 1)):
-        labels = [
-            text.get_text()
-            for text in figures.comparison_figure(found, 24.0, 1e-5).legends[0].texts
-        ]
-        assert sum("refuted" in label for label in labels) == marked
+        (legend,) = figures.draw(found, 24.0, 1e-5).legends
+        assert sum("refuted" in text.get_text() for text in legend.texts) == marked
 
 
 @pytest.mark.slow
@@ -107,18 +102,17 @@ def test_every_method_audits_one_mechanism(tmp_path):
     )  # fmt: skip
     place, upper = Workplace(tmp_path, DataSets({})), epsilon_upper_bound(2.0, 30, 1e-5)
     found = rows.find_rows(compared, place)
-    assert {row.method for row in found} == {
-        *(one.method for one in list_methods(compared)),
-        "CANIFE",
-    }
-    bounds = [row for row in found if row.is_bound and row.assumes != "Gaussian, runs"]
-    assert len(bounds) >= 9 and all(row.epsilon <= upper for row in bounds)
-    fresh = next(row.epsilon for row in found if row.method == "fresh directions")
-    known = {row.value: row.epsilon for row in found}
-    assert fresh > known["lifted"]
-    assert known["lifted_gaussian"] > 0.3 * upper and known["exact laws"] == pytest.approx(
-        upper, rel=0.05
+    names = {one.name for one in list_methods(compared)}
+    assert {row["method"] for row in found} == {*names, "CANIFE"}
+    bounds = [row for row in found if is_bound(row) and row["assumes"] != "Gaussian, runs"]
+    assert len(bounds) >= 9 and all(row["epsilon"] <= upper for row in bounds)
+    known = {row["value"]: row["epsilon"] for row in found}
+    assert (
+        next(row["epsilon"] for row in found if row["method"] == "fresh directions")
+        > known["lifted"]
     )
+    assert known["lifted_gaussian"] > 0.3 * upper
+    assert known["exact laws"] == pytest.approx(upper, rel=0.05)
     again = rows.find_rows(compared, place)
-    assert all(row.seconds is None for row in again)
-    assert [row.epsilon for row in again] == [row.epsilon for row in found]
+    assert all(row["seconds"] is None for row in again)
+    assert [row["epsilon"] for row in again] == [row["epsilon"] for row in found]

@@ -8,7 +8,8 @@ from audit.claims import accounting
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.hidden_state import landscape_law as law
-from experiments.hidden_state.landscape_law import Process, constant, upper_bound
+from experiments.hidden_state.landscape import Process
+from experiments.hidden_state.landscape_law import constant, upper_bound
 
 DELTA = 1e-5
 CELLS = [(sigma, size) for sigma in (1.0, 4.0, 8.0) for size in (1, 2, 16)]

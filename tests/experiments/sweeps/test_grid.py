@@ -3,18 +3,12 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 
-from audit.conclusions.concluded import conclude
 from audit.errors import InputError
-from audit.evidence.canaries import single
-from audit.settings.make import setting_of
 from experiments.sweeps import grid
-from experiments.sweeps.grid_figure import draw_grid
 
 VARIED = ("--vary=k=1,5", "--vary=noise_multiplier=1,4")
 SMALL = ("--insertions=2", "--runs=40", "--batch_size=20")
@@ -75,37 +69,13 @@ def test_what_is_no_grid_is_one_line(start, tmp_path, flags, message):
     assert not (tmp_path / "out").exists()
 
 
-def make_results(**varied):
-    """Results of a grid of made-up scores, whose fields `varied` take the values given."""
-    rng = np.random.default_rng(0)
+def test_a_heat_map_has_each_audits_bound_in_its_cell_rounded_down():
     results = []
-    for values in grid.combine(varied):
-        model = values.get("model", "fcnn")
-        fields = {name: value for name, value in values.items() if name not in ("model", "runs")}
-        runs = values.get("runs", 100)
-        conclusion = conclude(single(rng.normal(size=runs // 2) + 2, rng.normal(size=runs // 2)))
-        setting = setting_of(model, **fields)
-        results.append(grid.GridResult(values, setting, conclusion, Path("fcnn-0")))
-    return results
-
-
-@pytest.mark.parametrize(
-    ("varied", "shared"),
-    [
-        ({"k": [1, 5], "noise_multiplier": [1, 4]}, "fcnn, gc_s, 100 runs"),
-        ({"k": [1, 5], "adversary": ["gc_s", "gc_r"]}, "fcnn, 100 runs"),
-        ({"k": [1, 5], "model": ["fcnn", "convnet"]}, "gc_s, 100 runs"),
-        ({"k": [1, 5], "runs": [100, 2000]}, "fcnn, gc_s, 100 to 2,000 runs"),
-    ],
-)
-def test_a_heat_map_says_what_its_audits_share_in_a_line_within_the_figure(varied, shared):
-    down, across = varied
-    figure = draw_grid(make_results(**varied), down, across)
-    _, line = figure.get_suptitle().splitlines()
-    assert line == shared
-    figure.canvas.draw()
-    (title,) = (text for text in figure.texts if shared in text.get_text())
-    box = title.get_window_extent()
-    assert box.x0 > 0 and box.x1 < figure.bbox.width
-    assert box.y0 > max(axis.get_window_extent().y1 for axis in figure.axes)
+    for values in grid.combine({"k": [1, 5], "noise_multiplier": [1.0, 4.0]}):
+        epsilon = values["k"] + values["noise_multiplier"] / 10 + 0.0099
+        results.append({**values, "epsilon": epsilon, "delta": 1e-5})
+    figure = grid.draw_grid(results, "k", "noise_multiplier")
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.texts] == ["1.10", "1.40", "5.10", "5.40"]
+    assert (axis.get_ylabel(), axis.get_xlabel()) == ("k", "noise_multiplier")
     plt.close(figure)
