@@ -51,8 +51,7 @@ def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
     def epsilon(coins: Coins, delta: float, confidence: float) -> float:
         """Returns CANIFE's estimate of epsilon, without the interval that comes with it."""
         scores_in, scores_out = coins.pooled()  # of all runs, with the canary and without it
-        with_interval = estimate(scores_in, scores_out, confidence, delta)
-        return with_interval.estimate.epsilon
+        return estimate(scores_in, scores_out, delta, confidence).epsilon
 
     return epsilon
 

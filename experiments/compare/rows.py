@@ -20,12 +20,11 @@ from audit.methods.level import Level
 from audit.runtime import progress
 from audit.storage.store import Scores
 from audit.training import build, training
-from experiments.canife import curves as canife_curves
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
 from experiments.canife.attacked import Attacked
-from experiments.canife.curves import RoundValues
+from experiments.canife.measured import Measured
 from experiments.canife.rounds import Charge
 from experiments.cells import work
 from experiments.cells.work import Workplace
@@ -209,20 +208,18 @@ def _canife_rows(compared: Compared, place: Workplace) -> Iterator[ComparedRow]:
     if list(canife_training.measure_missing(attacked, split, store, numbers)):
         seconds = time.perf_counter() - begin
 
-    round_values = []
-    for measured in canife_measured.read_rounds(store, numbers):
-        round_values.append(canife_curves.summarize_round(attacked, measured))
+    stored = canife_measured.read_rounds(store, numbers)
     # How many rounds each measured round stands for.
     counts = rounds.forward(numbers, attacked.rounds)
-    published = _compose_published(attacked, round_values, counts)
-    exact = _compose_exact(attacked, round_values, counts)
+    published = _compose_published(attacked, stored, counts)
+    exact = _compose_exact(attacked, stored, counts)
     # Both are of a single training run, and neither is a bound.
     yield ComparedRow("CANIFE", "as published", ALL, 1, seconds, published, ESTIMATE)
     yield ComparedRow("CANIFE", "exact laws", ALL, 1, seconds, exact, ESTIMATE)
 
 
 def _compose_published(
-    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
+    attacked: Attacked, measured: Sequence[Measured], counts: Sequence[int]
 ) -> float:
     """Returns epsilon of all rounds by the CANIFE paper's estimates, composed by Renyi DP.
 
@@ -232,20 +229,20 @@ def _compose_published(
 
     Args:
       attacked: CANIFE's setting; the result is at its delta.
-      values: The values of each measured round.
+      measured: The measured rounds.
       counts: The numbers of rounds that each measured round represents.
     """
     estimate_delta = 1 / attacked.scores  # the paper's estimates are at this delta
     charges = []  # a charge is a number of rounds that are composed with the same noise
-    for value, count in zip(values, counts, strict=True):
-        epsilon = value.published.estimate.epsilon
+    for one, count in zip(measured, counts, strict=True):
+        epsilon = rounds.best_epsilon(one.scores_in, one.scores_out, estimate_delta).epsilon
         noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
     return rounds.composed(charges, attacked.delta)
 
 
 def _compose_exact(
-    attacked: Attacked, values: Sequence[RoundValues], counts: Sequence[int]
+    attacked: Attacked, measured: Sequence[Measured], counts: Sequence[int]
 ) -> float:
     """Returns epsilon of all rounds by the exact laws of their scores, composed as Gaussian curves.
 
@@ -255,11 +252,11 @@ def _compose_exact(
 
     Args:
       attacked: CANIFE's setting; the result is at its delta.
-      values: The values of each measured round.
+      measured: The measured rounds.
       counts: The numbers of rounds that each measured round represents.
     """
     mus = []
-    for value in values:
-        mus.append(conversions.mu_from_epsilon(value.measured.exact, attacked.delta))
+    for one in measured:
+        mus.append(conversions.mu_from_epsilon(one.exact, attacked.delta))
     mu = float(np.sqrt(np.dot(counts, np.square(mus))))
     return conversions.epsilon_from_mu(mu, attacked.delta)

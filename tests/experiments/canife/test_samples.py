@@ -14,8 +14,7 @@ from experiments.canife import populations, samples, training
 from experiments.canife.attacked import Attacked
 from experiments.canife.samples import TextForm
 from experiments.cells.cell import DataSets
-from models.catalogue import TASKS
-from models.convolutional import lenet
+from models.catalogue import FEDERATED_TASKS, TASKS
 from models.data.clients import by_name, one_each
 from models.recurrent import LanguageModel, next_token_loss
 
@@ -71,8 +70,9 @@ def plays(monkeypatch):
         parts[f"role {number}"] = (features, labels)
     everyone = by_name(parts, "", "x")
 
-    row = populations.ROWS["character_lstm"]._replace(make=language_model, form=OWN)
-    monkeypatch.setitem(populations.ROWS, "character_lstm", row)
+    task = FEDERATED_TASKS["character_lstm"]._replace(make=language_model, padding=0)
+    monkeypatch.setitem(FEDERATED_TASKS, "character_lstm", task)
+    monkeypatch.setattr(populations, "TEXT_FORM", OWN)
     data = DataSets({})
     monkeypatch.setattr(data, "clients", lambda setting: Federation(everyone, None))
     return data
@@ -107,49 +107,26 @@ def test_mock_roles_are_others(plays):
         populations.split_roles(Attacked("character_lstm", clients=19), plays)
 
 
-def test_every_model_has_a_row():
-    assert not set(populations.ROWS) & set(settings.IMAGE_MODELS)
-    assert {*populations.ROWS, *settings.IMAGE_MODELS} == set(settings.MODELS)
-    assert set(settings.IMAGE_MODELS) == {
-        "two_layer",
-        "linear",
-        "mlp",
-        "convnet",
-        "gelu_convnet",
-        "resnet18",
-    }
-
-
 @pytest.mark.slow
-def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(
-    monkeypatch,
-):
-    monkeypatch.setitem(
-        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: lenet())
-    )
-    monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
-    monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
+def test_an_image_has_the_loss_of_its_example():
     rng = np.random.default_rng(0)
     pixels = rng.integers(256, size=(20, 28, 28)).astype(np.uint8)
     labels = rng.integers(10, size=20, dtype=np.int32)
     train = one_each(Dataset(pixels, labels, "made up", "none"))
-    data = DataSets({})
-    monkeypatch.setattr(data, "clients", lambda setting: Federation(train, (pixels, labels)))
-    split = populations.split_clients(Attacked("mine"), data)
-    setting = settings.fit_to_clients(
-        Attacked("mine", cohort=4), split.train.number, split.mock.number
-    )
+    split = populations.Split(train, train, (pixels, labels), "none")
+    setting = Attacked("linear", cohort=4)
     population = populations.make_population(setting, split)
-    mock_features, mock_labels = split.mock.of(3)
-    canary = population.samples.from_example(mock_features[0], mock_labels[0])
+    canary = population.samples.from_example(pixels[3], labels[3])
     theta = population.start().theta
-    expected = float(population.model.loss(theta, (pixels[3], labels[3])))
+    model = TASKS["linear"].make((28, 28))
+    expected = float(model.loss(theta, (pixels[3], labels[3])))
     loss = float(population.samples.loss(theta, canary, jax.random.key(0)))
     assert loss == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(
-        InputError,
-        match="^`model=fcnn` reads neither images nor texts, .*: choose one of",
-    ):
-        settings.require_model("fcnn")
-    with pytest.raises(InputError, match="^`model=nobody` is unknown: choose one of"):
-        settings.require_model("nobody")
+
+
+@pytest.mark.parametrize(
+    "model, why", [("fcnn", "reads neither images nor texts"), ("nobody", "is unknown")]
+)
+def test_other_models_are_refused_with_the_reason(model, why):
+    with pytest.raises(InputError, match=f"^`model={model}` {why}.*: choose one of"):
+        settings.require_model(model)
