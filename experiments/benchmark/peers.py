@@ -92,8 +92,8 @@ def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
 
 _SCORES = "scores of held-in and held-out canaries"
 _CLOPPER_PEARSON = "epsilon_clopper_pearson"
-_jax = partial(Estimator, kind=PEER, package="jax-privacy", module="jax_privacy")
-_opake = partial(Estimator, kind=PEER, design=ONE_RUN, package="opake-auditing", module="opake")
+_jax = partial(Estimator, kind=PEER, package="jax-privacy")
+_opake = partial(Estimator, kind=PEER, design=ONE_RUN, package="opake-auditing")
 _NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
 
 ESTIMATORS = (
@@ -170,7 +170,6 @@ ESTIMATORS = (
         epsilon=privacyguard_fdp,
         assumes=_NORMAL,
         package="privacyguard-platform",
-        module="privacy_guard",
         cost=100,
     ),
 )

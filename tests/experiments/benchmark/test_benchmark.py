@@ -54,8 +54,8 @@ def mark_slow(records, is_slow):
 
 @pytest.mark.parametrize("estimator", mark_slow(ESTIMATORS.values(), lambda record: record.package))
 def test_an_estimator_takes_the_scores_of_its_design_in_any_order(estimator):
-    if estimator.module:
-        pytest.importorskip(estimator.module)
+    if not estimator.is_installed():
+        pytest.skip(estimator.package)
     evidence = draw_gaussian(estimator.design)
     epsilon = estimator.epsilon(evidence, DELTA, CONFIDENCE)
     assert 0 <= epsilon < MAX_EPSILON
@@ -214,7 +214,7 @@ def test_a_cell_is_measured_once_and_again_if_its_line_is_cut(planted, tmp_path)
 
 def test_what_is_not_installed_is_left_out(monkeypatch):
     name = "opake: gdp"
-    monkeypatch.setitem(ESTIMATORS, name, ESTIMATORS[name]._replace(module="no_such_module"))
+    monkeypatch.setitem(ESTIMATORS, name, ESTIMATORS[name]._replace(package="no-such-package"))
     assert not list_cells([name], ["coins: Gaussian 1"], Scale(3, (40,)), 0)
 
 
