@@ -4,10 +4,6 @@ The former has its epsilon (1), histograms of scores (3) and a round's epsilon (
 5b, 8a and 8c.
 """
 
-import itertools
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -23,45 +19,28 @@ from experiments.canife.sweep import ROUND, AblationSweep
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn, OwnTable, Sweep
 
-_HEADROOM = 1.35  # a panel's height with room for its legend, over the height of its data
-
-
-class _Line(NamedTuple):
-    """A line over rounds: a column of the frame, its marks, its color and its words."""
-
-    column: str
-    marks: str
-    color: str
-    label: str
-
-
-_TOTALS = (
-    _Line(column="accountant", marks="--", color=style.UPPER, label="accountant"),
-    _Line(column="training_law", marks="^-", color=style.BLUE, label="canaries' laws"),
-    _Line(column="training", marks="o-", color=style.IN, label="as published"),
-)
-_EPSILONS = (
-    _Line(column="published", marks="o", color=style.IN, label="published, at 1/n"),
-    _Line(column="law_then", marks="s-", color=style.ORANGE, label="law, at 1/n"),
-    _Line(column="law", marks="^-", color=style.BLUE, label="law"),
-    _Line(column="proven", marks="v:", color=style.BOUND, label="proven"),
-    _Line(column="perfect", marks="--", color=style.UPPER, label="perfect canary"),
-)
-_HEALTH = (
-    _Line(column="health", marks="o-", color=style.BLUE, label="canary health"),
-    _Line(column="attack", marks="s-", color=style.IN, label="attack accuracy"),
-    _Line(column="test", marks="^-", color=style.BOUND, label="test accuracy"),
-)
-
-
+# (label, marks, color) of the lines of the figure over rounds, by their columns.
+_LOOKS = {
+    "accountant": ("accountant", "--", style.UPPER),
+    "training_law": ("canaries' laws", "^-", style.BLUE),
+    "training": ("as published", "o-", style.IN),
+    "published": ("published, at 1/n", "o", style.IN),
+    "law_then": ("law, at 1/n", "s-", style.ORANGE),
+    "law": ("law", "^-", style.BLUE),
+    "proven": ("proven", "v:", style.BOUND),
+    "perfect": ("perfect canary", "--", style.UPPER),
+    "health": ("canary health", "o-", style.BLUE),
+    "attack": ("attack accuracy", "s-", style.IN),
+    "test": ("test accuracy", "^-", style.BOUND),
+}
 # Titles of the curves' panels by quantity, and the quantity of their dashed lines. Over a field there is no
 # noise, and no epsilon.
 _PANELS = {
-    "deviation": ("deviation of scores\n(dashed: clients alone)", "clients"),
-    "attack": ("attack accuracy", "attack"),
-    "health": ("canary health", "health"),
-    "test": ("test accuracy", "test"),
-    "published": ("epsilon of a round, as published\n(dashed: exact law)", "law_then"),
+    "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
+    "attack": ("attack accuracy", ""),
+    "health": ("canary health", ""),
+    "test": ("test accuracy", ""),
+    "published": ("epsilon of a round, as published, if finite\n(dashed: exact law)", "law_then"),
     "training": ("epsilon of the training\n(dashed: accountant)", "accountant"),
 }
 
@@ -96,8 +75,9 @@ def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
     """Draws a training run under measurement, in four panels.
 
-    The panels show epsilon of the training run and of each round, the last round's scores, and over the
-    rounds the canaries' health and the accuracies of attack and model.
+    The panels show epsilon of the training run and of each round, with the intervals of the published
+    estimates; the last round's scores; and the canaries' health with the accuracies of attack and model.
+    Infinite values are left out.
 
     Args:
       setting: The setting.
@@ -105,18 +85,22 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
       frame: The frame of all measured rounds, composed.
     """
     with plt.rc_context(style.STYLE):
-        figure, ((totals, epsilons), (scores, health)) = plt.subplots(2, 2, figsize=(7.6, 6.2))
-        title = rf"epsilon of the training, $\delta$ = {setting.delta:g}"
-        totals.set(title=title, xlabel="round")
-        _draw_epsilons(totals, frame, "charged_to", _TOTALS, ("training_lower", "training_upper"))
-        epsilons.set(title="epsilon of one round", xlabel="round")
-        _draw_epsilons(epsilons, frame, ROUND, _EPSILONS, ("lower", "upper"))
-        scores.set(title=f"scores of round {last.number}", xlabel="score / C", ylabel="mock rounds")
-        _draw_scores(scores, last)
-        health.set(title="health and accuracy", xlabel="round", ylim=(0, 1.05 * _HEADROOM))
-        _draw_lines(health, frame, ROUND, _HEALTH)
-        for axes in figure.axes:
-            axes.legend(fontsize=7, ncols=2, loc="upper center")
+        figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.2))
+        axes[0, 0].set_title(rf"epsilon of the training, $\delta$ = {setting.delta:g}")
+        _draw_lines(axes[0, 0], frame, "charged_to", ["accountant", "training_law", "training"])
+        _draw_intervals(axes[0, 0], frame, "charged_to", ["training_lower", "training_upper"])
+        axes[0, 1].set_title("epsilon of one round")
+        columns = ["published", "law_then", "law", "proven", "perfect"]
+        _draw_lines(axes[0, 1], frame, ROUND, columns)
+        _draw_intervals(axes[0, 1], frame, ROUND, ["lower", "upper"])
+        axes[1, 0].set_title(f"scores / C of round {last.number}")
+        scores = {"with": last.scores_in, "without": last.scores_out}
+        labels = [f"{name}, deviation {np.std(drawn):.3g}" for name, drawn in scores.items()]
+        axes[1, 0].hist(list(scores.values()), 24, color=[style.IN, style.OUT], label=labels)
+        axes[1, 1].set(title="health and accuracy", ylim=(0, 1.05))
+        _draw_lines(axes[1, 1], frame, ROUND, ["health", "attack", "test"])
+        for panel in axes.flat:
+            panel.legend(fontsize=7)
         figure.suptitle(
             f"{setting.model}: cohorts of {setting.cohort:,}, noise multiplier "
             f"{setting.noise_multiplier:g}, clipping norm {setting.clipping_norm:g}, seed {setting.seed}",
@@ -125,42 +109,22 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
     return figure
 
 
-def _draw_lines(axes: Axes, frame: pd.DataFrame, x: str, lines: Sequence[_Line]) -> None:
-    """Draws lines over rounds; infinite values are left out."""
+def _draw_lines(axes: Axes, frame: pd.DataFrame, x: str, columns: list[str]) -> None:
+    """Draws columns of a frame over rounds."""
     finite = frame.replace(np.inf, np.nan)
-    for line in lines:
-        axes.plot(
-            frame[x], finite[line.column], line.marks, ms=4, color=line.color, label=line.label
-        )
+    for column in columns:
+        label, marks, color = _LOOKS[column]
+        axes.plot(frame[x], finite[column], marks, ms=4, color=color, label=label)
+    axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_epsilons(
-    axes: Axes, frame: pd.DataFrame, x: str, lines: Sequence[_Line], ends: tuple[str, str]
-) -> None:
-    """Draws epsilons over rounds, with the intervals of the published estimates as vertical lines.
-
-    Intervals are cut off at 1.2 times the largest finite value of the lines.
-    """
-    _draw_lines(axes, frame, x, lines)
-    values = frame[[line.column for line in lines]].to_numpy(float)
-    top = 1.2 * np.max(values, where=np.isfinite(values), initial=1.0)
+def _draw_intervals(axes: Axes, frame: pd.DataFrame, x: str, ends: list[str]) -> None:
+    """Draws intervals with these lower and upper ends, as far as the panel's lines reach."""
+    top = axes.get_ylim()[1]
     lower, upper = ends
     axes.vlines(frame[x], frame[lower], frame[upper].clip(upper=top), color=style.IN, alpha=0.3)
-    axes.set_ylim(0, _HEADROOM * top)
-
-
-def _draw_scores(axes: Axes, row: Measured) -> None:
-    """Draws histograms of a round's scores in both worlds, with the same bins."""
-    bins = np.histogram_bin_edges(np.concatenate([row.scores_in, row.scores_out]), 24).tolist()
-    worlds = (
-        ("without", row.scores_out, style.OUT),
-        ("with", row.scores_in, style.IN),
-    )
-    for name, scores, color in worlds:
-        label = f"{name}, deviation {np.std(scores):.3g}"
-        axes.hist(scores, bins, color=color, alpha=0.6, label=label)
-    axes.set_ylim(0, _HEADROOM * axes.get_ylim()[1])
+    axes.set_ylim(0, top)
 
 
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
@@ -175,30 +139,29 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """
     over_rounds = sweep.x == ROUND
     rows = 2 if over_rounds else 1
-    colors = itertools.cycle((style.BLUE, style.VERMILION, style.GREEN))
+    labels = averages["curve"].replace(PENALTIES)
+    finite = averages.assign(curve=labels).replace(np.inf, np.nan).set_index(["x", "curve"])
+    colors = [style.BLUE, style.VERMILION, style.GREEN]
     with plt.rc_context(style.STYLE):
         size = (10.5, 1 + 2.7 * rows)
         figure, axes = plt.subplots(rows, 3, figsize=size, sharex=True, squeeze=False)
-        by_curve = averages.sort_values("x").groupby("curve", sort=False)
-        for (value, points), color in zip(by_curve, colors, strict=False):
-            label = PENALTIES.get(str(value), value)
-            for panel, quantity in zip(axes.flat, _PANELS, strict=False):
-                _, dashed = _PANELS[quantity]
-                bars = points[f"{quantity}_deviation"].fillna(0)
-                panel.errorbar(
-                    *(points["x"], points[quantity], bars), fmt="o-", ms=4, color=color, label=label
-                )
-                panel.plot(points["x"], points[dashed], "--", lw=1, color=color)
-        for panel, (title, _) in zip(axes.flat, _PANELS.values(), strict=False):
+        for panel, quantity in zip(axes.flat, _PANELS, strict=False):
+            title, dashed = _PANELS[quantity]
+            means = finite[quantity].unstack()
+            bars = finite[f"{quantity}_deviation"].unstack()
+            means.plot(yerr=bars, ax=panel, marker="o", ms=4, color=colors, legend=False)
+            if dashed:
+                lines = finite[dashed].unstack()
+                lines.plot(ax=panel, style="--", color=colors, legend=False)
+                panel.set_ylim(0, None)
             panel.set(title=title, xlabel=sweep.x.replace("_", " "))
-            panel.set_ylim(0, None)
-        if over_rounds:
-            axes[0, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
-        else:
+        first = axes[0, 0]
+        first.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not over_rounds:
             values = sorted(set(averages["x"]))
-            axes[0, 0].set_xscale("log")
-            axes[0, 0].set_xticks(values, [str(value) for value in values])
-            axes[0, 0].xaxis.set_minor_locator(NullLocator())
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, title=sweep.curve, loc="outside upper center", ncols=6)
+            first.set_xscale("log")
+            first.set_xticks(values, [str(value) for value in values])
+            first.xaxis.set_minor_locator(NullLocator())
+        handles, names = axes[0, 1].get_legend_handles_labels()
+        figure.legend(handles, names, title=sweep.curve, loc="outside upper center", ncols=6)
     return figure
