@@ -38,11 +38,6 @@ _CURVES_NOTES = """\
 deviation: of the scores / C, both worlds' mean, with noise. attack: its
 accuracy. published: the estimate a round; law_then: exact; both at delta 1/n.
 training: epsilon up to there, composed of the published estimates"""
-# Averaged over seeds. The last two are epsilons of the training run, and need all of its measured rounds.
-QUANTITIES = (
-    *("deviation", "clients", "attack", "health", "published", "law_then", "law", "test"),
-    *("training", "accountant"),
-)
 
 
 def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
@@ -157,9 +152,9 @@ def average_over_seeds(
       stored: The settings, each with the frame of its measured rounds.
 
     Returns:
-      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and of each of QUANTITIES the
-        mean and the standard deviation over seeds, such as `health` and `health_deviation`. A mean is
-        infinite if the value of a seed is. A deviation is NaN for a single seed, and where one is infinite.
+      A frame with a row for each point: `curve`, `x`, `round`, `trainings`, and of each other column the mean
+        and the standard deviation over seeds, such as `health` and `health_deviation`. A mean is infinite
+        if the value of a seed is. A deviation is NaN for a single seed, and where one is infinite.
     """
     parts = []
     for setting, frame in stored:
@@ -170,8 +165,7 @@ def average_over_seeds(
             x = getattr(setting, sweep.x)
         parts.append(frame.assign(curve=getattr(setting, sweep.curve), x=x))
     together = pd.concat(parts)
-    quantities = [name for name in QUANTITIES if name in together]
-    by_point = together.groupby(["curve", "x", ROUND], sort=False)[quantities]
+    by_point = together.groupby(["curve", "x", ROUND], sort=False)
     averages = by_point.mean().join(by_point.std().add_suffix("_deviation"))
     return averages.assign(trainings=by_point.size()).reset_index()
 

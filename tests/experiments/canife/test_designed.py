@@ -9,7 +9,6 @@ import pytest
 from audit.errors import InputError
 from audit.mechanism.clipping.base import clip
 from experiments.canife import designed
-from models import soft
 from models.dense import mlp
 
 FEATURES, CLASSES, POOL, NORM = 20, 5, 24, 1.0
@@ -120,15 +119,3 @@ def test_a_design_that_diverges_is_refused(model, theta, first, updates):
     made = design(model, designed.as_run(5.0, NORM), optax.adam(0.1))
     with pytest.raises(InputError, match="design_rate"):
         run(made, theta, first * jnp.nan, updates, 2)
-
-
-@pytest.mark.slow
-def test_a_label_is_designed_too(model, theta, first, updates):
-    loss = soft.soft_label(model, CLASSES)
-
-    def sample_loss(theta, sample, key):
-        return loss(theta, (sample["pixels"], jax.nn.softmax(sample["label"])))
-
-    made = designed.designer(sample_loss, designed.as_run(5.0, NORM), optax.adam(0.3), POOL)
-    found = run(made, theta, {"pixels": first, "label": jnp.zeros(CLASSES)}, updates, 300)
-    assert health_of(found) > 0.9 and jnp.ptp(found.last["label"]) > 0

@@ -179,20 +179,12 @@ def test_fields_that_are_not_given_are_the_models_own():
         attacked.resolve_setting({**given, "model": model}, [])
 
 
-def test_rounds_are_measured_from_the_first():
-    assert Attacked(rounds=2550, every=40).measured()[:2] == [1, 41]
-    assert len(Attacked(rounds=2550, every=40).measured()) == 64
-    assert len(Attacked(rounds=8895, every=100).measured()) == 89
-
-
-@pytest.mark.parametrize(
-    "field, value", [("pool", 99), ("population", 1001), ("design_batch", 100)]
-)
-def test_numbers_that_the_data_do_not_allow_are_named(field, value):
-    fitting = Attacked(population=1000, pool=50)
-    attacked.fit_to_clients(fitting, 1000, 90)
-    with pytest.raises(InputError, match=field):
-        attacked.fit_to_clients(dataclasses.replace(fitting, **{field: value}), 1000, 90)
+def test_numbers_of_clients_are_those_that_the_data_allow():
+    setting = attacked.fit_to_clients(Attacked(), 600, 100)
+    assert (setting.pool, setting.population) == (100, 600)
+    for field, value in {"pool": 101, "population": 601, "design_batch": 101}.items():
+        with pytest.raises(InputError, match=field):
+            attacked.fit_to_clients(dataclasses.replace(setting, **{field: value}), 600, 100)
 
 
 @pytest.mark.parametrize("noise, delta", [(0.01, 1e-5), (0.035, 1e-5), (0.04, 1e-300)])
@@ -203,10 +195,3 @@ def test_noise_too_small_for_the_exact_law_is_refused_before_training(noise, del
     least = float(str(error.value).rsplit(maxsplit=1)[-1])
     attacked.resolve_setting({**given, "noise_multiplier": least}, [])
     attacked.resolve_setting({**given, "noise_multiplier": 0.0}, [])
-
-
-def test_numbers_of_clients_that_are_left_open_are_what_there_is():
-    setting = attacked.fit_to_clients(Attacked(), 600, 100)
-    assert (setting.pool, setting.population) == (100, 600)
-    setting = attacked.fit_to_clients(Attacked(pool=7), 10**5, 10**4)
-    assert (setting.pool, setting.population) == (7, 2048)
