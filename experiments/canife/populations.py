@@ -23,9 +23,8 @@ from audit.training import build_federated
 from audit.training.build import CLIPPING
 from audit.training.game import root
 from experiments.canife import attacked as settings
-from experiments.canife import samples
 from experiments.canife.attacked import Attacked
-from experiments.canife.samples import ImageForm, Samples, TextForm
+from experiments.canife.samples import ImageSamples, TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import TASKS, federated_task
 from models.data import images, shakespeare
@@ -76,7 +75,7 @@ class Population(NamedTuple):
       updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
     """
 
-    samples: Samples
+    samples: ImageSamples | TextSamples
     split: Split
     rate: float
     start: Callable[[], base.State]
@@ -151,18 +150,16 @@ def split_roles(setting: Attacked, data: DataSets) -> Split:
     return Split(train, mock, (mock.features, mock.labels), roles.checksum)
 
 
-TEXT_FORM = TextForm(
-    length=shakespeare.LENGTH + 1,
-    alphabet=shakespeare.CHARACTERS,
-    first=1,
-    vocabulary=shakespeare.VOCABULARY,
-)
-_IMAGE_FORMS = {
-    images.FASHION_MNIST.name: ImageForm(
-        (28, 28), 10, images.FASHION_MNIST_MEAN, images.FASHION_MNIST_STD
-    ),
-    images.CIFAR10.name: ImageForm((32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD),
-}
+def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
+    """Returns what canaries of a setting's model can be."""
+    if setting.model not in settings.IMAGE_MODELS:
+        vocabulary = shakespeare.VOCABULARY
+        return TextSamples(model, shakespeare.LENGTH + 1, shakespeare.CHARACTERS, 1, vocabulary)
+    soft = setting.soft_label
+    if TASKS[setting.model].data.name == images.CIFAR10.name:
+        return ImageSamples(model, soft, (32, 32, 3), 10, images.CIFAR10_MEAN, images.CIFAR10_STD)
+    mean = images.FASHION_MNIST_MEAN
+    return ImageSamples(model, soft, (28, 28), 10, mean, images.FASHION_MNIST_STD)
 
 
 def make_population(setting: Attacked, split: Split) -> Population:
@@ -176,11 +173,7 @@ def make_population(setting: Attacked, split: Split) -> Population:
       split: The setting's clients, and the test set.
     """
     model = federated_task(setting.model).make()
-    if setting.model in settings.IMAGE_MODELS:
-        form = _IMAGE_FORMS[TASKS[setting.model].data.name]
-        canaries = samples.image_samples(model, form, setting.soft_label)
-    else:
-        canaries = samples.text_samples(model, TEXT_FORM)
+    canaries = make_samples(setting, model)
     rate = 1.0
     if setting.model in settings.IMAGE_MODELS and not setting.clients:
         training = _train_by_dpsgd(setting, model, split.train)

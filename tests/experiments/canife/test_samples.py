@@ -10,31 +10,34 @@ from audit.tasks.model import flat_model
 from audit.tasks.task import Dataset, Federation
 from experiments.canife import attacked as settings
 from experiments.canife import measured as stored_rounds
-from experiments.canife import populations, samples, training
+from experiments.canife import populations, training
 from experiments.canife.attacked import Attacked
-from experiments.canife.samples import TextForm
+from experiments.canife.samples import TextSamples
 from experiments.cells.cell import DataSets
 from models.catalogue import FEDERATED_TASKS, TASKS
 from models.data.clients import by_name, one_each
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
-OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7)
 
 
 def language_model():
     return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
 
 
-def numbers(text, form):
-    return np.array([form.alphabet.index(c) + form.first for c in text])
+def text_samples(model):
+    return TextSamples(model, length=LENGTH + 1, alphabet=ALPHABET, first=1, vocabulary=7)
+
+
+def numbers(text):
+    return np.array([ALPHABET.index(character) + 1 for character in text])
 
 
 @pytest.mark.slow
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
     own_samples, theta = (
-        samples.text_samples(model, OWN),
+        text_samples(model),
         jax.jit(model.init)(jax.random.key(0)),
     )
     canary = own_samples.settle(own_samples.draw(np.random.default_rng(0)), jax.random.key(1))
@@ -42,7 +45,7 @@ def test_a_settled_text_has_its_own_loss():
     assert len(text) == LENGTH + 1
     assert set(text) <= set(ALPHABET)
     assert canary.label.shape == (0,)
-    tokens = numbers(text, OWN)
+    tokens = numbers(text)
     loss = jax.jit(own_samples.loss)
     losses = [float(loss(theta, canary, jax.random.key(i))) for i in range(2)]
     expected = float(jax.jit(model.loss)(theta, (tokens[:-1], tokens[1:])))
@@ -51,8 +54,8 @@ def test_a_settled_text_has_its_own_loss():
 
 
 def test_a_text_begins_as_an_example():
-    own_samples = samples.text_samples(language_model(), OWN)
-    text = numbers("ab\ncdab", OWN)
+    own_samples = text_samples(language_model())
+    text = numbers("ab\ncdab")
     begun = own_samples.from_example(text[:-1], text[1:])
     assert own_samples.show(begun) == "ab\ncdab"
     assert float(begun.content.max()) == 12
@@ -72,7 +75,7 @@ def plays(monkeypatch):
 
     task = FEDERATED_TASKS["character_lstm"]._replace(make=language_model, padding=0)
     monkeypatch.setitem(FEDERATED_TASKS, "character_lstm", task)
-    monkeypatch.setattr(populations, "TEXT_FORM", OWN)
+    monkeypatch.setattr(populations, "make_samples", lambda setting, model: text_samples(model))
     data = DataSets({})
     monkeypatch.setattr(data, "clients", lambda setting: Federation(everyone, None))
     return data
