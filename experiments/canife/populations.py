@@ -61,29 +61,6 @@ class _Training(NamedTuple):
     updates: UpdatesOf
 
 
-class Population(NamedTuple):
-    """A model and its clients, with functions that train and test it.
-
-    Attributes:
-      samples: What the model's canaries can be.
-      split: The clients, and the test set.
-      rate: The learning rate of local SGD; 1 where a client sends its gradient.
-      start: () -> the first state.
-      train: (state, first round, rounds) -> the state after them, without canaries. A round's cohort depends
-        only on the seed and the round's number.
-      accuracy: (theta) -> the accuracy on test examples.
-      updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
-    """
-
-    samples: ImageSamples | TextSamples
-    split: Split
-    rate: float
-    start: Callable[[], base.State]
-    train: Callable[[base.State, int, int], base.State]
-    accuracy: Callable[[Array], float]
-    updates: UpdatesOf
-
-
 def split_clients(setting: Attacked, data: DataSets) -> Split:
     """Returns a setting's clients and test set; clients keep at most `setting.examples` examples (0: all).
 
@@ -162,55 +139,74 @@ def make_samples(setting: Attacked, model: Model) -> ImageSamples | TextSamples:
     return ImageSamples(model, soft, (28, 28), 10, mean, images.FASHION_MNIST_STD)
 
 
-def make_population(setting: Attacked, split: Split) -> Population:
-    """Returns a setting's model and clients, with functions that train and test the model.
+class Population:
+    """A setting's model and clients.
 
     Models on images whose setting has `clients` = 0 have one image for each client. They are trained by
     DP-SGD, of which a step is a round. All others are trained by DP-FedAvg.
 
-    Args:
-      setting: The setting.
-      split: The setting's clients, and the test set.
+    Attributes:
+      split: The clients, and the test set.
+      samples: What the model's canaries can be.
+      rate: The learning rate of local SGD; 1 where a client sends its gradient.
+      updates: (theta, clients, members (n,)) -> the clipped updates (n, p) that these members send.
     """
-    model = federated_task(setting.model).make()
-    canaries = make_samples(setting, model)
-    rate = 1.0
-    if setting.model in settings.IMAGE_MODELS and not setting.clients:
-        training = _train_by_dpsgd(setting, model, split.train)
-    else:
-        training = _train_by_fedavg(setting, model, split)
-        rate = setting.client_learning_rate
-    key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
-    hyper = base.Hyperparameters(
-        jnp.float32(setting.learning_rate),
-        jnp.float32(setting.clipping_norm),
-        jnp.float32(setting.noise_multiplier),
-        training.own,
-    )
 
-    def start() -> base.State:
-        return training.mechanism.start(jax.jit(model.init)(root(setting.seed, "theta")))
+    def __init__(self, setting: Attacked, split: Split) -> None:
+        """Makes the population of a setting and its clients; compiles nothing yet."""
+        model = federated_task(setting.model).make()
+        self.split = split
+        self.samples = make_samples(setting, model)
+        if setting.model in settings.IMAGE_MODELS and not setting.clients:
+            self.rate = 1.0
+            training = _train_by_dpsgd(setting, model, split.train)
+        else:
+            self.rate = setting.client_learning_rate
+            training = _train_by_fedavg(setting, model, split)
+        self.updates = training.updates
+        self._setting = setting
+        self._model = model
+        self._training = training
+        self._measure = build_federated.accuracy(setting, split.train, split.test)
+        self._play = jax.jit(self._play_rounds)
 
-    @jax.jit
-    def segment(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        return training.mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
+    def start(self) -> base.State:
+        """Returns the state before the first round."""
+        theta = jax.jit(self._model.init)(root(self._setting.seed, "theta"))
+        return self._training.mechanism.start(theta)
 
-    def train(state: base.State, first: int, rounds: int) -> base.State:
+    def train(self, state: base.State, first: int, rounds: int) -> base.State:
+        """Returns the state after `rounds` rounds from number `first` on, without canaries.
+
+        A round's cohort depends only on the seed and the round's number.
+        """
         cohorts = []
         for number in range(first, first + rounds):
+            clients = self.split.train.number
             purpose = f"cohort {number}"
-            cohorts.append(draw_clients(setting, purpose, split.train.number, setting.cohort))
+            cohorts.append(draw_clients(self._setting, purpose, clients, self._setting.cohort))
         batches = jnp.asarray(np.stack(cohorts), jnp.int32)
         schedule = base.Schedule(batches, jnp.zeros(rounds))  # no round inserts a canary
-        state_after: base.State = segment(state, training.data, schedule)
+        state_after: base.State = self._play(state, self._training.data, schedule)
         return state_after
 
-    measure = build_federated.accuracy(setting, split.train, split.test)
+    def accuracy(self, theta: Array) -> float:
+        """Returns the accuracy of a model (p,) on test examples."""
+        return float(self._measure(theta[None])[0])
 
-    def accuracy(theta: Array) -> float:
-        return float(measure(theta[None])[0])
-
-    return Population(canaries, split, rate, start, train, accuracy, training.updates)
+    def _play_rounds(
+        self, state: base.State, data: base.Data, schedule: base.Schedule
+    ) -> base.State:
+        setting = self._setting
+        hyper = base.Hyperparameters(
+            jnp.float32(setting.learning_rate),
+            jnp.float32(setting.clipping_norm),
+            jnp.float32(setting.noise_multiplier),
+            self._training.own,
+        )
+        key = root(setting.seed, "noise")  # of what rounds draw, but for their cohorts
+        segment = self._training.mechanism.segment
+        return segment(hyper, state, data, schedule, base.no_canaries(), key)
 
 
 def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> Indices:

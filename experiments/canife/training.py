@@ -82,7 +82,7 @@ def measure_missing(
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = populations.make_population(setting, split)
+    population = Population(setting, split)
     designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.

@@ -118,7 +118,7 @@ def test_an_image_has_the_loss_of_its_example():
     train = one_each(Dataset(pixels, labels, "made up", "none"))
     split = populations.Split(train, train, (pixels, labels), "none")
     setting = Attacked("linear", cohort=4)
-    population = populations.make_population(setting, split)
+    population = populations.Population(setting, split)
     canary = population.samples.from_example(pixels[3], labels[3])
     theta = population.start().theta
     model = TASKS["linear"].make((28, 28))
