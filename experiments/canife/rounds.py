@@ -226,7 +226,7 @@ def forward(measured: Sequence[int], total: int) -> list[int]:
 
 
 def backward(measured: Sequence[int]) -> list[int]:
-    """Returns how many rounds each measured round represents: those since the last, as in the code (C8)."""
+    """Returns how many rounds each measured round represents: since the last, as in the code (Errata C8)."""
     return [int(n) for n in np.diff([0, *measured])]
 
 
