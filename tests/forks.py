@@ -19,7 +19,7 @@ from audit.commands import dispatch
 from experiments import __main__ as main
 commands = {**dispatch.find_commands(main.PACKAGES), "first": "experiments.first"}
 mains = {*commands.values(), *dispatch.find_commands(["audit.commands"]).values()}
-torch = "audit.opacus_canary", "experiments.benchmark.engines_torch", "experiments.examples."  # maybe missing
+torch = "audit.opacus_canary", "experiments.examples."  # maybe missing
 for package in (audit, models, experiments):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if found.name not in mains and not found.name.startswith(torch):

@@ -4,11 +4,13 @@ A terminal sends Ctrl-C to each process of its group, and a killed process canno
 Ctrl-C, and watch the process that began them. Importing this starts nothing.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from multiprocessing import connection
 from typing import TypeVar
@@ -41,15 +43,32 @@ def in_order(
     # Tasks are sent in chunks, which costs less. Chunks are small enough for every process to get one, and
     # have at most 50 tasks: a chunk's results come together, and should not be long in coming.
     chunk = max(1, min(50, len(all_tasks) // processes))
+    with _make_pool(processes) as pool:
+        with _without_sigint():
+            results = pool.map(function, all_tasks, chunksize=chunk)
+        yield from results
+
+
+def as_completed(
+    function: Callable[[Task], Result], tasks: Iterable[Task], processes: int
+) -> Iterator[tuple[Task, Result]]:
+    """Yields (task, function(task)) for each task, as soon as one of several processes has computed it.
+
+    Arguments and errors are those of `in_order`, but no task is computed in this process.
+    """
+    with _make_pool(processes) as pool:
+        with _without_sigint():
+            waiting = {pool.submit(function, task): task for task in tasks}
+        for future in futures.as_completed(waiting):
+            yield waiting[future], future.result()
+
+
+@contextlib.contextmanager
+def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """Yields a pool whose processes are killed at the end; raises InputError if one of them dies."""
     pool = ProcessPoolExecutor(processes, _SPAWN, _attach_to_parent)
     try:
-        # Processes start here, and inherit the block: Ctrl-C then stops only this process, which ends them.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            results = pool.map(function, all_tasks, chunksize=chunk)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        yield from results
+        yield pool
         pool.shutdown()
     except BrokenProcessPool:
         fix = "free memory, or use fewer processes"
@@ -58,6 +77,16 @@ def in_order(
         for process in list((pool._processes or {}).values()):
             process.kill()
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _without_sigint() -> Iterator[None]:
+    """Blocks Ctrl-C for processes that start in the block: it then stops only this process, which ends them."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _attach_to_parent() -> None:

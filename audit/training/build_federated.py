@@ -19,7 +19,7 @@ from audit.errors import InputError, require
 from audit.mechanism import base, cohorts, ensemble, fedavg
 from audit.mechanism.base import Hyperparameters, Schedule
 from audit.mechanism.memory import local_hardware
-from audit.settings.federated import FederatedSetting, noise
+from audit.settings.federated import FederatedSetting, FederatedTraining, noise
 from audit.tasks.model import losses_by_example
 from audit.tasks.task import Clients, Test
 from audit.tasks.zoo import federated_task
@@ -220,7 +220,7 @@ def choices(setting: FederatedSetting, clients: Clients) -> fedavg.FedAvg:
 
 
 def accuracy(
-    setting: FederatedSetting, clients: Clients, test: Test | None
+    setting: FederatedTraining, clients: Clients, test: Test | None
 ) -> Callable[[Array], Array]:
     """Returns a compiled function that measures the accuracy of R models, (R, p) -> (R,).
 

@@ -1,7 +1,6 @@
 """The records of the benchmark's estimators and mechanisms; to add one, add a record."""
 
 import importlib.metadata
-import importlib.util
 import time
 import zlib
 from collections.abc import Callable
@@ -46,7 +45,6 @@ class Estimator(NamedTuple):
         that break one of these.
       claims_level: whether it claims that the bound holds at the confidence.
       package: the name by which pip installs its package; empty for ours and for papers' formulas.
-      module: the name by which Python imports that package; empty likewise.
       cost: the number by which the number of audits is divided; above 1 for slow estimators.
       examine: (evidence, claimed mu, confidence) -> whether its test refutes the claimed trade-off curve;
         None if a claim is refuted by comparing its epsilon with the claimed epsilon.
@@ -60,19 +58,21 @@ class Estimator(NamedTuple):
     assumes: frozenset[str] = frozenset()
     claims_level: bool = True
     package: str = ""
-    module: str = ""
     cost: int = 1
     examine: Callable[[Any, float, float], bool] | None = None
 
     def is_installed(self) -> bool:
-        """Returns whether the estimator needs no package, or Python finds it; imports nothing."""
-        return not self.module or importlib.util.find_spec(self.module) is not None
+        """Returns whether the estimator needs no package, or has it."""
+        return bool(self.find_version())
 
     def find_version(self) -> str:
-        """Returns the version of the estimator's package, or of this project if it needs none."""
+        """Returns the version of the estimator's package, or of this project if it needs none; else ""."""
         if not self.package:
             return __version__
-        return importlib.metadata.version(self.package)
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
 
     def audit(self, evidence: Any, setting: KnownMechanism) -> list[Value]:
         """Returns the estimator's value in one audit, in the form of `Law.audit`: a list of values.

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, Truth, Value, calibrate
-from audit.laws import conversions, intervals
+from audit.laws import conversions
 from experiments.benchmark.contract import (
-    CONFIDENCE,
     DIRECTIONS,
     MAX_EPSILON,
     NUM_CANARIES,
@@ -27,10 +26,10 @@ from experiments.benchmark.contract import (
 )
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
+from experiments.sweeps.records import Record
 
 CLAIMED_MU = math.sqrt(250) / 4  # 250 steps of noise multiplier 4
 NOISE = 0.9  # the real noise over the stated noise
-TEST_LEVEL = 0.01  # of all tests of a table together: the probability that any star is wrong
 _LARGE = 1000  # canaries of a run in designs with a single run, and directions of a run
 _MIN_RUNS = 10  # five in each world: fewer refute nothing
 _MAX_RUNS_OF_DIRECTIONS = 100
@@ -42,50 +41,6 @@ _LAWS = {
     ONE_RUN: MECHANISMS["coins: Gaussian 1"].law,
     DIRECTIONS: laws.DIRECTIONS["gaussian"],
 }
-
-
-def exceeds_level(wrong: int, audits: int, confidence: float, tests: int) -> bool:
-    """Returns whether more audits are wrong than a level allows, by an exact binomial test.
-
-    Args:
-      wrong: the number of audits that are wrong.
-      audits: the number of all audits.
-      confidence: the confidence of each; the allowed share of wrong ones is the level, 1 - confidence.
-      tests: the number of such tests, which are at 1% together (Bonferroni).
-    """
-    error = TEST_LEVEL / tests  # at either end of the interval
-    limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
-    allowed = 1 - confidence + 1e-12  # rounding must not decide if both are equal
-    return bool(limits.lower > allowed)
-
-
-class MeasuredClaim(NamedTuple):
-    """How many training runs an estimator needs to refute a false claim.
-
-    Attributes:
-      estimator, audits, seed: as in `ClaimCell`.
-      runs: the number of runs at which half of the audits refute the claim; None if `max_runs` are too few.
-      max_runs: the most runs that were tried.
-      false_refutations: the number of audits, of `runs` runs each, that refute a true claim.
-    """
-
-    estimator: str
-    audits: int
-    seed: int
-    runs: int | None
-    max_runs: int
-    false_refutations: int
-
-    def show(self, tests: int) -> str:
-        """Returns the number of runs as text, with * if true claims are refuted too often.
-
-        Args:
-          tests: the number of claims that are tested together.
-        """
-        if self.runs is None:
-            return f">{self.max_runs:,}"
-        too_often = exceeds_level(self.false_refutations, self.audits, CONFIDENCE, tests)
-        return f"{self.runs:,}{'*' if too_often else ' '}"
 
 
 class ClaimCell(NamedTuple):
@@ -104,25 +59,27 @@ class ClaimCell(NamedTuple):
     audits: int
     seed: int
 
-    def measure(self) -> MeasuredClaim:
+    def measure(self) -> Record:
         """Finds how many runs the estimator needs to refute the false claim, and counts its false alarms.
 
-        A false alarm is an audit that refutes a true claim, with the number of runs that the false claim
-        needed. If no number of runs was enough, none is audited, and no alarm is counted.
+        The record has
+
+            runs                 the number of runs at which half of the audits refute the claim; None if
+                                 `max_runs` are too few
+            max_runs             the most runs that were tried
+            false_refutations    the number of audits, of `runs` runs each, that refute a true claim
         """
         min_runs, max_runs = self._find_limits()
         runs = self._find_fewest_runs(min_runs, max_runs)
         false_share = 0.0
         if runs is not None:
             false_share = self.find_refuted_share(runs, 1.0)
-        return MeasuredClaim(
-            estimator=self.estimator,
-            audits=self.audits,
-            seed=self.seed,
-            runs=runs,
-            max_runs=max_runs,
-            false_refutations=round(false_share * self.audits),
-        )
+        return {
+            **self._asdict(),
+            "runs": runs,
+            "max_runs": max_runs,
+            "false_refutations": round(false_share * self.audits),
+        }
 
     def _find_limits(self) -> tuple[int, int]:
         """Returns the fewest and the most runs to try; both are 1 for estimators that take no more."""

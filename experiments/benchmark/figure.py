@@ -8,14 +8,15 @@ from matplotlib.figure import Figure
 
 from audit.report.style import BLUE, GREEN, STYLE, VERMILION
 from experiments.benchmark.contract import OURS, PAPER, PEER
-from experiments.benchmark.tables import LEVEL, MeasuredEstimator
+from experiments.benchmark.tables import LEVEL
+from experiments.sweeps.records import Record
 
 _COLORS = {OURS: BLUE, PEER: VERMILION, PAPER: GREEN}
 _LABELS = {OURS: "ours", PEER: "a package's", PAPER: "a paper's"}
 _MAX_SHARE = 1.3  # the right edge: larger shares of the truth are drawn here, as arrows
 
 
-def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
+def draw_figure(estimators: Sequence[Record]) -> Figure:
     """Draws a line for each estimator, with how often it claims too much and how much it proves.
 
     The first axis is on a scale of square roots, which spreads small shares out. A point is filled if the
@@ -23,20 +24,17 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
     """
     with plt.rc_context(STYLE):
         figure, (wrong, proven) = plt.subplots(1, 2, sharey=True, figsize=(9, 9))
-        names = []
         for place, row in enumerate(estimators):
-            names.append(row.estimator.name)
-            color = _COLORS[row.estimator.kind]
-            fill = color if row.estimator.claims_level else "white"
+            color = _COLORS[row["kind"]]
+            fill = color if row["claims_level"] else "white"
             style = {"color": color, "mfc": fill, "clip_on": False}
-            share = min(row.proven_share or 0.0, _MAX_SHARE)
-            marker = "o" if share < _MAX_SHARE else ">"
-            if row.worst_share is not None:
-                wrong.plot(row.worst_share, place, "o", **style)
-                proven.plot(share, place, marker, **style)
-            if place and row.estimator.design != estimators[place - 1].estimator.design:
-                for axis in (wrong, proven):
-                    axis.axhline(place - 0.5, color="0.6", lw=0.8)
+            share = min(row["proven"] or 0.0, _MAX_SHARE)
+            if row["too_much"] is not None:
+                wrong.plot(row["too_much"], place, "o", **style)
+                proven.plot(share, place, "o" if share < _MAX_SHARE else ">", **style)
+            if place and row["design"] != estimators[place - 1]["design"]:
+                wrong.axhline(place - 0.5, color="0.6", lw=0.8)
+                proven.axhline(place - 0.5, color="0.6", lw=0.8)
         for kind, color in _COLORS.items():
             wrong.plot([], [], "o", color=color, label=_LABELS[kind])
         wrong.plot([], [], "o", color="0.4", mfc="white", label="claims no level")
@@ -44,6 +42,7 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
         wrong.set_xscale("function", functions=(_scale_root, np.square))
         wrong.set_xticks([0, 0.01, 0.05, 0.2, 0.5, 1], ["0", "1%", "5%", "20%", "50%", "100%"])
         wrong.set(xlim=(0, 1), xlabel="audits that claim too much, in the worst cell")
+        names = [row["estimator"] for row in estimators]
         wrong.set_yticks(range(len(names)), names, fontsize=8)
         wrong.set_ylim(len(names) - 0.5, -0.5)
         proven.set(xlim=(0, _MAX_SHARE), xlabel="mean share of the truth that it proves")
@@ -52,6 +51,5 @@ def draw_figure(estimators: Sequence[MeasuredEstimator]) -> Figure:
 
 
 def _scale_root(share: np.ndarray) -> np.ndarray:
-    """Returns the square root of a share."""
     root: np.ndarray = np.sqrt(np.maximum(share, 0))
     return root

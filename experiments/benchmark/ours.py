@@ -3,7 +3,7 @@
 A method that is added there is measured here too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,6 @@ from experiments.benchmark.contract import (
     Estimator,
 )
 
-_BY_MU = (estimate.IN_SAMPLE,)  # estimates of epsilon that follow from the mu of a Gaussian curve
 _COSTS = {"lifted": 5, "lifted_gaussian": 10}  # of methods whose audits take seconds
 # What methods of a single run's coins assume beyond fair coins, which their records do not say.
 _COINS_ASSUMED = {
@@ -116,26 +115,13 @@ def examine_directions(directions: Fresh, mu: float, confidence: float) -> bool:
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[[Any, float, float], float]
 ) -> Estimator:
-    """Returns the benchmark's record of a method of `audit.methods`.
-
-    What the method assumes goes into the record twice: in words, for people, and as constants such as FAIR,
-    for the benchmark. On mechanisms that break one of these constants, the benchmark does not hold the method
-    to its level.
-
-    Args:
-      name: The method's name.
-      design: The audits that the method takes, one of `contract.DESIGNS`.
-      documented: What the method's own record says that it assumes.
-      epsilon: (evidence, delta, confidence) -> the method's lower bound on epsilon.
-    """
-    assumes = set()
-    if design in (SEVERAL, ONE_RUN):  # where each canary is in or out by a coin
-        assumes.add(FAIR)
-    # Estimates in _BY_MU compute epsilon by a Gaussian curve, though their records do not say `gaussian`.
-    if documented.gaussian or name in _BY_MU:
-        assumes.add(GAUSSIAN_CURVE)
-    if "many runs" in documented.text:  # the record says so in words alone
-        assumes.add(ENOUGH_RUNS)
+    """Returns the benchmark's record of a method of `audit.methods`, from what its own record assumes."""
+    needs = {
+        FAIR: design in (SEVERAL, ONE_RUN),  # where each canary is in or out by a coin
+        # `in_sample` computes epsilon by a Gaussian curve, though its record does not say so.
+        GAUSSIAN_CURVE: documented.gaussian or name == estimate.IN_SAMPLE,
+        ENOUGH_RUNS: "many runs" in documented.text,  # the record says so only in words
+    }
     return Estimator(
         name=f"ours: {name}",
         kind=OURS,
@@ -143,36 +129,28 @@ def _make_estimator(
         # The words for a page; where there are none, those of the JSON.
         assumption=documented.sentence or documented.text,
         epsilon=epsilon,
-        assumes=frozenset(assumes),
-        # A record whose word is NO_BOUND is of an estimate, which claims no confidence.
+        assumes=frozenset(assumption for assumption, is_needed in needs.items() if is_needed),
         claims_level=documented.word != NO_BOUND,
         cost=_COSTS.get(name, 1),
+        examine=examine_directions if design == DIRECTIONS else None,
     )
 
 
-def _make_estimators() -> list[Estimator]:
-    """Returns the records of all our estimators, one design after the other.
-
-    The designs are: one canary a run, several canaries a run, the coins of one run, and fresh directions. A
-    method of `audit.methods` is bound to the function that calls it on the benchmark's evidence.
-    """
-    estimators = []
-    for name, score_method in estimate.METHODS.items():
-        epsilon = partial(from_scores, score_method)
-        estimators.append(_make_estimator(name, ONE_CANARY, score_method.assumes, epsilon))
-    for name, canary_method in lifted.METHODS.items():
-        epsilon = partial(from_canaries, canary_method)
-        estimators.append(_make_estimator(name, SEVERAL, canary_method.assumes, epsilon))
+def _make_estimators() -> Iterator[Estimator]:
+    """Yields the records of all our estimators, one design after the other."""
+    for name, of_scores in estimate.METHODS.items():
+        epsilon: Callable[[Any, float, float], float] = partial(from_scores, of_scores)
+        yield _make_estimator(name, ONE_CANARY, of_scores.assumes, epsilon)
+    for name, of_canaries in lifted.METHODS.items():
+        epsilon = partial(from_canaries, of_canaries)
+        yield _make_estimator(name, SEVERAL, of_canaries.assumes, epsilon)
     for name, compute in one_run_bounds.OF_COINS.items():
-        epsilon = partial(from_coins, compute)
         # These methods are plain functions, without a record of what they assume.
         assumed = _COINS_ASSUMED.get(name, one_run_bounds.FAIR_COINS)
-        estimators.append(_make_estimator(name, ONE_RUN, assumed, epsilon))
-    for name, directions_method in exact_null.METHODS.items():
-        epsilon = partial(from_directions, directions_method)
-        estimator = _make_estimator(name, DIRECTIONS, directions_method.assumes, epsilon)
-        estimators.append(estimator._replace(examine=examine_directions))
-    return estimators
+        yield _make_estimator(name, ONE_RUN, assumed, partial(from_coins, compute))
+    for name, of_directions in exact_null.METHODS.items():
+        epsilon = partial(from_directions, of_directions)
+        yield _make_estimator(name, DIRECTIONS, of_directions.assumes, epsilon)
 
 
 ESTIMATORS = tuple(_make_estimators())

@@ -6,7 +6,6 @@ experiments/one_shot, cited below, list them.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,30 +30,24 @@ from experiments.benchmark.contract import (
 from experiments.canife import rounds
 
 Array = NDArray[np.float64]
-# (evidence, delta, confidence) -> epsilon
-EpsilonFunction = Callable[[Any, float, float], float]
 _BOOTSTRAPS = 2000
-_FIXED_SHARE = 0.2  # the share of coins that is guessed, where it is fixed beforehand
+FIXED_SHARE = np.array([0.2])  # the share of coins that is guessed, where it is fixed beforehand
 _SHARES = np.linspace(0.05, 1.0, 20)  # the shares that are tried, where the best result is taken
 _HALVINGS = 30  # of the interval in which the largest refuted mu is searched
 
 
-def canife(estimate: Callable[..., rounds.RoundEstimate]) -> EpsilonFunction:
-    """Returns CANIFE's estimator (2023, Algorithm 2).
-
-    It chooses the best threshold on the same scores on which it then counts errors.
+def canife(
+    estimate: Callable[..., rounds.RoundEstimate], coins: Coins, delta: float, confidence: float
+) -> float:
+    """Returns CANIFE's estimate (2023, Algorithm 2): the best threshold on the scores that it then counts.
 
     Args:
       estimate: `rounds.best_epsilon`, or `rounds.best_accuracy` for the first version of its code.
+      coins: The scores of all runs, with the canary and without it.
+      delta: The delta of epsilon.
+      confidence: The confidence of the interval that comes with it, which is not used.
     """
-
-    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns CANIFE's estimate of epsilon, without the interval that comes with it."""
-        scores_in, scores_out = coins.pooled()  # of all runs, with the canary and without it
-        with_interval = estimate(scores_in, scores_out, confidence, delta)
-        return with_interval.estimate.epsilon
-
-    return epsilon
+    return estimate(*coins.pooled(), delta, confidence).epsilon
 
 
 def bootstrapped_gaussian(coins: Coins, delta: float, confidence: float) -> float:
@@ -155,59 +148,39 @@ def fourth_order_limit(sums: Array, canaries: int, error: float) -> float:
     return wilson(means[1], n, level, variance)[1]
 
 
-def steinke(best: bool) -> EpsilonFunction:
-    """Returns the estimator of Steinke, Nasr and Jagielski (2023, Algorithm 1 and Theorem 5.2).
+def one_run(
+    bound: Callable[[int, int, int, float, float], float],
+    shares: Array,
+    coins: Coins,
+    delta: float,
+    confidence: float,
+) -> float:
+    """Returns the largest lower bound on epsilon from a single run, over numbers of guesses.
 
     The canaries with the largest scores are guessed to be in, as many with the smallest to be out.
 
     Args:
-      best: Whether to try 20 numbers of guesses and to take the largest bound; else a fifth of the coins is
-        guessed.
+      bound: (coins, guesses, right guesses, delta, error) -> epsilon.
+      shares: The shares of the coins that are guessed.
+      coins: The run's coins and scores.
+      delta: The delta of epsilon.
+      confidence: The confidence of a bound for a single number of guesses.
     """
-
-    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon, the largest over the numbers of guesses that are tried.
-
-        With `best` these are 20 numbers, else a single number.
-        """
-        is_right = judge_guesses(coins)
-        coin_count = len(is_right)
-        epsilons = []
-        for guesses, right in count_right_guesses(is_right, best):
-            bound = one_run_bounds.epsilon_from_guesses(
-                coin_count, guesses, right, delta, 1 - confidence
-            )
-            epsilons.append(bound)
-        return max(epsilons)
-
-    return epsilon
+    is_right = judge_guesses(coins)
+    epsilons = []
+    for guesses, right in count_right_guesses(is_right, shares):
+        epsilons.append(bound(len(is_right), guesses, right, delta, 1 - confidence))
+    return max(epsilons)
 
 
-def mahloujifar(best: bool) -> EpsilonFunction:
-    """Returns the estimator of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3).
+def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float) -> float:
+    """Returns the bound of Mahloujifar, Melis and Chaudhuri (2024, Algorithm 3): a Gaussian curve's epsilon.
 
-    It assumes that trade-off curves are Gaussian.
-
-    Args:
-      best: Whether to try 20 numbers of guesses and to take the largest bound; else a fifth of the coins is
-        guessed.
+    Mu is the largest that the guesses refute.
     """
-
-    def epsilon(coins: Coins, delta: float, confidence: float) -> float:
-        """Returns the lower bound on epsilon, that of the largest mu that the guesses refute.
-
-        With `best` 20 numbers of guesses are tried, else a single number.
-        """
-        is_right = judge_guesses(coins)
-        coin_count = len(is_right)
-        mu = 0.0
-        for guesses, right in count_right_guesses(is_right, best):
-            # The search begins at the largest mu so far, and returns it where these guesses do not refute it.
-            is_refuted = partial(_is_mu_refuted, coin_count, guesses, right, 1 - confidence)
-            mu = find_largest_refuted(is_refuted, mu, max(2 * mu, 1.0), _HALVINGS)
-        return conversions.epsilon_from_mu(mu, delta)
-
-    return epsilon
+    is_refuted = partial(_is_mu_refuted, coins, guesses, right, error)
+    mu = find_largest_refuted(is_refuted, 0.0, 1.0, _HALVINGS)
+    return conversions.epsilon_from_mu(mu, delta)
 
 
 def _is_mu_refuted(coins: int, guesses: int, right: int, error: float, mu: float) -> bool:
@@ -260,108 +233,72 @@ def judge_guesses(coins: Coins) -> NDArray[np.bool_]:
     return is_right
 
 
-def count_right_guesses(is_right: NDArray[np.bool_], best: bool) -> list[tuple[int, int]]:
+def count_right_guesses(is_right: NDArray[np.bool_], shares: Array) -> list[tuple[int, int]]:
     """Counts the right guesses among the surest ones.
 
     Args:
       is_right: (m,) whether each guess is right, the surest first, as `judge_guesses` returns it.
-      best: Whether to count for 20 numbers of guesses, or for a single number, a fifth of the coins.
+      shares: The shares of the coins that are guessed.
 
     Returns:
-      (number of guesses, number of right guesses) for each number of guesses, an even number of at least 2.
+      (number of guesses, number of right guesses) for each share, an even number of at least 2.
     """
-    shares = _SHARES if best else np.array([_FIXED_SHARE])
     # Even: as many guesses that a canary is in as that it is out.
-    even_numbers = (len(is_right) * shares).astype(int) // 2 * 2
-    counts = []
-    for number in np.maximum(even_numbers, 2):
-        right = is_right[:number].sum()
-        counts.append((int(number), int(right)))
-    return counts
+    numbers = np.maximum((len(is_right) * shares).astype(int) // 2 * 2, 2)
+    return [(int(number), int(is_right[:number].sum())) for number in numbers]
 
 
-def one_shot_fit(name: str) -> EpsilonFunction:
-    """Returns an estimator of One-shot (2024) that fits a Gaussian to the cosines.
+def one_shot_fit(name: str, directions: Fresh, delta: float, confidence: float) -> float:
+    """Returns an estimate of One-shot (2024) that fits a Gaussian to the cosines of a single run.
 
     Args:
       name: A key of `one_shot.FITTED`, which says how epsilon follows from the fit.
+      directions: The cosines.
+      delta: The delta of epsilon.
+      confidence: Not used, since an estimate has none.
     """
-
-    def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
-        """Returns the estimate of epsilon; `confidence` is not used, since an estimate has none."""
-        # The fit is to the single run's cosines ([0]), in units of 1/sqrt(d) for d dimensions. In these units
-        # a cosine with a random direction that is not inserted has approximately the law N(0, 1).
-        fitted = one_shot.fit(directions.cosines[0], directions.dimension)
-        unobserved = Gaussian(0.0, 1.0)
-        return float(one_shot.FITTED[name](unobserved, fitted, delta))
-
-    return epsilon
+    # In units of 1/sqrt(d) a cosine with a random direction that is not inserted is about N(0, 1).
+    fitted = one_shot.fit(directions.cosines[0], directions.dimension)
+    return float(one_shot.FITTED[name](Gaussian(0.0, 1.0), fitted, delta))
 
 
-def one_shot_limit(prior: float) -> EpsilonFunction:
-    """Returns the estimator eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
+def one_shot_limit(prior: float, directions: Fresh, delta: float, confidence: float) -> float:
+    """Returns eps_lo of One-shot (2024), the largest epsilon over all thresholds on a cosine.
 
     At a threshold, epsilon follows from the exact false-positive rate and a confidence limit of the
-    false-negative rate (`one_shot.in_sample`). The first rate needs no limit: the law of a cosine without its
-    canary can be computed.
+    false-negative rate (`one_shot.in_sample`).
 
     Args:
       prior: Which limit is taken, as the prior of its beta law: 1/2 for Jeffreys' limit, 1 for that of
         Clopper and Pearson.
+      directions: The cosines of a single run, whose canaries are all in.
+      delta: The delta of epsilon.
+      confidence: The confidence of the limit.
     """
+    cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
+    return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
 
-    def epsilon(directions: Fresh, delta: float, confidence: float) -> float:
-        """Returns the lower limit of epsilon, from a single run whose canaries are all in."""
-        # [0]: the single run. The empty array: there are no cosines of canaries that are out.
-        cosines = Cosines(directions.cosines[0], np.empty(0), directions.dimension)
-        return one_shot.in_sample(cosines, delta, 1 - confidence, prior)
-
-    return epsilon
-
-
-_BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
-_SLOW = 10  # the cost of an estimator whose audits take a tenth of a second or more
 
 _make = partial(Estimator, kind=PAPER)
-_one_shot = partial(_make, design=DIRECTIONS)
-_steinke = partial(_make, design=ONE_RUN)
-_mahloujifar = partial(_make, design=ONE_RUN)
 _canife = partial(_make, design=ONE_CANARY, assumption="an empirical estimate", claims_level=False)
-
-
-def _make_one_shot_estimators() -> list[Estimator]:
-    """Returns the benchmark's records of One-shot's estimates by fits, and of its lower limits."""
-    estimators = []
-    for name in one_shot.FITTED:
-        fit = _one_shot(
-            name,
-            assumption="normal cosines; an estimate",
-            epsilon=one_shot_fit(name),
-            assumes=frozenset([GAUSSIAN_CURVE]),
-            claims_level=False,
-        )
-        estimators.append(fit)
-    for name, prior in one_shot.LIMITS.items():
-        limit = _one_shot(
-            name,
-            assumption="a 95% lower limit, by independent canaries",
-            epsilon=one_shot_limit(prior),
-            assumes=frozenset([INDEPENDENT]),
-        )
-        estimators.append(limit)
-    return estimators
-
+_one_run = partial(_make, design=ONE_RUN)
+_one_shot = partial(_make, design=DIRECTIONS)
+_best = partial(_one_run, claims_level=False, cost=10)
+_FIXED = "fair coins; the number of guesses fixed beforehand"
+_BEST = "fair coins; the best of 20 numbers of guesses, for which no theorem gives a level"
+_steinke = one_run_bounds.epsilon_from_guesses  # Steinke, Nasr and Jagielski (2023, Theorem 5.2)
+_NORMAL = frozenset([FAIR, GAUSSIAN_CURVE])
 
 ESTIMATORS = (
-    _canife("CANIFE", epsilon=canife(rounds.best_epsilon)),
-    _canife("CANIFE, first version", epsilon=canife(rounds.best_accuracy)),
+    _canife("CANIFE", epsilon=partial(canife, rounds.best_epsilon)),
+    _canife("CANIFE, first version", epsilon=partial(canife, rounds.best_accuracy)),
     _make(
         "auditbench: Gaussian limit",
         design=ONE_CANARY,
         assumption="normal scores of equal variance; a bootstrap confidence lower bound",
         epsilon=bootstrapped_gaussian,
         assumes=frozenset([GAUSSIAN_CURVE]),
-        cost=_SLOW,
+        cost=10,
     ),
     _make(
         "LiDP: order 4 as printed",
@@ -370,33 +307,47 @@ ESTIMATORS = (
         epsilon=lidp_order_4,
         assumes=frozenset([ENOUGH_RUNS, FAIR]),
     ),
-    _steinke(
+    _one_run(
         "Steinke: a fifth guessed",
-        assumption="fair coins; the number of guesses fixed beforehand",
-        epsilon=steinke(best=False),
+        assumption=_FIXED,
+        epsilon=partial(one_run, _steinke, FIXED_SHARE),
         assumes=frozenset([FAIR]),
     ),
-    _steinke(
+    _best(
         "Steinke: best number",
         assumption=_BEST,
-        epsilon=steinke(best=True),
+        epsilon=partial(one_run, _steinke, _SHARES),
         assumes=frozenset([FAIR]),
-        claims_level=False,
-        cost=_SLOW,
     ),
-    _mahloujifar(
+    _one_run(
         "Mahloujifar: a fifth guessed",
         assumption="fair coins; a Gaussian trade-off curve",
-        epsilon=mahloujifar(best=False),
-        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
+        epsilon=partial(one_run, mahloujifar, FIXED_SHARE),
+        assumes=_NORMAL,
     ),
-    _mahloujifar(
+    _best(
         "Mahloujifar: best number",
         assumption=f"{_BEST}; a Gaussian trade-off curve",
-        epsilon=mahloujifar(best=True),
-        assumes=frozenset([FAIR, GAUSSIAN_CURVE]),
-        claims_level=False,
-        cost=_SLOW,
+        epsilon=partial(one_run, mahloujifar, _SHARES),
+        assumes=_NORMAL,
     ),
-    *_make_one_shot_estimators(),
+    *(
+        _one_shot(
+            name,
+            assumption="normal cosines; an estimate",
+            epsilon=partial(one_shot_fit, name),
+            assumes=frozenset([GAUSSIAN_CURVE]),
+            claims_level=False,
+        )
+        for name in one_shot.FITTED
+    ),
+    *(
+        _one_shot(
+            name,
+            assumption="a 95% lower limit, by independent canaries",
+            epsilon=partial(one_shot_limit, prior),
+            assumes=frozenset([INDEPENDENT]),
+        )
+        for name, prior in one_shot.LIMITS.items()
+    ),
 )

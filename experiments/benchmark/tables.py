@@ -1,172 +1,151 @@
-"""The benchmark's measurements as tables and as a figure."""
+"""The benchmark's measurements as a table."""
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 
-from audit.report.table import Column, Table
-from experiments.benchmark.cells import MeasuredCell
-from experiments.benchmark.contract import CONFIDENCE, DESIGNS, Estimator
-from experiments.benchmark.false_claims import CLAIMED_MU, NOISE, TEST_LEVEL, MeasuredClaim
+from audit.laws import intervals
+from audit.report.table import Column, Table, number
+from experiments.benchmark.contract import CONFIDENCE, DESIGNS
+from experiments.benchmark.false_claims import CLAIMED_MU, NOISE
 from experiments.benchmark.registry import ESTIMATORS
+from experiments.sweeps.records import Record, field
 
 LEVEL = 1 - CONFIDENCE
+_TEST_LEVEL = 0.01  # of all tests of a table together: the probability that any star is wrong
 _NOTES = (
     "too much: the share of audits that claim more than the truth, in the worst cell",
     "whose mechanism keeps what the estimator assumes; * in some such cell an exact",
-    f"test finds it above {LEVEL:.0%}, at {TEST_LEVEL:.0%} for all tested cells together (Bonferroni);",
+    f"test finds it above {LEVEL:.0%}, at {_TEST_LEVEL:.0%} for all tested cells together (Bonferroni);",
     "- it claims no level. else: the share in the worst other cell, for which nobody",
     "is blamed. proven: the mean share of the truth.",
     "no value: audits that gave none, which count as 0. refutes: training runs",
     f"after which half of the audits refute a claim of mu {CLAIMED_MU:.2f}, the noise {NOISE}",
     f"of what is stated; * as many refute a claim that holds, in over {LEVEL:.0%} of audits,",
-    f"by such a test at {TEST_LEVEL:.0%} for all estimators together.",
+    f"by such a test at {_TEST_LEVEL:.0%} for all estimators together.",
 )
 
 
-class MeasuredEstimator(NamedTuple):
-    """The summary of an estimator over all its cells.
+def exceeds_level(wrong: int, audits: int, tests: int) -> bool:
+    """Returns whether more audits are wrong than the level allows, by an exact binomial test.
 
-    Attributes:
-      estimator: the estimator's record.
-      cells: the number of its cells.
-      worst_share: the largest share of audits above the truth in a cell where its assumptions hold; None if
-        there is no such cell.
-      over_level: the number of these cells in which it exceeds the level that it claims.
-      worst_share_elsewhere: the largest share of audits above the truth in a cell where an assumption is
-        broken; None if there is no such cell.
-      proven_share: the mean over cells, where its assumptions hold, of the mean epsilon over the true
-        epsilon; None if there is no such cell, or all truths are 0.
-      refused_share: the share of audits for which it gave no value.
-      seconds: the processor time of the median audit in the median cell.
-      claim: how many training runs it needs to refute a false claim; None if that is not measured.
+    Args:
+      wrong: the number of audits that are wrong.
+      audits: the number of all audits.
+      tests: the number of such tests, which are at 1% together (Bonferroni).
     """
-
-    estimator: Estimator
-    cells: int
-    worst_share: float | None
-    over_level: int
-    worst_share_elsewhere: float | None
-    proven_share: float | None
-    refused_share: float
-    seconds: float
-    claim: MeasuredClaim | None
+    error = _TEST_LEVEL / tests  # at either end of the interval
+    limits = intervals.clopper_pearson(wrong, audits, 1 - 2 * error)
+    return bool(limits.lower > LEVEL + 1e-12)  # rounding must not decide if both are equal
 
 
-def summarise_estimators(
-    cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
-) -> list[MeasuredEstimator]:
-    """Returns the summary of each estimator that has cells, sorted by design.
+def is_held_to_level(cell: Record) -> bool:
+    """Returns whether the estimator claims a level, and the mechanism breaks none of its assumptions."""
+    return ESTIMATORS[cell["estimator"]].claims_level and not cell["broken"]
+
+
+def summarise_estimators(cells: Sequence[Record], claims: Sequence[Record] = ()) -> list[Record]:
+    """Returns a record for each estimator that has cells, sorted by design, with the columns of the table.
 
     Args:
       cells: the measured cells of all estimators.
       claims: the claims that estimators were to refute; of some estimators, or none.
     """
-    claim_by_estimator = {claim.estimator: claim for claim in claims}
     # The stars of all these cells together are wrong with a probability of 1% at most.
-    tests = sum(cell.is_held_to_level for cell in cells)
-    rows = []
+    tests = sum(map(is_held_to_level, cells))
+    runs = {claim["estimator"]: show_runs(claim, len(claims)) for claim in claims}
+    records = []
     for estimator in sorted(ESTIMATORS.values(), key=lambda record: DESIGNS.index(record.design)):
-        own = [cell for cell in cells if cell.estimator == estimator.name]
-        if own:
-            claim = claim_by_estimator.get(estimator.name)
-            rows.append(_summarise_estimator(estimator, own, tests, claim))
-    return rows
+        own = [cell for cell in cells if cell["estimator"] == estimator.name]
+        if not own:
+            continue
+        kept = [cell for cell in own if not cell["broken"]]
+        elsewhere = [cell for cell in own if cell["broken"]]
+        proven = [cell["mean"] / cell["truth"] for cell in kept if cell["truth"] > 0]
+        tested = [cell for cell in kept if is_held_to_level(cell)]
+        over = [exceeds_level(cell["exceeding"], cell["audits"], tests) for cell in tested]
+        records.append(
+            {
+                "estimator": estimator.name,
+                "kind": estimator.kind,
+                "design": estimator.design,
+                "assumption": estimator.assumption,
+                "claims_level": estimator.claims_level,
+                "cells": len(own),
+                "too_much": _find_worst(kept),
+                "cells_over_level": sum(over),
+                "elsewhere": _find_worst(elsewhere),
+                "proven": float(np.mean(proven)) if proven else None,
+                "refused": _sum(own, "refused") / _sum(own, "audits"),
+                "seconds": float(np.median([cell["seconds"] for cell in own])),
+                "runs_until_refuted": runs.get(estimator.name, ""),
+            }
+        )
+    return records
 
 
-def _summarise_estimator(
-    estimator: Estimator, cells: list[MeasuredCell], tests: int, claim: MeasuredClaim | None
-) -> MeasuredEstimator:
-    """Returns the summary of an estimator over its cells; `tests` counts all cells held to a level."""
-    kept = [cell for cell in cells if not cell.broken]
-    elsewhere = [cell for cell in cells if cell.broken]
-    proven = [cell.mean / cell.truth for cell in kept if cell.truth > 0]
-    tested = [cell for cell in kept if cell.is_held_to_level]
-    audits = sum(cell.audits for cell in cells)
-    return MeasuredEstimator(
-        estimator=estimator,
-        cells=len(cells),
-        worst_share=max((cell.exceeding_share for cell in kept), default=None),
-        over_level=sum(cell.exceeds_level(tests) for cell in tested),
-        worst_share_elsewhere=max((cell.exceeding_share for cell in elsewhere), default=None),
-        proven_share=_mean(proven),
-        refused_share=sum(cell.refused for cell in cells) / audits,
-        seconds=float(np.median([cell.seconds for cell in cells])),
-        claim=claim,
-    )
+def _sum(cells: Sequence[Record], name: str) -> int:
+    return sum(cell[name] for cell in cells)
 
 
-def _mean(values: list[float]) -> float | None:
-    """Returns the mean of values; None if there are none."""
-    if not values:
-        return None
-    return float(np.mean(values))
+def _find_worst(cells: Sequence[Record]) -> float | None:
+    """Returns the largest share of audits above the truth in a cell; None without cells."""
+    return max((cell["exceeding"] / cell["audits"] for cell in cells), default=None)
 
 
-def make_summary_table(
-    cells: Sequence[MeasuredCell], claims: Sequence[MeasuredClaim] = ()
-) -> Table[MeasuredEstimator]:
+def show_runs(claim: Record, tests: int) -> str:
+    """Returns the number of runs that refute a claim, with * if true claims are refuted too often.
+
+    Args:
+      claim: the record of a `ClaimCell`.
+      tests: the number of claims that are tested together.
+    """
+    if claim["runs"] is None:
+        return f">{claim['max_runs']:,}"
+    too_often = exceeds_level(claim["false_refutations"], claim["audits"], tests)
+    return f"{claim['runs']:,}{'*' if too_often else ' '}"
+
+
+def make_summary_table(cells: Sequence[Record], claims: Sequence[Record] = ()) -> Table[Record]:
     """Returns the table with a row for each estimator, for people and as CSV.
 
     Args:
       cells: the measured cells of all estimators.
       claims: the claims that estimators were to refute; of some estimators, or none.
     """
-    show_share = "{:.0%}".format
-
-    def show_runs(row: MeasuredEstimator) -> str:
-        if row.claim is None:
-            return ""
-        return row.claim.show(len(claims))
-
+    share = partial(field, show=number(".0%"))
     columns = (
-        Column("estimator", attrgetter("estimator.name"), "estimator", width=40, left=True),
-        Column("assumption", attrgetter("estimator.assumption")),
-        Column("claims_level", attrgetter("estimator.claims_level")),
-        Column("cells", attrgetter("cells")),
-        Column("too_much", attrgetter("worst_share")),
-        Column("cells_over_level", attrgetter("over_level")),
-        Column(None, _show_worst_share, "too\nmuch", width=7),
-        Column("elsewhere", attrgetter("worst_share_elsewhere"), "\nelse", show_share, 5),
-        Column("proven", attrgetter("proven_share"), "\nproven", show_share, 6),
-        Column("refused", attrgetter("refused_share"), "no\nvalue", show_share, 5),
-        Column("seconds", attrgetter("seconds"), "\nms", _show_milliseconds, 4),
-        Column("runs_until_refuted", show_runs, "\nrefutes", width=7),
+        field("estimator", head="estimator", width=40, left=True),
+        *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
+        Column(None, _show_worst_share, head="too\nmuch", width=7),
+        share("elsewhere", head="\nelse", width=5),
+        share("proven", head="\nproven", width=6),
+        share("refused", head="no\nvalue", width=5),
+        field("seconds", head="\nms", show=_show_milliseconds, width=4),
+        field("runs_until_refuted", head="\nrefutes", width=7),
     )
-    max_audits = max(cell.audits for cell in cells)
-    title = f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}"
+    max_audits = max(cell["audits"] for cell in cells)
     return Table(
         columns,
         summarise_estimators(cells, claims),
-        section=attrgetter("estimator.design"),
-        before=(title,),
+        section=lambda record: str(record["design"]),
+        before=(f"up to {max_audits:,} audits a cell, of {len(cells):,} cells; level {LEVEL:.0%}",),
         after=_NOTES,
         gap=" ",
         rule=80,
     )
 
 
-def _show_worst_share(row: MeasuredEstimator) -> str:
+def _show_worst_share(record: Record) -> str:
     """Formats the worst share of audits that claim too much: - without a level, * above it in some cell."""
-    if row.worst_share is None:
+    if record["too_much"] is None:
         return ""
-    mark = " "
-    if row.over_level:
-        mark = "*"
-    if not row.estimator.claims_level:
+    mark = "*" if record["cells_over_level"] else " "
+    if not record["claims_level"]:
         mark = "-"
-    return f"{row.worst_share:.1%}{mark}"
+    return f"{record['too_much']:.1%}{mark}"
 
 
 def _show_milliseconds(seconds: float) -> str:
-    """Formats seconds as whole milliseconds, or as "<1"."""
-    if seconds < 1e-3:
-        return "<1"
-    return f"{1e3 * seconds:,.0f}"
-
-
-def make_cell_table(cells: Sequence[MeasuredCell]) -> Table[MeasuredCell]:
-    """Returns the table with a row for each cell, as CSV: a column for every field of `MeasuredCell`."""
-    return Table([Column(name, attrgetter(name)) for name in MeasuredCell._fields], cells)
+    return "<1" if seconds < 1e-3 else f"{1e3 * seconds:,.0f}"

@@ -1,97 +1,539 @@
 """Times engines that train by DP-SGD, in rounds that time each engine once.
 
-Each engine runs in processes of its own. It must take our step before it is timed.
+Each engine runs in processes of its own, which alone import JAX or PyTorch. It must take our step before it
+is timed. To add an engine, write a function that makes its training and add a row to `ENGINES`.
 """
 
 import contextlib
-import importlib
+import functools
+import itertools
 import multiprocessing
+import pickle
 import signal
 import statistics
-from collections.abc import Sequence
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import trange
 
 from audit.errors import InputError, require
 from audit.report.table import Column, Table
-from audit.runtime.machine import cores
-from audit.tasks.task import Sources
+from audit.runtime.machine import cores, prepare_jax
+from audit.settings.setting import Setting
+from audit.tasks.task import Dataset, Sources
+from experiments.sweeps.records import Record, field
+from models.data.images import CIFAR10_MEAN, CIFAR10_STD
 
-if TYPE_CHECKING:
-    from experiments.benchmark.engines_jax import Engine, Problem
+Run = Callable[[], int]  # trains for a moment; returns the number of model-steps
 
 _SPAWN = multiprocessing.get_context("spawn")  # a process with JAX's threads cannot fork
+_RUNS = 5000  # of an audit, for which our engine chooses its number of models at once
+_ENDLESS = 2**31  # more runs than a measurement has time for
+_CALL_STEPS = 10  # of a peer's call
+_TRIAL_SECONDS = 0.5  # for which a number of models at once is timed
+_MAX_CPU_FLOATS = 1 << 26  # in all models' per-example gradients of a step
+_MAX_GPU_FLOATS = 1 << 30
 
 
 class TimedModel(NamedTuple):
     """How engines are timed on a model.
 
     Attributes:
-      steps: the number of mini-batches through which engines cycle.
+      steps: the number of mini-batches of a training run.
       tolerance: the largest distance between an engine's first step and ours, without noise at learning rate
         1. Both steps are means of clipped gradients with norms of at most 1.
-      batch_size: the size of mini-batches; None for the model's own.
+      fields: the setting's other fields.
     """
 
     steps: int
     tolerance: float
-    batch_size: int | None = None
+    fields: dict[str, int]
 
 
 MODELS = {
-    "fcnn": TimedModel(steps=250, tolerance=1e-5),
-    "convnet": TimedModel(steps=10, tolerance=1e-5),
+    "fcnn": TimedModel(steps=250, tolerance=1e-5, fields={}),
+    "convnet": TimedModel(steps=10, tolerance=1e-5, fields={}),
     # Its 18 layers add many numbers in float32, each engine in another order.
-    "resnet18": TimedModel(steps=8, tolerance=1e-3, batch_size=8),
+    "resnet18": TimedModel(steps=8, tolerance=1e-3, fields={"batch_size": 8}),
 }
 
 
-class Peer(NamedTuple):
-    """An engine that is not built yet.
+class Problem(NamedTuple):
+    """A training run of DP-SGD, with fixed mini-batches, that every engine gets.
 
     Attributes:
-      module: the file in this folder that has the function which builds it.
+      setting: the setting of the training run.
+      features: (n, ...) the examples' features.
+      labels: (n,) the examples' labels.
+      batches: (steps, B) the indices of each mini-batch's examples.
+      theta_0: (p,) the initial parameters.
+      stepped: (p,) the parameters after our step from theta_0 on the first mini-batch, without noise, at
+        learning rate 1.
+      places: for each of the network's parameters, in the order of calls, the places of its entries in
+        theta. The arrays have Flax's shapes.
+    """
+
+    setting: Setting
+    features: NDArray[Any]
+    labels: NDArray[Any]
+    batches: NDArray[np.int32]
+    theta_0: NDArray[np.float32]
+    stepped: NDArray[np.float32]
+    places: list[NDArray[np.int64]]
+
+
+class Asked(NamedTuple):
+    """What an engine is to train.
+
+    Attributes:
+      problem: the problem.
+      batches: (steps, B) the mini-batches.
+      rate: the learning rate.
+      sigma: the noise multiplier.
+      models: the number of models that each device trains at once.
+    """
+
+    problem: Problem
+    batches: NDArray[np.int32]
+    rate: float
+    sigma: float
+    models: int
+
+
+class TimedTraining(NamedTuple):
+    """Models that are being trained.
+
+    Attributes:
+      run: trains for a moment, a peer by a step on each mini-batch; returns the number of model-steps.
+      theta: () -> the parameters (p,) of the first model.
+      models: the number of models that it trains at once.
+      device: the device's name; "cpu" for any CPU.
+    """
+
+    run: Run
+    theta: Callable[[], NDArray[np.float32]]
+    models: int
+    device: str
+
+
+class Engine(NamedTuple):
+    """An engine.
+
+    Attributes:
       package: the package that it needs, as pip calls it.
+      make: what is asked -> its training.
+      tried: the numbers of models at once that are tried, to find the fastest.
       one_thread: whether it uses one core, so that a CPU runs a process for each core.
     """
 
-    module: str
     package: str
+    make: Callable[[Asked], TimedTraining]
+    tried: Sequence[int] = (1, 8, 64, 512, 4096)
     one_thread: bool = False
 
 
-ENGINES = {
-    "ours": Peer("engines_jax", "jax"),
-    "jax_privacy": Peer("engines_jax", "jax-privacy"),
-    "opacus": Peer("engines_torch", "opacus", one_thread=True),
-    "torch_func": Peer("engines_torch", "torch"),
-}
+def make_problem(model: str, sources: Sources) -> Problem:
+    """Makes the problem of training a model as `audit` does by default.
 
+    The adversary is GC-R in place of the default, GC-S. A step costs the same, but GC-S first simulates
+    training runs to choose its coordinate.
 
-class Timing(NamedTuple):
-    """The speed of an engine on a model.
-
-    Attributes:
-      model: the model's name.
-      engine: the engine's name.
-      rates: the model-steps a second in each round.
-      built: the engine as its process reported it.
-      processes: the number of its processes.
+    Args:
+      model: a name of `MODELS`.
+      sources: where the data come from.
     """
+    from audit.settings.make import setting_of
+    from models.catalogue import task
 
-    model: str
-    engine: str
-    rates: list[float]
-    built: "Engine"
-    processes: int
+    prepare_jax()
+    timed = MODELS[model]
+    setting = setting_of(model, adversary="gc_r", steps=timed.steps, **timed.fields)
+    return problem_of(setting, task(model).data.load(sources))
+
+
+def problem_of(setting: Setting, dataset: Dataset) -> Problem:
+    """Returns the problem of a setting, with our first step."""
+    import jax
+    import jax.numpy as jnp
+
+    from audit.mechanism.base import Data, Hyperparameters, Schedule, no_canaries
+    from audit.training import build, game
+
+    played = build.build(setting, dataset)
+    theta_0 = played.init(game.root(setting.seed, "theta"))
+    norm = setting.mechanism.clipping_norm
+    hyper = Hyperparameters(learning_rate=1.0, clipping_norm=norm, noise_multiplier=0.0)
+    first_step = Schedule(played.schedule.batches[:1], mask=jnp.zeros(1))  # without an insertion
+
+    @jax.jit
+    def take_step(theta: jax.Array, data: Data) -> jax.Array:
+        state = played.mechanism.start(theta)
+        key = jax.random.key(0)  # the noise that it draws is multiplied by 0
+        return played.mechanism.segment(hyper, state, data, first_step, no_canaries(), key).theta
+
+    # The places as Flax nests parameters; float32 holds integers below 2^24 exactly.
+    model = build.trainee(setting.model, dataset).model
+    places = model.unravel(jnp.arange(model.n_parameters, dtype=jnp.float32))
+    created = model.module.init(jax.random.key(0), dataset.features[0])["params"]
+    return Problem(
+        setting=setting,
+        features=dataset.features,
+        labels=dataset.labels,
+        batches=np.asarray(played.schedule.batches),
+        theta_0=np.asarray(theta_0),
+        stepped=np.asarray(take_step(theta_0, played.data)),
+        places=list(_list_leaves(places, created)),
+    )
+
+
+def _list_leaves(tree: dict[str, Any], created: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
+    """Yields the leaves of nested parameters, in the order of `created`, which JAX's functions lose."""
+    for name, part in created.items():
+        if isinstance(part, dict):
+            yield from _list_leaves(tree[name], part)
+        else:
+            yield np.asarray(tree[name]).astype(np.int64)
+
+
+def measure_rate(run: Run, seconds: float) -> float:
+    """Returns the model-steps a second of `run`, called again and again for some seconds."""
+    begin = time.perf_counter()
+    done = 0
+    elapsed = 0.0
+    while elapsed < seconds or not done:
+        done += run()
+        elapsed = time.perf_counter() - begin
+    return done / elapsed
+
+
+def find_fastest(engine: Engine, problem: Problem) -> TimedTraining:
+    """Returns the training of as many models at once as do the most model-steps a second.
+
+    Numbers are tried as far as the per-example gradients fit in memory.
+    """
+    fields = problem.setting.mechanism
+    batches = problem.batches[:_CALL_STEPS]
+    max_floats = _MAX_CPU_FLOATS
+    best_rate = 0.0
+    for models in engine.tried:
+        asked = Asked(problem, batches, fields.learning_rate, fields.noise_multiplier, models)
+        if models > 1 and models * fields.batch_size * problem.theta_0.size > max_floats:
+            break
+        training = engine.make(asked)
+        training.run()  # compiles
+        rate = measure_rate(training.run, _TRIAL_SECONDS)
+        if rate > best_rate:
+            best_rate = rate
+            fastest = training
+        if training.device != "cpu":
+            max_floats = _MAX_GPU_FLOATS
+    return fastest
+
+
+def make_ours(asked: Asked) -> TimedTraining:
+    """Makes our training as `audit` does, with noise and insertions, in chunks of runs."""
+    import jax
+
+    from audit.training import build, game
+
+    problem = asked.problem
+    played = build.build(problem.setting, Dataset(problem.features, problem.labels, "", ""))
+    chunk_size = game.chunk_size(played, _RUNS)
+    chunks = game.play(played, [(0, _ENDLESS)], chunk_size)
+
+    def run() -> int:
+        return len(next(chunks).scores) * problem.setting.schedule.steps
+
+    device = str(jax.local_devices()[0].device_kind)
+    return TimedTraining(run, lambda: problem.stepped, chunk_size, device)  # it is our own step
+
+
+def make_jax_privacy(asked: Asked) -> TimedTraining:
+    """Makes jax_privacy's training: DP-SGD by its clipped_grad and its Gaussian noise, mapped over models."""
+    import jax
+    import jax.numpy as jnp
+    from jax_privacy import clipping, noise_addition
+
+    from audit.mechanism import ensemble
+    from audit.mechanism.base import Data
+    from audit.mechanism.clipping.base import separate
+
+    problem = asked.problem
+    norm = problem.setting.mechanism.clipping_norm
+    batch_size = problem.setting.mechanism.batch_size
+    # (theta, batch) -> the sum of the examples' clipped gradients, divided by B.
+    clipped_gradient = clipping.clipped_grad(
+        _make_ordinary_loss(problem),
+        l2_clip_norm=norm,
+        keep_batch_dim=False,
+        normalize_by=float(batch_size),
+    )
+
+    def train(theta: jax.Array, key: jax.Array, batches: jax.Array, data: Data) -> jax.Array:
+        """Returns the parameters (p,) of a single model after a step on each mini-batch."""
+        features, labels = data
+        deviation = asked.sigma * norm / batch_size
+        noise = noise_addition.gaussian_privatizer(stddev=deviation, prng_key=key)
+
+        def take_step(carry: Any, indices: jax.Array) -> tuple[Any, None]:
+            theta, noise_state = carry
+            # `separate` keeps all values. Without it JAX cannot take per-example gradients of convolutions
+            # when models on several devices share their features.
+            batch = separate(theta, (features[indices], labels[indices]))
+            update, noise_state = noise.update(clipped_gradient(theta, batch), noise_state)
+            return (theta - asked.rate * update, noise_state), None
+
+        end, _ = jax.lax.scan(take_step, (theta, noise.init(theta)), batches)
+        trained: jax.Array = end[0]
+        return trained
+
+    placement = ensemble.Placement.local()
+    devices = jax.local_devices()
+    models = len(devices) * asked.models
+    data = placement.everywhere((problem.features, problem.labels))
+    batches = placement.everywhere(asked.batches)
+    # Each model has its own theta and key. Trained parameters may take the memory of those before.
+    train_models = placement.over_runs(train, (0, 0, None, None), donated=(0,))
+    thetas = placement.by_run(jnp.tile(problem.theta_0, (models, 1)))
+    calls = itertools.count()
+
+    def run() -> int:
+        nonlocal thetas
+        keys = placement.by_run(jax.random.split(jax.random.key(next(calls)), models))
+        thetas = jax.block_until_ready(train_models(thetas, keys, batches, data))
+        return models * len(batches)
+
+    return TimedTraining(run, lambda: np.asarray(thetas[0]), models, str(devices[0].device_kind))
+
+
+def _make_ordinary_loss(problem: Problem) -> Callable[..., Any]:
+    """Returns a model's loss of parameters (p,) on an example; of the ConvNet by Flax's own layers.
+
+    Our ConvNet's layers are a part of our engine: with them jax_privacy would be several times faster.
+    """
+    import flax.linen as nn
+    import jax.numpy as jnp
+    from jax import Array
+
+    from models.catalogue import task
+    from models.convolutional import ConvNet
+    from models.layers import normalised
+
+    model = task(problem.setting.model).make(problem.features.shape[1:])
+    if model.module != ConvNet():
+        return model.loss
+
+    def pool(x: Array) -> Array:
+        pooled: Array = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        return pooled
+
+    def flatten(x: Array) -> Array:
+        return jnp.moveaxis(x, -1, 0).reshape(-1)  # ConvNet's dense layers read channels first
+
+    convolutions = [nn.Conv(features, (5, 5), padding="VALID") for features in (6, 16)]
+    dense = [nn.Dense(features) for features in (120, 84, 10)]
+    layers: list[Any] = [convolutions[0], pool, convolutions[1], pool, flatten]
+    module = nn.Sequential([*layers, dense[0], nn.relu, dense[1], nn.relu, dense[2]])
+    names = (
+        "layers_0",
+        "layers_2",
+        "layers_5",
+        "layers_7",
+        "layers_9",
+    )  # of layers with parameters
+
+    def loss(theta: Array, example: tuple[Array, Array]) -> Array:
+        features, label = example
+        tree = model.unravel(theta)
+        # The layers of ConvNet in the order of calls.
+        parts = [tree[name] for name in sorted(tree)]
+        parameters = {"params": dict(zip(names, parts, strict=True))}
+        logits: Any = module.apply(parameters, normalised(features, CIFAR10_MEAN, CIFAR10_STD))
+        criterion: Array = model.criterion(logits, label)
+        return criterion
+
+    return loss
+
+
+class _InTorch:
+    """A problem in PyTorch: the network at theta_0, and (features, labels) of the mini-batches."""
+
+    def __init__(self, asked: Asked) -> None:
+        import torch
+
+        problem = asked.problem
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.network = _make_torch_network(problem.setting.model).to(self.device)
+        # PyTorch's axes in terms of Flax's, by the number of axes: Flax's kernels are (in, out) in dense
+        # layers and (height, width, in, out) in convolutions.
+        axes = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+        self._places = [places.transpose(axes[places.ndim]) for places in problem.places]
+        with torch.no_grad():
+            for parameter, places in zip(self.network.parameters(), self._places, strict=True):
+                parameter.copy_(torch.tensor(problem.theta_0[places]))
+        self.batches = []
+        for indices in asked.batches:
+            features = problem.features[indices]
+            if features.ndim == 4:
+                features = ((features / 255 - CIFAR10_MEAN) / CIFAR10_STD).transpose(0, 3, 1, 2)
+            inputs = torch.tensor(features, dtype=torch.float32, device=self.device).contiguous()
+            labels = torch.tensor(problem.labels[indices], dtype=torch.long, device=self.device)
+            self.batches.append((inputs, labels))
+
+    def make_training(
+        self, take_step: Callable[..., None], parameters: Sequence[Any], models: int
+    ) -> TimedTraining:
+        """Returns the training by a function of a mini-batch's features and labels."""
+        import torch
+
+        on_gpu = self.device == "cuda"
+
+        def run() -> int:
+            for features, labels in self.batches:
+                take_step(features, labels)
+            if on_gpu:
+                torch.cuda.synchronize()
+            return models * len(self.batches)
+
+        def flatten() -> NDArray[np.float32]:
+            theta = np.empty(sum(places.size for places in self._places), np.float32)
+            for parameter, places in zip(parameters, self._places, strict=True):
+                theta[places] = parameter.detach().cpu().numpy().reshape(-1, *places.shape)[0]
+            return theta
+
+        return TimedTraining(
+            run, flatten, models, torch.cuda.get_device_name() if on_gpu else "cpu"
+        )
+
+
+def _make_torch_network(model: str) -> Any:
+    """Returns a network of `models` in PyTorch."""
+    from torch import nn, relu
+
+    if model == "fcnn":
+        return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    if model == "convnet":
+        layers: list[Any] = []
+        for channels, features in ((3, 6), (6, 16)):
+            layers += [nn.Conv2d(channels, features, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        dense = [nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)]
+        return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+    def make_normed(channels: int, features: int, window: int, stride: int) -> list[Any]:
+        """Returns a padded convolution without bias, and the group normalisation that follows it."""
+        padding = (window - 1) // 2
+        convolution = nn.Conv2d(channels, features, window, stride, padding, bias=False)
+        return [convolution, nn.GroupNorm(32, features, eps=1e-6)]  # as Flax's by default
+
+    class Block(nn.Module):
+        """A residual block: two 3x3 convolutions next to a shortcut."""
+
+        def __init__(self, channels: int, features: int, stride: int) -> None:
+            super().__init__()
+            first = make_normed(channels, features, 3, stride)
+            self.body = nn.Sequential(*first, nn.ReLU(), *make_normed(features, features, 3, 1))
+            self.shortcut: nn.Module = nn.Identity()
+            if channels != features or stride != 1:
+                self.shortcut = nn.Sequential(*make_normed(channels, features, 1, stride))
+
+        def forward(self, x: Any) -> Any:
+            return relu(self.shortcut(x) + self.body(x))
+
+    blocks = []
+    channels = 64
+    for features, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        blocks += [Block(channels, features, stride), Block(features, features, 1)]
+        channels = features
+    ending = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)]
+    return nn.Sequential(*make_normed(3, 64, 3, 1), nn.ReLU(), *blocks, *ending)
+
+
+def make_opacus(asked: Asked) -> TimedTraining:
+    """Makes the training of Opacus: GradSampleModule and DPOptimizer train a model in one thread."""
+    import torch
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+    from torch.nn.functional import cross_entropy
+
+    warnings.filterwarnings("ignore", "Full backward hook")  # which Opacus sets itself
+    torch.set_num_threads(1)
+    made = _InTorch(asked)
+    module = GradSampleModule(made.network)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(module.parameters(), asked.rate),
+        noise_multiplier=asked.sigma,
+        max_grad_norm=asked.problem.setting.mechanism.clipping_norm,
+        expected_batch_size=asked.problem.setting.mechanism.batch_size,
+    )
+
+    def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        cross_entropy(module(features), labels).backward()
+        optimizer.step()
+
+    return made.make_training(take_step, list(module.parameters()), models=1)
+
+
+def make_torch_func(asked: Asked) -> TimedTraining:
+    """Makes a training with torch.func: DP-SGD of several models at once, by per-example gradients.
+
+    It uses all cores, or the GPU. All models take the same mini-batches, each with its own noise.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    made = _InTorch(asked)
+    names = [name for name, _ in made.network.named_parameters()]
+    norm = asked.problem.setting.mechanism.clipping_norm
+    batch_size = asked.problem.setting.mechanism.batch_size
+
+    def loss(theta: Any, features: Any, label: Any) -> Any:
+        parameters = dict(zip(names, theta, strict=True))
+        logits = torch.func.functional_call(made.network, parameters, (features[None],))
+        return cross_entropy(logits, label[None])
+
+    per_example_gradients = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))
+
+    def clipped_sum(theta: Any, features: Any, labels: Any) -> list[Any]:
+        """Returns the sum of the examples' gradients, each clipped over all parameters together."""
+        gradients = per_example_gradients(theta, features, labels)
+        squared_norms = sum(part.flatten(1).square().sum(1) for part in gradients)  # (B,)
+        factors = (norm / torch.sqrt(squared_norms)).clamp(max=1.0)
+        return [torch.tensordot(factors, part, 1) for part in gradients]
+
+    clipped_sums = torch.func.vmap(clipped_sum, (0, None, None))  # each model has its parameters
+    thetas = []
+    for parameter in made.network.parameters():
+        thetas.append(parameter.detach().expand(asked.models, *parameter.shape).clone())
+
+    def take_step(features: torch.Tensor, labels: torch.Tensor) -> None:
+        sums = clipped_sums(tuple(thetas), features, labels)
+        for theta, total in zip(thetas, sums, strict=True):
+            noisy = total.add_(torch.randn_like(total), alpha=asked.sigma * norm)
+            theta.sub_(noisy, alpha=asked.rate / batch_size)
+
+    return made.make_training(take_step, thetas, asked.models)
+
+
+ENGINES = {
+    "ours": Engine("jax", make_ours, tried=(1,)),
+    "jax_privacy": Engine("jax-privacy", make_jax_privacy),
+    "opacus": Engine("opacus", make_opacus, tried=(1,), one_thread=True),
+    "torch_func": Engine("torch", make_torch_func),
+}
 
 
 def measure(
     model: str, engines: Sequence[str], rounds: int, seconds: float, sources: Sources
-) -> list[Timing]:
+) -> list[Record]:
     """Times engines on a model; shows a progress bar.
 
     Args:
@@ -101,84 +543,52 @@ def measure(
       seconds: the least time for which an engine is timed in a round.
       sources: where the data come from.
 
+    Returns:
+      A record for each engine; see `make_table`.
+
     Raises:
       InputError: the data cannot be read, an engine fails, or its step differs from ours.
     """
-    problem = _make_problem(model, sources)
-    teams = [_Team(engine, problem, MODELS[model].tolerance) for engine in engines]
-    rates: list[list[float]] = [[] for _ in teams]
-    for _ in trange(rounds, desc=model, leave=False):
-        for team, team_rates in zip(teams, rates, strict=True):
-            team_rates.append(team.rate(seconds))
-    timings = []
-    for team, team_rates in zip(teams, rates, strict=True):
-        team.stop()
-        processes = len(team.connections)
-        timings.append(Timing(model, team.name, team_rates, team.engine, processes))
-    return timings
+    with contextlib.ExitStack() as stack:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "problem"
+        with _start_process() as process:  # whose JAX ends with it
+            made = process.submit(make_problem, model, sources).result()
+        file.write_bytes(pickle.dumps(made))
+        records: list[Record] = []
+        teams = []
+        for name in engines:
+            team = [stack.enter_context(_start_process())]
+            [described] = _ask(name, team, _describe, file)
+            require_agreement(name, described["distance_from_ours"], MODELS[model].tolerance)
+            if ENGINES[name].one_thread and described["device"] == "cpu":
+                for _ in range(cores() - 1):
+                    team.append(stack.enter_context(_start_process()))
+                _ask(name, team, _describe, file)  # every process is ready before any is timed
+            records.append(
+                {"model": model, "engine": name, "rates": [], "processes": len(team), **described}
+            )
+            teams.append(team)
+        for _ in trange(rounds, desc=model, leave=False):
+            for record, team in zip(records, teams, strict=True):
+                record["rates"].append(sum(_ask(record["engine"], team, _time, file, seconds)))
+    return records
 
 
-def _make_problem(model: str, sources: Sources) -> "Problem":
-    """Returns the model's problem, made in a process of its own, whose JAX ends with it."""
-    from experiments.benchmark import engines_jax
-
-    timed = MODELS[model]
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(1, _SPAWN, signal.signal, ignore) as pool:
-        made = pool.submit(engines_jax.make_problem, model, timed.steps, timed.batch_size, sources)
-        return made.result()
+def _start_process() -> ProcessPoolExecutor:
+    """Starts a process; Ctrl-C ends its parent, and so the process."""
+    return ProcessPoolExecutor(1, _SPAWN, signal.signal, (signal.SIGINT, signal.SIG_IGN))
 
 
-class _Team:
-    """The processes of an engine, which measure at the same time.
-
-    Attributes:
-      name: the engine's name.
-      connections: the connections to the processes.
-      engine: what the first process reported.
-    """
-
-    def __init__(self, name: str, problem: "Problem", tolerance: float) -> None:
-        """Starts the processes, and waits until each has built the engine and taken our step."""
-        self.name = name
-        self.connections: list[Connection] = []
-        self.engine = self._start(problem, tolerance)
-        if ENGINES[name].one_thread and self.engine.device == "cpu":
-            for _ in range(cores() - 1):
-                self._start(problem, tolerance)
-
-    def _start(self, problem: "Problem", tolerance: float) -> "Engine":
-        here, there = _SPAWN.Pipe()
-        _SPAWN.Process(target=_serve, args=(there, self.name, problem), daemon=True).start()
-        there.close()  # the process has its own copy; the connection ends with the process
-        self.connections.append(here)
-        engine: Engine = self._receive(here)
-        require_agreement(self.name, engine.distance, tolerance)
-        return engine
-
-    def _receive(self, connection: Connection) -> Any:
-        """Waits for a process's answer; raises InputError if the engine fails."""
-        try:
-            answer = connection.recv()
-        except EOFError:
-            raise InputError(f"{self.name}'s process ended: leave it out of --engines") from None
-        if isinstance(answer, InputError):
-            raise answer
-        return answer
-
-    def rate(self, seconds: float) -> float:
-        """Returns the units a second of all processes together, measured for some seconds."""
-        for connection in self.connections:
-            connection.send(seconds)
-        total = 0.0
-        for connection in self.connections:
-            total += self._receive(connection)
-        return total
-
-    def stop(self) -> None:
-        """Ends the processes."""
-        for connection in self.connections:
-            connection.close()
+def _ask(
+    name: str, team: Sequence[ProcessPoolExecutor], function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """Calls a function in each process of an engine at the same time; raises InputError if it fails."""
+    answers = [process.submit(function, name, *arguments) for process in team]
+    try:
+        return [answer.result() for answer in answers]
+    except Exception as error:  # whatever it is, one line reports it
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{name}: {type(error).__name__}: {reason}") from None
 
 
 def require_agreement(name: str, distance: float, tolerance: float) -> None:
@@ -190,55 +600,56 @@ def require_agreement(name: str, distance: float, tolerance: float) -> None:
     )
 
 
-def _serve(connection: Connection, name: str, problem: "Problem") -> None:
-    """Builds an engine in a process of its own, sends it without `run`, and answers seconds with rates."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and so this process
-    from experiments.benchmark.engines_jax import measure_rate
-
-    try:
-        module = importlib.import_module(f"experiments.benchmark.{ENGINES[name].module}")
-        engine = getattr(module, name)(problem)
-        engine.run()  # compiles
-    except Exception as error:  # whatever it is, the parent reports it in one line
-        reason = " ".join(str(error).split())[:200]
-        connection.send(InputError(f"{name}: {type(error).__name__}: {reason}"))
-        return
-    connection.send(engine._replace(run=None))
-    with contextlib.suppress(EOFError):  # the parent has closed the connection, or has ended
-        while True:
-            seconds = connection.recv()
-            connection.send(measure_rate(engine.run, seconds))
+@functools.cache
+def _prepare(name: str, file: Path) -> TimedTraining:
+    """Returns the training of an engine, which its process makes at the first call."""
+    return find_fastest(ENGINES[name], pickle.loads(file.read_bytes()))
 
 
-def make_table(timings: Sequence[Timing]) -> Table[Timing]:
+def _describe(name: str, file: Path) -> Record:
+    """Takes an engine's first step, prepares it, and returns what is known of it before it is timed."""
+    if ENGINES[name].package.startswith("jax"):
+        prepare_jax()
+    problem = pickle.loads(file.read_bytes())
+    distance = measure_distance(ENGINES[name], problem)
+    training = _prepare(name, file)
+    return {
+        "distance_from_ours": distance,
+        "models_at_once": training.models,
+        "device": training.device,
+    }
+
+
+def measure_distance(engine: Engine, problem: Problem) -> float:
+    """Returns the Euclidean distance between an engine's first step and ours, without noise at rate 1."""
+    first = engine.make(Asked(problem, problem.batches[:1], rate=1.0, sigma=0.0, models=1))
+    first.run()
+    return float(np.linalg.norm(first.theta() - problem.stepped))
+
+
+def _time(name: str, file: Path, seconds: float) -> float:
+    """Returns the engine's rate, measured for some seconds."""
+    return measure_rate(_prepare(name, file).run, seconds)
+
+
+def make_table(timings: Sequence[Record]) -> Table[Record]:
     """Returns the table with a row for each model and engine."""
-    ours = {row.model: row.rates for row in timings if row.engine == "ours"}
-
-    def find_ratios(row: Timing) -> list[float] | None:
-        """Returns our rate over the engine's in each round; None for ours, and if ours is not timed."""
-        if row.engine == "ours" or row.model not in ours:
-            return None
-        pairs = zip(ours[row.model], row.rates, strict=True)
-        return [our_rate / rate for our_rate, rate in pairs]
-
-    steps_per_second = "model_steps_per_second"
+    ours = {record["model"]: record["rates"] for record in timings if record["engine"] == "ours"}
+    for record in timings:
+        rates = record["rates"]
+        record["model_steps_per_second"] = statistics.median(rates)
+        record["ratios"] = None
+        if record["engine"] != "ours" and record["model"] in ours:
+            # Within rounds: what slows a round slows all.
+            record["ratios"] = (np.array(ours[record["model"]]) / rates).tolist()
     columns = (
-        Column("model", lambda row: row.model, "model", left=True),
-        Column("engine", lambda row: row.engine, "engine", width=11, left=True),
-        Column(steps_per_second, find_median_rate, "model-steps/s", _show_rate),
-        Column("ratios", find_ratios, "ours is faster by", _show_ratios, width=20, left=True),
-        Column("rates", lambda row: row.rates),
-        Column("models_at_once", lambda row: row.built.models),
-        Column("processes", lambda row: row.processes),
-        Column("distance_from_ours", lambda row: row.built.distance),
-        Column("device", lambda row: row.built.device),
+        field("model", head="model", left=True),
+        field("engine", head="engine", width=11, left=True),
+        field("model_steps_per_second", head="model-steps/s", show=_show_rate),
+        Column("ratios", itemgetter("ratios"), "ours is faster by", _show_ratios, left=True),
+        *map(field, ("rates", "models_at_once", "processes", "distance_from_ours", "device")),
     )
     return Table(columns, timings)
-
-
-def find_median_rate(row: Timing) -> float:
-    """Returns the median of the rounds' rates."""
-    return statistics.median(row.rates)
 
 
 def _show_ratios(ratios: list[float]) -> str:
@@ -249,6 +660,4 @@ def _show_ratios(ratios: list[float]) -> str:
 
 def _show_rate(value: float) -> str:
     """Formats a rate or a ratio with three significant digits, or as a whole number from 100 on."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

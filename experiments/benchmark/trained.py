@@ -8,8 +8,6 @@ that an estimate above it is wrong, whatever the trade-off curve is.
 import functools
 import math
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy as np
 from audit.calibration import laws
 from audit.calibration.calibration import KnownMechanism, Law
 from audit.evidence.canaries import Coins
+from audit.runtime.processes import as_completed
 from experiments.benchmark.contract import ONE_CANARY, SEVERAL, BenchmarkedMechanism
 
 _MU = 1.0
@@ -26,20 +25,13 @@ _POOL_FACTOR = 10  # the trained runs over an audit's runs, which are sampled wi
 
 @functools.cache
 def _train_pool(canaries: int, runs: int) -> Coins:
-    """Returns the scores of `runs` training runs with `canaries` canaries each.
-
-    The runs are trained at the first call with these arguments, in a process of its own. Later calls return
-    the same scores.
-    """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_train, canaries, runs).result()
+    """Returns the scores of `runs` training runs with `canaries` canaries each, trained at the first call."""
+    ((_, coins),) = as_completed(functools.partial(_train, canaries), [runs], processes=1)
+    return coins
 
 
 def _train(canaries: int, runs: int) -> Coins:
-    """Trains `runs` runs with `canaries` canaries each in this process, and returns their scores.
-
-    The model is the FCNN on Housing. The adversary "gc_r" inserts canaries along random coordinates.
-    """
+    """Trains the FCNN on Housing in this process, with canaries along random coordinates."""
     # Imported here, since they load JAX: only the process that trains needs it.
     from audit.runtime.machine import prepare_jax
     from audit.settings import stored
@@ -49,14 +41,10 @@ def _train(canaries: int, runs: int) -> Coins:
     from models.catalogue import task
 
     prepare_jax()
-    # A canary in each of T steps with the noise multiplier sigma leaks at most mu = sqrt(T) / sigma, in terms
-    # of Gaussian differential privacy: here mu = _MU.
+    # A canary in each of T steps with the noise multiplier sigma leaks at most mu = sqrt(T) / sigma.
+    sigma = math.sqrt(_STEPS) / _MU
     setting = setting_of(
-        "fcnn",
-        adversary="gc_r",
-        canaries=canaries,
-        steps=_STEPS,
-        noise_multiplier=math.sqrt(_STEPS) / _MU,
+        "fcnn", adversary="gc_r", canaries=canaries, steps=_STEPS, noise_multiplier=sigma
     )
     dataset = task("fcnn").data.load(Sources())
     with tempfile.TemporaryDirectory() as folder:
@@ -66,18 +54,14 @@ def _train(canaries: int, runs: int) -> Coins:
 
 
 def _draw_worlds(rng: np.random.Generator, setting: KnownMechanism) -> Coins:
-    """Draws an audit's runs from trained runs with a single canary each, half with it and half without.
-
-    They are drawn without replacement from _POOL_FACTOR times as many, which `_train_pool` trains.
-    """
+    """Draws an audit's runs with a single canary each from trained runs, half with it and half without."""
     pool = _train_pool(1, setting.runs * _POOL_FACTOR)
-    n = setting.runs // 2
-    runs_in = np.flatnonzero(pool.presence[:, 0])
-    runs_out = np.flatnonzero(~pool.presence[:, 0])
-    drawn_in = rng.choice(runs_in, n, replace=False)
-    drawn_out = rng.choice(runs_out, n, replace=False)
-    drawn = np.concatenate([drawn_in, drawn_out])
-    return Coins(pool.scores[drawn], pool.presence[drawn])
+    drawn = []
+    for is_in in (True, False):
+        runs = np.flatnonzero(pool.presence[:, 0] == is_in)
+        drawn.append(rng.choice(runs, setting.runs // 2, replace=False))
+    chosen = np.concatenate(drawn)
+    return Coins(pool.scores[chosen], pool.presence[chosen])
 
 
 def _draw_runs(rng: np.random.Generator, setting: KnownMechanism) -> Coins:

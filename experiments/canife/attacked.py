@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from audit.errors import InputError, require
+from audit.errors import require
 from audit.settings.federated import FederatedTraining
 from audit.settings.fields import (
     FieldLimits,
@@ -24,7 +24,7 @@ IMAGE_MODELS = tuple(
     row.name for row in TASKS.values() if row.data.name in (FASHION_MNIST.name, CIFAR10.name)
 )
 MODELS = (*IMAGE_MODELS, "character_lstm")
-_MOST_EPSILON = 512.0  # of a round, by its exact law
+_MAX_EPSILON = 512.0  # of a round, by its exact law
 STARTS = ("random", "sample")
 # Fields in which a model differs from the defaults below: minutes on two cores, or the paper's values.
 MODEL_DEFAULTS: dict[str, dict[str, int | float]] = {
@@ -47,10 +47,9 @@ PENALTIES = {  # what a design minimises, with words for figures
     "as_printed": "sum over updates (Equation 2)",
     "of_the_mean": "mean update (loss 1)",
 }
-_POSITIVE_LIMITS: dict[str, Any] = {"least": 1e-6, "most": 1e6}
-_COUNT_LIMITS: dict[str, Any] = {"least": 1, "most": 10**6}
-_ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**6}
-_ZERO_OR_CLIENTS: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
+_POSITIVE: dict[str, Any] = {"least": 1e-6, "most": 1e6}
+_COUNT: dict[str, Any] = {"least": 1, "most": 10**6}
+_ZERO_OR_COUNT: dict[str, Any] = {"default": 0, "least": 0, "most": 10**7}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +64,10 @@ class Attacked(FederatedTraining):
     )
     clients: int = described(
         "Clients that images are dealt to, 0: one example a client; or roles or users, 0: all.",
-        **_ZERO_OR_CLIENTS,
+        **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients a round.", default=128, least=2, most=10**6)
-    rounds: int = described("Rounds of the training.", default=469, **_COUNT_LIMITS)
+    rounds: int = described("Rounds of the training.", default=469, **_COUNT)
     noise_multiplier: float = described(
         "Noise multiplier sigma: noise has deviation sigma * C.",
         default=0.2,
@@ -76,13 +75,13 @@ class Attacked(FederatedTraining):
         most=1e4,
         zero_too=True,
     )
-    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT_LIMITS)
+    every: int = described("Rounds 1, 1 + every, ... are measured.", default=100, **_COUNT)
     examples: int = described("Examples of a client at most; 0: all.", **_ZERO_OR_COUNT)
     pool: int = described(
         "Mock clients that canaries are designed on; 0: up to 512.", **_ZERO_OR_COUNT
     )
     population: int = described(
-        "Training clients that mock rounds draw on; 0: up to 2,048.", **_ZERO_OR_CLIENTS
+        "Training clients that mock rounds draw on; 0: up to 2,048.", **_ZERO_OR_COUNT
     )
     scores: int = described(
         "Mock rounds of a published estimate, n.", default=100, least=4, most=10**6
@@ -93,11 +92,11 @@ class Attacked(FederatedTraining):
         least=100,
         most=10**7,
     )
-    design_steps: int = described("Steps of a canary's design.", default=2500, **_COUNT_LIMITS)
+    design_steps: int = described("Steps of a canary's design.", default=2500, **_COUNT)
     design_rate: float = described(
         "Adam's learning rate on the sample; text wants 0.1.",
         default=1.0,
-        **_POSITIVE_LIMITS,
+        **_POSITIVE,
     )
     design_batch: int = described(
         "Mock updates a step of the design; 0: as many as the cohort.", **_ZERO_OR_COUNT
@@ -105,7 +104,7 @@ class Attacked(FederatedTraining):
     norm_constant: float = described(
         "k: gradients shorter than this are lengthened.",
         default=5.0,
-        **_POSITIVE_LIMITS,
+        **_POSITIVE,
     )
     penalty: str = described(
         "What a design minimises: as_run, as_printed or of_the_mean.",
@@ -123,7 +122,6 @@ class Attacked(FederatedTraining):
         "The canary replaces a client and sends its raw gradient, as in the paper's code.",
         default=False,
     )
-    memory: int = described("Bytes for the pool's updates.", default=1 << 30, least=0)
     delta: float = described("delta of the training.", default=1e-5, above=0, below=1)
 
     def measured(self) -> list[int]:
@@ -141,11 +139,9 @@ def resolve_setting(values: dict[str, Any], given: Collection[str]) -> Attacked:
     Raises:
       InputError: A value is out of range.
     """
-    resolved = dict(values)
-    for name, value in MODEL_DEFAULTS.get(values["model"], {}).items():
-        if name not in given:
-            resolved[name] = value
-    setting = Attacked(**resolved)
+    defaults = MODEL_DEFAULTS.get(values["model"], {})
+    own = {name: value for name, value in defaults.items() if name not in given}
+    setting = Attacked(**{**values, **own})
     require_model(setting.model)
     require_fields(setting)
     require_computable(setting)
@@ -157,21 +153,18 @@ def require_computable(setting: Attacked) -> None:
 
     The law's grid ends at an epsilon of 512 (`densities.epsilon_at`). No canary that is added leaks
     more than a perfect one, whose curve is Gaussian with mu = 1 / sigma. Whether another canary stays below
-    512 depends on what training makes of it, so that less noise is refused before training.
+    512 depends on the training, so less noise is refused before it.
     """
     from audit.laws import conversions  # loads SciPy
 
-    sigma = setting.noise_multiplier
-    if sigma == 0:  # no law is computed
-        return
-    perfect = conversions.epsilon_from_mu(1 / sigma, setting.delta)
-    if perfect <= _MOST_EPSILON:
-        return
-    least = 1 / conversions.mu_from_epsilon(_MOST_EPSILON, setting.delta)
+    # Rounded up, so that the noise that the message advises is accepted.
+    least = 1 / conversions.mu_from_epsilon(_MAX_EPSILON, setting.delta)
     rounded_up = math.ceil(1000 * least) / 1000
-    raise InputError(
-        f"`noise_multiplier={sigma:g}`: a round may leak an epsilon of {perfect:,.0f}, which its exact law "
-        f"can't compute: give at least {rounded_up:g}"
+    sigma = setting.noise_multiplier
+    require(
+        sigma == 0 or sigma >= least,
+        f"`noise_multiplier={sigma:g}`: a round may leak an epsilon above {_MAX_EPSILON:g}, which its exact "
+        f"law can't compute: give at least {rounded_up:g}",
     )
 
 
@@ -195,22 +188,18 @@ def fit_to_clients(setting: Attacked, train_clients: int, mock_clients: int) -> 
       mock_clients: The number of mock clients, on whom canaries are designed.
 
     Raises:
-      InputError: A field is out of range, or larger than the number of clients allows.
+      InputError: A field is larger than the number of clients allows.
     """
     pool = setting.pool or min(512, mock_clients)
     population = setting.population or min(2048, train_clients)
     setting = dataclasses.replace(setting, pool=pool, population=population)
-    require_fields(setting)
-    # Beside each field's own limits, those that the data set. All draws are without replacement, so that none
-    # is larger than what it is drawn from.
+    # A round draws its cohort from the clients to train on, a mock round from the population, both without
+    # replacement. A canary may replace one of at least two. A design's minibatch is from the pool.
     limits = {
-        # A round draws its cohort from the clients to train on, a mock round from the population. At least 2:
-        # a canary may replace one of several.
-        "cohort": FieldLimits(2, min(population, train_clients)),
-        "population": FieldLimits(2, train_clients),
-        "pool": FieldLimits(1, mock_clients),
-        # 0 stands for as many updates as the cohort has clients, or the whole pool if that has fewer.
-        "design_batch": FieldLimits(0, pool),
+        "cohort": FieldLimits(least=2, most=min(population, train_clients)),
+        "population": FieldLimits(least=2, most=train_clients),
+        "pool": FieldLimits(least=1, most=mock_clients),
+        "design_batch": FieldLimits(least=0, most=pool),
     }
     fields = declared(Attacked)
     for name, field_limits in limits.items():

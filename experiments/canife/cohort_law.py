@@ -10,8 +10,8 @@ The density at x is the inverse transform along the line through a real tilt s,
     p(x) = e^{-s x} M(s) / (2 pi) \int M(s + i t) / M(s) e^{-i t x} dt,
 
 whatever s. With s near the saddle point of x nothing cancels, so that tails are right relative to
-themselves; each x takes the nearest of a row of tilts. Trapezoids converge faster than any power there: the
-remaining error shows where neighbouring tilts disagree, and that is reported. Between distant modes, where a
+themselves; each x takes the nearest of a row of tilts. Trapezoids converge faster than any power there. How
+far a density's mass is from 1 is reported as the grid's error. Between distant modes, where a
 density is less than 1e-15 of that around it, only rounding remains: the density is raised to 1e-15 there,
 which makes an epsilon too small, not too large.
 """
@@ -23,7 +23,6 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.errors import require
 from audit.laws.densities import DensityPair
 
 Array = NDArray[np.float64]
@@ -36,32 +35,17 @@ _CUT = 36.0  # |M(s + it) / M(s)| is cut at exp(-_CUT)
 _VALLEY = 1e-15  # the least density, as a share of what its integral could be at most
 _POINTS_PER_DEVIATION = 200  # of the noise, on the grid
 _BLOCK = 1 << 18  # complex entries in memory at once
-_MOST_WORK = 1 << 32  # factors of a transform, at most: more would take hours
 
 
 class ScoreLaw(NamedTuple):
-    """The law of a score.
-
-    Attributes:
-      points: (n,) evenly spaced scores.
-      log_density: (n,) the log density at the points.
-      error: The largest relative disagreement of neighbouring tilts, where the density is above e^-72 of the
-        largest, or the deviation of the total mass from 1, whichever is larger.
-    """
+    """The log density (n,) of a score at evenly spaced points (n,)."""
 
     points: Array
     log_density: Array
-    error: float
 
 
 class _Round(NamedTuple):
-    """A round: its clients, how their cohort is drawn, and the noise.
-
-    Attributes:
-      dots: (M,) the clients' dot products with the canary's direction, over the clipping norm.
-      cohort: The number of clients in a round, drawn without replacement.
-      sigma: The standard deviation of the noise, over the clipping norm.
-    """
+    """A round: its clients' dot products (M,), the size of its cohort, and the deviation of the noise."""
 
     dots: Array
     cohort: int
@@ -83,40 +67,35 @@ def score_law(dots: ArrayLike, cohort: int, sigma: float, reach: tuple[float, fl
       cohort: The number of clients in a round, drawn without replacement.
       sigma: The noise multiplier, above 0.
       reach: (at most 0, at least 0), how far the grid reaches beyond these 9 deviations, down and up.
-
-    Raises:
-      InputError: Values out of range, or a law whose computation would take hours.
     """
-    round_ = _Round(_check_dots(dots, cohort, sigma), cohort, sigma)
-    mean, deviation = _compute_moments(round_)
+    array = np.asarray(dots, np.float64)
+    round_ = _Round(array, cohort, sigma)
+    # A cohort's sum has the variance cohort (1 - cohort / M) times the sample variance, var M / (M - 1).
+    clients = len(array)
+    variance = cohort * (1 - cohort / clients) * np.var(array) * clients / max(clients - 1, 1)
+    mean = cohort * float(array.mean())
+    deviation = float(np.sqrt(variance + sigma**2))
     low = mean - _DEVIATIONS * deviation + reach[0]
     high = mean + _DEVIATIONS * deviation + reach[1]
     intervals = int(np.ceil((high - low) / sigma * _POINTS_PER_DEVIATION))
     points = np.linspace(low, high, intervals + 1)
 
     # If the cohort has all clients, only the noise is random.
-    if cohort == len(round_.dots):
+    if cohort == clients:
         log_density = -(((points - mean) / sigma) ** 2) / 2 - np.log(sigma * np.sqrt(2 * np.pi))
-        return ScoreLaw(points, log_density, 0.0)
+        return ScoreLaw(points, log_density)
 
-    # Each point takes the tilt with the nearest mean (rank 0), and the second nearest to compare (rank 1).
-    tilts = _choose_tilts(round_, points, deviation)
-    centres = np.array([_compute_tilted_mean(round_, tilt) for tilt in tilts])
-    distances = np.abs(points[None] - centres[:, None])  # (tilts, points)
-    tilts_by_distance = np.argsort(distances, axis=0)
-    log_densities = np.full((2, len(points)), -np.inf)
+    # The tilted laws' means are spread evenly over the grid. A unit of tilt moves the mean by at least
+    # sigma^2, by the noise alone, so tilts up to `most` move it over the whole grid.
+    most = (high - low) / sigma**2
+    count = int(np.ceil((high - low) / (_TILT_DISTANCE * deviation)))
+    tilts = [_find_tilt(round_, mean, most) for mean in np.linspace(low, high, count + 1)]
+    means = np.array([_compute_tilted_mean(round_, tilt) for tilt in tilts])
+    nearest = np.argmin(np.abs(points - means[:, None]), axis=0)  # the tilt of each point
+    log_density = np.empty(len(points))
     for i, tilt in enumerate(tilts):
-        for rank in (0, 1):
-            takes_tilt = tilts_by_distance[rank] == i
-            log_densities[rank, takes_tilt] = _invert_along(round_, tilt, points[takes_tilt])
-    log_density, by_second_tilt = log_densities
-
-    # The error is the largest disagreement of both tilts, or how far the total mass is from 1, whichever is
-    # larger. Points with less than e^(-2 _CUT) of the largest density are not compared.
-    mass = float(np.exp(log_density).sum() * (points[1] - points[0]))
-    visible = log_density > np.max(log_density) - 2 * _CUT
-    disagreement = np.max(np.abs(log_density - by_second_tilt), where=visible, initial=0.0)
-    return ScoreLaw(points, log_density, max(float(disagreement), abs(mass - 1)))
+        log_density[nearest == i] = _invert_along(round_, tilt, points[nearest == i])
+    return ScoreLaw(points, log_density)
 
 
 def added(dots: ArrayLike, cohort: int, sigma: float, canary: float) -> DensityPair:
@@ -146,11 +125,7 @@ def replacing(dots: ArrayLike, cohort: int, sigma: float, canary: float) -> Dens
       cohort: The number of clients in a round, drawn without replacement; at least 2.
       sigma: The noise multiplier, above 0.
       canary: The canary's own dot product with the direction, over the clipping norm.
-
-    Raises:
-      InputError: The cohort has a single client.
     """
-    require(cohort > 1, f"`cohort={cohort}`: a canary that replaces a client needs at least 2")
     dots = np.asarray(dots, np.float64)
     # The canary takes the place of a client, so that it moves the score's mean by `shift`. The density with
     # the canary at x is that of the other clients' score at x - canary. So both grids are widened, on either
@@ -189,66 +164,6 @@ def _make_pair(out: ScoreLaw, others: ScoreLaw, canary: float) -> DensityPair:
     error_out = abs(float(density_out.sum()) * spacing - 1)
     error_in = abs(float(density_in.sum()) * spacing - 1)
     return DensityPair(out.points, density_out, density_in, max(error_out, error_in))
-
-
-def _check_dots(dots: ArrayLike, cohort: int, sigma: float) -> Array:
-    """Returns dot products (M,) as float64.
-
-    Raises:
-      InputError: The dot products, the cohort's size or the noise multiplier are out of range.
-    """
-    array = np.asarray(dots, np.float64)
-    require(
-        array.ndim == 1 and np.isfinite(array).all(),
-        "dot products must be finite, in a flat array",
-    )
-    require(
-        1 <= cohort <= len(array),
-        f"`cohort={cohort}`: give 1 to {len(array):,}, the number of clients",
-    )
-    require(
-        0 < sigma < np.inf,
-        f"`noise_multiplier={sigma}`: give a number above 0; without noise there is no law",
-    )
-    return array
-
-
-def _compute_moments(round_: _Round) -> tuple[float, float]:
-    """Returns the mean and the standard deviation of the score: a cohort's sum of dot products, plus noise.
-
-    The sum of `size` of M numbers drawn without replacement has the variance size (1 - size / M) times their
-    sample variance.
-    """
-    dots = round_.dots
-    size = round_.cohort
-    clients = len(dots)
-    share = size / clients
-    # var M / (M - 1) is the sample variance; a single client has none.
-    variance = size * (1 - share) * float(np.var(dots)) * clients / max(clients - 1, 1)
-    return size * float(dots.mean()), float(np.sqrt(variance + round_.sigma**2))
-
-
-def _choose_tilts(round_: _Round, points: Array, deviation: float) -> list[float]:
-    """Returns the tilts at which the score's density is computed, so that some tilt suits each grid point.
-
-    The tilt s turns the density p(x) of the score into the tilted law e^(s x) p(x), normalised; it suits the
-    points near the mean of that law. The means are spread evenly over the whole grid, at most _TILT_DISTANCE
-    standard deviations of the score apart.
-
-    Args:
-      round_: The round's clients, cohort and noise.
-      points: The grid.
-      deviation: The standard deviation of the score.
-    """
-    width = points[-1] - points[0]
-    count = int(np.ceil(width / (_TILT_DISTANCE * deviation)))
-    # A unit of tilt moves the mean by at least sigma^2, by the noise alone. So tilts in [-most, most] move it
-    # over the width of the whole grid.
-    most = width / round_.sigma**2
-    tilts = []
-    for mean in np.linspace(points[0], points[-1], count + 1):
-        tilts.append(_find_tilt(round_, mean, most))
-    return tilts
 
 
 def _find_tilt(round_: _Round, mean: float, most: float) -> float:
@@ -426,15 +341,7 @@ def _multiply_clients(dots: Array, joins: Array, times: Array, angles: Array) ->
       joins: (M,) r_j, the clients' probabilities of joining.
       times: (T,) the times t.
       angles: (A,) the angles.
-
-    Raises:
-      InputError: The products would take hours.
     """
-    fits = len(dots) * len(times) * len(angles) <= _MOST_WORK
-    require(
-        fits,
-        f"{len(dots):,} clients are too many for so little noise: take a sample of them",
-    )
     products = np.ones((len(times), len(angles)), np.complex128)
     # exp(i (angle + t a_j)) is the product of a turn, by the angle, and a wave, by the time.
     turns = np.exp(1j * angles)

@@ -11,13 +11,10 @@ a minibatch of n mock updates u_i, clipped to C. It pushes |g| above C or above 
 
 "Loss 2" of that appendix is the printed sum: n g^T S g with the updates' uncentred covariance S.
 
-The pool's updates are computed once. A pool that memory cannot hold comes in blocks, each of which serves
-some iterations before the next takes its place.
-
 Source: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Section 3.2, Algorithm 1 and Appendix A.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -29,29 +26,15 @@ from audit.errors import require
 from audit.mechanism.base import Tree
 
 _TINY = 1e-12  # added to a norm, so that its derivative at 0 is finite
-_BYTES_A_NUMBER = 4  # of float32
 
 
 # (theta (p,), sample, key) -> the model's loss of the sample; the key is for samples relaxed by random draws
 SampleLoss = Callable[[Array, Tree, Array], Array]
 # (sample's gradient (p,), clipped updates (b, p)) -> what is minimised
 Penalty = Callable[[Array, Array], Array]
-
-
-class SampleDesign(NamedTuple):
-    """A design's choices, all compiled in.
-
-    Attributes:
-      loss: the model's loss of a sample.
-      penalty: the function that the design minimises.
-      optimizer: the optimizer that changes the sample.
-      minibatch: the number of updates in a step, drawn without replacement from a block that has more.
-    """
-
-    loss: SampleLoss
-    penalty: Penalty
-    optimizer: optax.GradientTransformation
-    minibatch: int
+Carry = tuple[
+    Tree, Tree, Tree, Array
+]  # a design: sample, optimizer's state, best sample, its penalty
 
 
 class Designed(NamedTuple):
@@ -68,24 +51,19 @@ class Designed(NamedTuple):
     losses: Array
 
 
-# (theta (p,), first sample, blocks, steps, key) -> the design's result
-Designer = Callable[[Array, Tree, Sequence[Callable[[], Array]], int, Array], Designed]
-
-
-class _Carry(NamedTuple):
-    """A design between two steps.
+class Designer(NamedTuple):
+    """Compiled functions that design samples, and judge them.
 
     Attributes:
-      sample: the sample.
-      optimizer: the optimizer's state.
-      best: the best sample so far.
-      least: the best sample's penalty on its minibatch.
+      run: (theta (p,), first sample, clipped updates (n, p), steps, key) -> the design's result. Raises
+        InputError if a penalty is not finite.
+      gradient: (theta, settled sample) -> the sample's gradient (p,).
+      penalty: (gradient, updates) -> what the design minimises.
     """
 
-    sample: Tree
-    optimizer: Tree
-    best: Tree
-    least: Array
+    run: Callable[[Array, Tree, Array, int, Array], Designed]
+    gradient: Callable[[Array, Tree], Array]
+    penalty: Penalty
 
 
 def health(first: Array | float, last: Array | float) -> float:
@@ -153,179 +131,68 @@ def _with_norm(clipping_norm: float, penalise: Callable[[Array], Array]) -> Pena
     return penalty
 
 
-def designer(design: SampleDesign) -> Designer:
-    """Returns the function that designs a sample by gradient descent on a penalty.
-
-    The function is compiled once for all models (p,) of the same shape. It is (model, first sample, blocks,
-    number of steps, key) -> the designed samples and their penalties.
-
-    Blocks are arrays of clients' clipped updates (b, p), all of the same shape. Each is given as a function
-    that returns it, so that not all blocks need be in memory at once. The design's steps are divided evenly
-    among the blocks.
-
-    The returned function raises InputError without blocks, for fewer steps than blocks, and if a penalty is
-    not finite.
+def designer(
+    loss: SampleLoss, penalty: Penalty, optimizer: optax.GradientTransformation, minibatch: int
+) -> Designer:
+    """Returns functions that design a sample by gradient descent on a penalty.
 
     Args:
-      design: The penalty, its optimizer and minibatch.
+      loss: The model's loss of a sample.
+      penalty: The function that the design minimises.
+      optimizer: The optimizer that changes the sample.
+      minibatch: The number of updates in a step, drawn without replacement from a pool that has more.
     """
-    objective = _make_objective(design)
 
-    def step(theta: Array, updates: Array, carry: _Carry, key: Array) -> tuple[_Carry, Array]:
-        """Takes a step of gradient descent on the sample, and keeps the sample of least penalty so far.
-
-        A sample's penalty is the one on the minibatch of its own step.
-
-        Args:
-          theta: The frozen model (p,).
-          updates: A block of clipped updates (b, p).
-          carry: The design before the step.
-          key: The key of the step's random draws.
-
-        Returns:
-          The design after the step, and the penalty before it.
-        """
-        penalty, slope = jax.value_and_grad(objective)(carry.sample, theta, updates, key)
-        # The penalty is that of the sample before the step, so that sample may be the best.
-        best = _select(penalty < carry.least, carry.sample, carry.best)
-        least = jnp.minimum(penalty, carry.least)
-
-        changes, optimizer_state = design.optimizer.update(slope, carry.optimizer, carry.sample)
-        sample = optax.apply_updates(carry.sample, changes)
-        return _Carry(sample, optimizer_state, best, least), penalty
+    def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
+        """Returns the penalty of the sample's gradient against a minibatch of the updates (b, p)."""
+        draw_key, relax_key = jax.random.split(key)
+        gradient = jax.grad(loss)(theta, sample, relax_key)
+        if minibatch < len(updates):
+            chosen = jax.random.choice(draw_key, len(updates), (minibatch,), replace=False)
+            updates = updates[chosen]
+        return penalty(gradient, updates)
 
     @jax.jit
-    def take_steps(
-        theta: Array, updates: Array, carry: _Carry, keys: Array
-    ) -> tuple[_Carry, Array]:
-        """Takes a step of gradient descent for each key, all on the same block of updates (b, p).
+    def take_steps(theta: Array, updates: Array, carry: Carry, keys: Array) -> tuple[Carry, Array]:
+        """Takes a step for each key on the updates; returns the penalties before the steps, too."""
 
-        Args:
-          theta: The frozen model (p,).
-          updates: The block of clipped updates (b, p).
-          carry: The design before the steps.
-          keys: (steps,) the keys of the steps' random draws.
+        def step(carry: Carry, key: Array) -> tuple[Carry, Array]:
+            sample, state, best, least = carry
+            value, slope = jax.value_and_grad(objective)(sample, theta, updates, key)
+            # The penalty is that of the sample before the step, so that sample may be the best.
+            best = _select(value < least, sample, best)
+            changes, state = optimizer.update(slope, state, sample)
+            moved = optax.apply_updates(sample, changes)
+            return (moved, state, best, jnp.minimum(value, least)), value
 
-        Returns:
-          The design after the steps, and the penalties (steps,) before each of them.
-        """
-
-        def advance(carry: _Carry, key: Array) -> tuple[_Carry, Array]:
-            """Takes a step, with its arguments in the order of `jax.lax.scan`."""
-            return step(theta, updates, carry, key)
-
-        result: tuple[_Carry, Array] = jax.lax.scan(advance, carry, keys)
+        result: tuple[Carry, Array] = jax.lax.scan(step, carry, keys)
         return result
 
     measure = jax.jit(objective)
 
-    def run(
-        theta: Array,
-        sample: Tree,
-        blocks: Sequence[Callable[[], Array]],
-        steps: int,
-        key: Array,
-    ) -> Designed:
-        """Designs a sample by gradient descent, on one block of updates after the other.
-
-        The steps are divided evenly among the blocks, and a block is in memory only during its steps.
-
-        Args:
-          theta: The frozen model (p,).
-          sample: The sample that the design begins with.
-          blocks: Functions that each return a block of clipped updates (b, p).
-          steps: The number of steps in all.
-          key: The key of all random draws.
-
-        Returns:
-          The last sample, the best sample, and the penalties (steps + 1,) of all samples.
-
-        Raises:
-          InputError: There are no blocks, or fewer steps than blocks, or a penalty is not finite.
-        """
-        require(len(blocks) >= 1, "no updates to design a canary for: give at least one block")
-        require(
-            steps >= len(blocks),
-            f"`design_steps={steps}`: give at least {len(blocks)}, one for each block of updates",
-        )
-        # Before any penalty is computed, the first sample is the best, and the least penalty is infinite.
-        infinity = jnp.asarray(jnp.inf, theta.dtype)
-        carry = _Carry(sample, design.optimizer.init(sample), sample, infinity)
+    def run(theta: Array, sample: Tree, updates: Array, steps: int, key: Array) -> Designed:
+        carry: Carry = (sample, optimizer.init(sample), sample, jnp.asarray(jnp.inf, theta.dtype))
         # A key for each step, and one for the penalty of the sample after the last step.
         keys = jax.random.split(key, steps + 1)
+        (last, _, best, least), penalties = take_steps(theta, updates, carry, keys[:-1])
+        final = measure(last, theta, updates, keys[-1])
+        losses = jnp.append(penalties, final)
+        message = "the canary's design diverged: lower `design_rate`"
+        require(jnp.isfinite(losses).all(), message)
+        return Designed(last, _select(final < least, last, best), losses)
 
-        penalties_by_block = []
-        for i, block in enumerate(blocks):
-            first = i * steps // len(blocks)
-            stop = (i + 1) * steps // len(blocks)
-            updates = block()
-            carry, block_penalties = take_steps(theta, updates, carry, keys[first:stop])
-            penalties_by_block.append(block_penalties)
-        # Each step returned the penalty before it. The last sample's penalty is still to be computed, on the
-        # last block, which is in memory.
-        final_penalty = measure(carry.sample, theta, updates, keys[-1])
+    @jax.jit
+    def compute_gradient(theta: Array, sample: Tree) -> Array:
+        """Returns the gradient of a settled sample. Nothing of it is left to draw: any key will do."""
+        gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
+        return gradient
 
-        penalties = jnp.concatenate([*penalties_by_block, final_penalty[None]])
-        require(
-            jnp.isfinite(penalties).all(),
-            "the canary's design diverged: lower `design_rate`",
-        )
-        best = _select(final_penalty < carry.least, carry.sample, carry.best)
-        return Designed(carry.sample, best, penalties)
-
-    return run
-
-
-def in_blocks(pool: int, parameters: int, budget: int) -> list[range]:
-    """Cuts a pool of clients 0, 1, ... into as few blocks of equal size as memory allows.
-
-    The updates of a block's clients must fit into memory at once. Clients that are left over, fewer than
-    there are blocks, are in no block.
-
-    Args:
-      pool: The number of clients.
-      parameters: The number of parameters of an update, in float32.
-      budget: The bytes of memory that a block may take.
-
-    Raises:
-      InputError: The pool is empty, or a single update does not fit.
-    """
-    require(pool >= 1, "no clients whose updates design the canary: raise `pool`")
-    most_clients = budget // (_BYTES_A_NUMBER * parameters)  # whose updates fit into memory
-    require(
-        most_clients >= 1,
-        f"`memory={budget}` holds no update of {parameters:,} parameters: raise it",
-    )
-    blocks = -(-pool // most_clients)  # pool / most_clients, rounded up
-    size = pool // blocks
-    return [range(i * size, (i + 1) * size) for i in range(blocks)]
+    return Designer(run, compute_gradient, jax.jit(penalty))
 
 
 def _select(condition: Array, if_true: Tree, if_false: Tree) -> Tree:
     """Selects between two pytrees by a traced condition."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
-
-
-def _make_objective(design: SampleDesign) -> Callable[[Tree, Array, Array, Array], Array]:
-    """Returns the function that a design minimises: the penalty of a sample on a minibatch of updates.
-
-    It is (sample, model theta (p,), clients' clipped updates (b, p), key) -> penalty.
-    """
-
-    def objective(sample: Tree, theta: Array, updates: Array, key: Array) -> Array:
-        """Returns the penalty of the sample's gradient against a minibatch drawn from the updates.
-
-        All updates are taken where there are no more than `design.minibatch`. The key decides the minibatch,
-        and the Gumbel-softmax draws of a text's characters.
-        """
-        draw_key, relax_key = jax.random.split(key)
-        gradient = jax.grad(design.loss)(theta, sample, relax_key)
-        if design.minibatch < len(updates):
-            chosen = jax.random.choice(draw_key, len(updates), (design.minibatch,), replace=False)
-            updates = updates[chosen]
-        return design.penalty(gradient, updates)
-
-    return objective
 
 
 def _norm(gradient: Array) -> Array:

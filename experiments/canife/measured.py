@@ -16,7 +16,6 @@ from experiments.canife.attacked import Attacked, identity
 
 Floats = NDArray[np.float64]
 Canary = NDArray[np.float32] | str  # normalised pixels, or a text
-CONFIDENCE = 0.95
 _ROUND_FILE = "round_{:07d}.npz"
 
 
@@ -37,7 +36,6 @@ class Measured(NamedTuple):
       exact: The exact epsilon of the score's law, at the training run's delta.
       exact_then: The exact epsilon of the score's law, at the paper's delta 1/n for n scores.
       proven: A lower bound on epsilon from many more mock rounds, without an assumption.
-      proven_if_gaussian: A lower bound from the same rounds, if the trade-off curve is Gaussian.
       canary: The canary's normalised pixels, or its text.
       label: The probabilities of its label.
     """
@@ -54,13 +52,12 @@ class Measured(NamedTuple):
     exact: float
     exact_then: float
     proven: float
-    proven_if_gaussian: float
     canary: Canary
     label: NDArray[np.float32]
 
 
 def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
-    """Returns the store of a setting's measured rounds.
+    """Returns the store of a setting's measured rounds, in the folder `out` of all stores.
 
     Args:
       setting: The setting.
@@ -72,19 +69,7 @@ def open_store(setting: Attacked, checksum: str, out: Path) -> Store:
 
 
 def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Measured]:
-    """Returns those of a setting's measured rounds that are stored.
-
-    A store's name depends on the setting and on the checksum of its clients' data. Here no data are loaded:
-    the store is looked up by the setting alone.
-
-    Args:
-      held: What the folder of all stores holds.
-      setting: The setting.
-      numbers: Numbers of the rounds to read.
-
-    Raises:
-      InputError: The setting is stored for two data sets.
-    """
+    """Returns those of a setting's measured rounds that the folder of stores holds; loads no data."""
     store = held.open(identity(setting))
     if store is None:
         return []
@@ -94,27 +79,21 @@ def read(held: Holdings, setting: Attacked, numbers: Sequence[int]) -> list[Meas
 def read_rounds(store: Store, numbers: Sequence[int]) -> list[Measured]:
     """Returns the measured rounds that a store holds, among those with the given numbers.
 
-    Each round has a file. A file that is damaged or of another setting counts as missing, and is reported on
-    stderr.
+    A file that is damaged or of another setting counts as missing, and is reported on stderr.
     """
     measured = []
     for number in numbers:
-        fields = store.read_arrays(_ROUND_FILE.format(number), "measured again")
-        if fields is not None:
-            measured.append(_make_round(fields))
+        arrays = store.read_arrays(_ROUND_FILE.format(number), "measured again")
+        if arrays is not None:
+            # Numbers and texts are stored as arrays without dimensions.
+            values: dict[str, Any] = {}
+            for name in Measured._fields:
+                value = arrays[name]
+                values[name] = value if value.ndim else value.item()
+            measured.append(Measured(**values))
     return measured
 
 
 def save_round(store: Store, measured: Measured) -> None:
     """Stores a measured round."""
     store.write_arrays(_ROUND_FILE.format(measured.number), measured._asdict())
-
-
-def _make_round(fields: dict[str, NDArray[Any]]) -> Measured:
-    """Returns the measured round of a file's arrays."""
-    values: dict[str, Any] = {}
-    for name in Measured._fields:
-        value = fields[name]
-        # Numbers and texts are stored as arrays without dimensions.
-        values[name] = value.item() if value.ndim == 0 else value
-    return Measured(**values)

@@ -34,7 +34,7 @@ class Inserted(NamedTuple):
     update: Array
 
 
-def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float) -> Inserted:
+def inserted(gradient: Array, learning_rate: float, clipping_norm: float) -> Inserted:
     """Returns a canary's direction, and the clipped update that its client sends.
 
     The direction is that of the gradient of the canary's sample.
@@ -42,8 +42,7 @@ def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float)
     Args:
       gradient: (p,) the gradient of the canary's sample.
       learning_rate: the factor by which the client multiplies the gradient before clipping, as local SGD does
-        with a single example. None: the client clips the gradient itself, as in DP-SGD and always in the
-        paper's code (Errata C2).
+        with a single example; 1 in DP-SGD and always in the paper's code (Errata C2).
       clipping_norm: C, the clipping norm.
 
     Raises:
@@ -54,8 +53,7 @@ def inserted(gradient: Array, learning_rate: float | None, clipping_norm: float)
         0 < norm < np.inf,
         f"the canary's gradient has norm {norm:g}: design it with another `seed`",
     )
-    sent = gradient if learning_rate is None else learning_rate * gradient
-    return Inserted(gradient / norm, clip(sent, jnp.asarray(clipping_norm)))
+    return Inserted(gradient / norm, clip(learning_rate * gradient, jnp.asarray(clipping_norm)))
 
 
 def dots(
@@ -93,22 +91,6 @@ def own_dot(canary: Inserted, clipping_norm: float) -> float:
     return float(canary.update @ canary.direction) / clipping_norm
 
 
-def mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: int, rounds: int) -> Floats:
-    """Returns the sum of a random cohort's dot products for each mock round, (rounds,).
-
-    Args:
-      rng: the generator of the cohorts.
-      client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size.
-      rounds: the number of mock rounds.
-    """
-    sums = [np.zeros(0)]  # so that the result is an empty array for 0 rounds
-    # At most _ROUNDS rounds at a time, since all cohorts together may not fit into memory.
-    for start in range(0, rounds, _ROUNDS):
-        sums.append(_draw_sums(rng, client_dots, cohort, min(_ROUNDS, rounds - start)))
-    return np.concatenate(sums)
-
-
 def mock_scores(
     rng: np.random.Generator,
     client_dots: Floats,
@@ -133,7 +115,7 @@ def mock_scores(
     Returns:
       The scores (rounds,) with the canary, and those without.
     """
-    sums = mock_sums(rng, client_dots, cohort, 2 * rounds)
+    sums = _mock_sums(rng, client_dots, cohort, 2 * rounds)
     scores = sums + sigma * rng.standard_normal(2 * rounds)
     return scores[:rounds] + canary, scores[rounds:]
 
@@ -148,24 +130,13 @@ def published_scores(
 ) -> tuple[Floats, Floats]:
     """Plays mock rounds as the public code does: the canary replaces a client of the cohort (Errata C1).
 
-    A score is the sum of the cohort's dot products, the canary's among them where it takes part, plus noise.
-    All are in units of the clipping norm, so that the noise is N(0, sigma^2).
-
-    Args:
-      rng: the generator of cohorts and noise.
-      client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size, canary included.
-      canary: the canary's own dot product.
-      sigma: the noise multiplier.
-      rounds: the number of rounds in both worlds together; half have the canary, the larger half if odd.
-
-    Returns:
-      The scores of the rounds with the canary, and of those without.
+    The arguments are those of `mock_scores`, except that `cohort` includes the canary, and `rounds` counts
+    both worlds together; half have the canary, the larger half if odd.
     """
     rounds_out = rounds // 2
     rounds_in = rounds - rounds_out
-    sums_in = mock_sums(rng, client_dots, cohort - 1, rounds_in) + canary
-    sums_out = mock_sums(rng, client_dots, cohort, rounds_out)
+    sums_in = _mock_sums(rng, client_dots, cohort - 1, rounds_in) + canary
+    sums_out = _mock_sums(rng, client_dots, cohort, rounds_out)
     scores_in = sums_in + sigma * rng.standard_normal(rounds_in)
     scores_out = sums_out + sigma * rng.standard_normal(rounds_out)
     return scores_in, scores_out
@@ -176,43 +147,34 @@ def cohorts(rng: np.random.Generator, clients: int, size: int, rounds: int) -> N
 
     All indices are drawn at once. Then, column by column, a client that its round already has is drawn again
     until it is another.
-
-    Args:
-      rng: the generator of the cohorts.
-      clients: the number of clients.
-      size: the size of a cohort.
-      rounds: the number of cohorts.
     """
     drawn = rng.integers(clients, size=(rounds, size))
     for column in range(1, size):
-        # (rounds,) whether a round has the client of this column in an earlier column too.
-        collides = (drawn[:, :column] == drawn[:, column, None]).any(axis=1)
-        colliding = np.flatnonzero(collides)
-        while len(colliding):
-            drawn[colliding, column] = rng.integers(clients, size=len(colliding))
+        colliding = np.arange(rounds)
+        while True:
             rows = drawn[colliding]
             collides = (rows[:, :column] == rows[:, column, None]).any(axis=1)
             colliding = colliding[collides]
+            if not len(colliding):
+                break
+            drawn[colliding, column] = rng.integers(clients, size=len(colliding))
     return drawn
 
 
-def _draw_sums(rng: np.random.Generator, client_dots: Floats, cohort: int, rounds: int) -> Floats:
-    """Returns the sum of a random cohort's dot products for each round, (rounds,), drawing all at once.
+def _mock_sums(rng: np.random.Generator, client_dots: Floats, cohort: int, rounds: int) -> Floats:
+    """Returns the sum of a random cohort's dot products for each mock round, (rounds,).
 
-    A cohort has all clients if there are fewer than `cohort`. For a cohort of more
-    than half of the clients, the clients that it leaves out are drawn, which are fewer.
-
-    Args:
-      rng: the generator of the cohorts.
-      client_dots: (clients,) every client's dot product.
-      cohort: the cohort's size.
-      rounds: the number of rounds.
+    A cohort has all clients if there are no more. For a cohort of more than half of the clients, those that
+    it leaves out are drawn, which are fewer. Not all cohorts are in memory at once.
     """
-    count = len(client_dots)
-    if cohort >= count:
+    clients = len(client_dots)
+    if cohort >= clients:
         return np.full(rounds, client_dots.sum())
-    if 2 * cohort > count:
-        # The dot products of the clients that each round leaves out.
-        left_out = client_dots[cohorts(rng, count, count - cohort, rounds)]
-        return np.asarray(client_dots.sum() - left_out.sum(axis=-1))
-    return np.asarray(client_dots[cohorts(rng, count, cohort, rounds)].sum(axis=1))
+    leaves_out = 2 * cohort > clients
+    size = clients - cohort if leaves_out else cohort
+    sums = []
+    for start in range(0, rounds, _ROUNDS):
+        drawn = cohorts(rng, clients, size, min(_ROUNDS, rounds - start))
+        sums.append(client_dots[drawn].sum(axis=1))
+    total = np.concatenate(sums)
+    return np.asarray(client_dots.sum() - total if leaves_out else total)

@@ -1,6 +1,14 @@
-"""What a canary can be: an image with a label, a text with a label, or a text that is its own labels."""
+"""What a canary can be: an image with a label, or a text that is its own labels.
 
-from collections.abc import Callable
+`ImageSamples` and `TextSamples` have the same functions on samples:
+
+    draw            (rng) -> a random sample to begin a design with
+    from_example    (features, label) -> a sample made of an example, to begin a design with
+    loss            (theta, sample, key) -> the model's loss of the sample
+    settle          (sample, key) -> the final sample, as the canary's client has it
+    show            (settled sample) -> what is stored of it, pixels or a text
+"""
+
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +18,6 @@ from jax import Array
 from numpy.typing import NDArray
 
 from audit.tasks.model import Model, identity
-from experiments.canife.designed import SampleLoss
 from experiments.canife.measured import Canary
 from models import soft
 
@@ -24,166 +31,122 @@ class Sample(NamedTuple):
     Attributes:
       content: An image's normalised pixels (height, width, ...), or the log weights (T, alphabet) of each of
         a text's T characters.
-      label: The label's log weights (classes,).
+      label: The label's log weights (classes,); a text has none.
     """
 
     content: Array
     label: Array
 
 
-class Samples(NamedTuple):
-    """What canaries of a model can be, as functions on samples.
+class ImageSamples(NamedTuple):
+    """Samples of normalised pixels, (pixel - mean) / deviation of pixels on [0, 1].
 
     Attributes:
-      draw: (rng) -> a random sample to begin a design with.
-      from_example: (features, label) -> a sample made of an example, to begin a design with.
-      loss: (theta, sample, key) -> the model's loss of the sample.
-      settle: (sample, key) -> the final sample, as the canary's client has it. A text's characters are drawn.
-      show: (settled sample) -> what is stored of it, pixels or a text.
-    """
-
-    draw: Callable[[np.random.Generator], Sample]
-    from_example: Callable[[NDArray[Any], Any], Sample]
-    loss: SampleLoss
-    settle: Callable[[Sample, Array], Sample]
-    show: Callable[[Sample], Canary]
-
-
-class ImageForm(NamedTuple):
-    """The form of images.
-
-    Attributes:
+      model: The model.
+      soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
       shape: The shape of an image's array of pixels.
       classes: The number of classes.
       mean: The mean of pixels on [0, 1], for each channel or for all.
       deviation: The standard deviation of pixels on [0, 1], for each channel or for all.
     """
 
+    model: Model
+    soft_label: bool
     shape: tuple[int, ...]
     classes: int
     mean: float | tuple[float, ...]
     deviation: float | tuple[float, ...]
 
+    def _from_pixels(self, pixels: NDArray[np.floating[Any]], label: int) -> Sample:
+        """Returns the sample of pixels on [0, 1] and a label, a class."""
+        mean, deviation = self._find_moments()
+        weights = _LABEL_WEIGHT * jax.nn.one_hot(label, self.classes)
+        return Sample((jnp.asarray(pixels) - mean) / deviation, weights)
 
-class TextForm(NamedTuple):
-    """The form of texts.
+    def _find_moments(self) -> tuple[Array, Array]:
+        return jnp.asarray(self.mean, jnp.float32), jnp.asarray(self.deviation, jnp.float32)
+
+    def draw(self, rng: np.random.Generator) -> Sample:
+        """Draws a sample of uniform pixels and a uniform label."""
+        label = int(rng.integers(self.classes))
+        return self._from_pixels(rng.random(self.shape, np.float32), label)
+
+    def from_example(self, features: NDArray[Any], label: Any) -> Sample:
+        """Returns the sample of an example, whose features are bytes."""
+        return self._from_pixels(features.astype(np.float32) / 255, int(label))
+
+    def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
+        """Returns the model's loss of a sample; nothing of an image is drawn with the key.
+
+        With `soft_label` the label is a mixture of classes, by its log weights. Otherwise it is the class
+        with the largest weight.
+        """
+        features = sample.content.reshape(-1)  # what the model's `inputs` makes of an image's bytes
+        if self.model.inputs is identity:  # the model takes only bytes
+            mean, deviation = self._find_moments()
+            # Not rounded, since a rounded pixel would have no gradient.
+            features = (sample.content * deviation + mean) * 255
+        if self.soft_label:
+            mixture_loss = soft.soft_label(self.model, self.classes)
+            return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
+        # The design does not change a fixed label, so the label has no gradient.
+        label = jnp.argmax(jax.lax.stop_gradient(sample.label))
+        return self.model.loss(theta, (features, label))
+
+    def settle(self, sample: Sample, key: Array) -> Sample:
+        """Returns the sample as it is: nothing of an image is drawn."""
+        return sample
+
+    def show(self, sample: Sample) -> Canary:
+        """Returns the normalised pixels."""
+        return np.asarray(sample.content)
+
+
+class TextSamples(NamedTuple):
+    """Samples of texts that change continuously.
+
+    Each character is a mixture over the alphabet, drawn by Gumbel-softmax, and the model reads the mixture of
+    its characters' embeddings (Guo et al., 2021).
 
     Attributes:
+      model: The model.
       length: The number of characters.
       alphabet: The characters, whose tokens are first, first + 1, ... in this order.
       first: The token of the alphabet's first character.
       vocabulary: The number of the model's tokens.
     """
 
+    model: Model
     length: int
     alphabet: str
     first: int
     vocabulary: int
 
-
-def image_samples(model: Model, form: ImageForm, soft_label: bool) -> Samples:
-    """Returns the samples of a model on images.
-
-    A sample's content is normalised pixels: (pixel - mean) / deviation of pixels on [0, 1].
-
-    Args:
-      model: The model.
-      form: The form of the model's images.
-      soft_label: Whether the label is a mixture of classes that is designed too, rather than one fixed class.
-    """
-    mixture_loss = soft.soft_label(model, form.classes)
-    mean = jnp.asarray(form.mean, jnp.float32)
-    deviation = jnp.asarray(form.deviation, jnp.float32)
-
-    def make_sample(pixels: NDArray[np.floating[Any]], label: int) -> Sample:
-        """Returns the sample of pixels on [0, 1] and a label, a class."""
-        content = (jnp.asarray(pixels) - mean) / deviation
-        return Sample(content, _label_weights(label, form.classes))
-
-    def draw(rng: np.random.Generator) -> Sample:
-        """Draws a sample of uniform pixels and a uniform label."""
-        label = int(rng.integers(form.classes))
-        pixels = rng.random(form.shape, np.float32)
-        return make_sample(pixels, label)
-
-    def from_example(features: NDArray[Any], label: Any) -> Sample:
-        """Returns the sample of an example, whose features are bytes."""
-        return make_sample(features.astype(np.float32) / 255, int(label))
-
-    def to_features(pixels: Array) -> Array:
-        """Returns normalised pixels in the form that the model's loss takes.
-
-        A loss takes an image's bytes. Where the model has a function `inputs`, which turns bytes into
-        normalised pixels, flat, its loss takes the latter too. Without it, `inputs` is the identity.
-        """
-        takes_bytes_alone = model.inputs is identity
-        if takes_bytes_alone:
-            # Pixels on [0, 255], but not rounded, since a rounded pixel would have no gradient.
-            return (pixels * deviation + mean) * 255
-        return pixels.reshape(-1)
-
-    def loss(theta: Array, sample: Sample, key: Array) -> Array:
-        """Returns the model's loss of a sample.
-
-        With `soft_label` the label is a mixture of classes, by its log weights. Otherwise it is the class
-        with the largest weight. The key is not used, as nothing of an image is drawn.
-        """
-        features = to_features(sample.content)
-        if soft_label:
-            return mixture_loss(theta, (features, jax.nn.softmax(sample.label)))
-        # The design does not change a fixed label, so the label has no gradient.
-        label = jnp.argmax(jax.lax.stop_gradient(sample.label))
-        return model.loss(theta, (features, label))
-
-    def settle(sample: Sample, key: Array) -> Sample:
-        """Returns the sample as it is: nothing of an image is drawn."""
-        return sample
-
-    def show(sample: Sample) -> Canary:
-        """Returns the normalised pixels, which are what is stored of an image."""
-        return np.asarray(sample.content)
-
-    return Samples(draw, from_example, loss, settle, show)
-
-
-def text_samples(model: Model, form: TextForm) -> Samples:
-    """Returns the samples of a model on texts.
-
-    A design needs texts that change continuously. So each character is a mixture over the alphabet, drawn by
-    Gumbel-softmax, and the model reads the mixture of its characters' embeddings (Guo et al., 2021).
-
-    Args:
-      model: The model.
-      form: The form of the model's texts.
-    """
-    tokens = jnp.arange(len(form.alphabet)) + form.first  # the token of each character
-
-    def draw(rng: np.random.Generator) -> Sample:
+    def draw(self, rng: np.random.Generator) -> Sample:
         """Draws a sample with uniform log weights."""
-        content = rng.random((form.length, len(form.alphabet)), np.float32)
-        return Sample(jnp.asarray(content), _label_weights(0, 0))
+        content = rng.random((self.length, len(self.alphabet)), np.float32)
+        return Sample(jnp.asarray(content), jnp.zeros(0))
 
-    def from_example(features: NDArray[Any], label: Any) -> Sample:
-        """Returns a sample made of an example, whose T characters have large log weights (T, alphabet).
+    def from_example(self, features: NDArray[Any], label: Any) -> Sample:
+        """Returns a sample whose characters have large log weights.
 
         Args:
           features: The tokens of the example's text.
           label: The next character at each place.
         """
-        text = np.append(features, label[-1])  # the text's last character is a label alone
-        weights = _label_weights(0, 0)  # texts have no label of their own
-        # Each character's log weight is _TOKEN_WEIGHT, and the others' at its place are 0.
-        content = _TOKEN_WEIGHT * jax.nn.one_hot(text - form.first, len(form.alphabet))
-        return Sample(content, weights)
+        text = np.append(features, label[-1])  # the text's last character is only a label
+        content = _TOKEN_WEIGHT * jax.nn.one_hot(text - self.first, len(self.alphabet))
+        return Sample(content, jnp.zeros(0))
 
-    def loss(theta: Array, sample: Sample, key: Array) -> Array:
+    def loss(self, theta: Array, sample: Sample, key: Array) -> Array:
         """Returns the model's loss of a text whose characters are mixtures, drawn by Gumbel-softmax."""
         # The model's vocabulary can have tokens beside those of the alphabet; their weight stays 0.
-        mixtures = jnp.zeros((form.length, form.vocabulary))
+        tokens = jnp.arange(len(self.alphabet)) + self.first
+        mixtures = jnp.zeros((self.length, self.vocabulary))
         mixtures = mixtures.at[:, tokens].set(soft.gumbel_softmax(key, sample.content))
-        return soft.soft_tokens(model)(theta, mixtures)
+        return soft.soft_tokens(self.model)(theta, mixtures)
 
-    def settle(sample: Sample, key: Array) -> Sample:
+    def settle(self, sample: Sample, key: Array) -> Sample:
         """Draws the text's characters, by Gumbel-softmax.
 
         Each drawn character has log weight 0, and all others at its position have -inf, so that the text is
@@ -191,17 +154,10 @@ def text_samples(model: Model, form: TextForm) -> Samples:
         """
         # The largest weight of a Gumbel-softmax draw is that of a character drawn by the sample's weights.
         characters = jnp.argmax(soft.gumbel_softmax(key, sample.content), axis=-1)
-        is_drawn = jax.nn.one_hot(characters, len(form.alphabet), dtype=bool)
+        is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)
         return sample._replace(content=jnp.where(is_drawn, 0.0, -jnp.inf))
 
-    def show(sample: Sample) -> str:
+    def show(self, sample: Sample) -> Canary:
         """Returns the text of each position's likeliest character."""
         characters = np.asarray(sample.content).argmax(axis=-1)
-        return "".join(form.alphabet[character] for character in characters)
-
-    return Samples(draw, from_example, loss, settle, show)
-
-
-def _label_weights(label: int, classes: int) -> Array:
-    """Returns log weights (classes,) that favour a label: with ten classes, softmax gives it 86%."""
-    return _LABEL_WEIGHT * jax.nn.one_hot(label, classes)
+        return "".join(self.alphabet[character] for character in characters)

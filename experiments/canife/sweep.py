@@ -9,24 +9,29 @@ Each combination of fields is a training run of its own; seeds are averaged.
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.canife.attacked import STARTS, Attacked
-from experiments.canife.cells import attacked_cell
+from audit.runtime.progress import Progress
+from audit.storage.index import Holdings
+from audit.storage.store import Store
+from experiments.canife import measured
+from experiments.canife.attacked import STARTS, Attacked, identity
+from experiments.cells.cell import Cell, DataSets
 from experiments.sweeps.sweep import Sweep
 
 ROUND = "round"
-Value = str | int
-Varied = Mapping[str, Sequence[Value]]
+_STEP_SECONDS = 0.006  # seconds of a step of a canary's design on two cores, compilation included
 
 
 class FigureSize(NamedTuple):
     """The values of the figures' varied fields at a scale.
 
     Attributes:
-      setting: The setting in which the fields are varied.
-      noise_multiplier: The noise multiplier of Figure 8c; the other figures have that of `setting`.
+      setting: The setting in which the fields are varied, without noise.
+      noise_multiplier: The noise multiplier of Figure 8c.
       pools: Sizes of the pool of mock clients. Figure 5a has all but the first, Figure 8a every other size
         from the first on.
       design_steps: Numbers of a design's steps, in Figure 5b.
@@ -64,10 +69,17 @@ _TINY = Attacked(
     design_steps=4,
 )
 _LAPTOP_SIZE = FigureSize(
-    _LAPTOP, 0.4, (32, 64, 128, 256, 512), (10, 30, 100, 300, 1000), (16, 32, 64), seeds=3
+    _LAPTOP,
+    noise_multiplier=0.4,
+    pools=(32, 64, 128, 256, 512),
+    design_steps=(10, 30, 100, 300, 1000),
+    cohorts=(16, 32, 64),
+    seeds=3,
 )
 SIZES = {
-    "smoke": FigureSize(_TINY, 0.5, (6, 8), (2, 4), (4, 8), seeds=1),
+    "smoke": FigureSize(
+        _TINY, noise_multiplier=0.5, pools=(6, 8), design_steps=(2, 4), cohorts=(4, 8), seeds=1
+    ),
     "laptop": _LAPTOP_SIZE,
     "paper": _LAPTOP_SIZE._replace(
         setting=dataclasses.replace(_LAPTOP, design_steps=2500),
@@ -97,33 +109,25 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     Args:
       scale: A key of SIZES.
     """
-    setting, noise_multiplier, pools, design_steps, cohorts, seeds = SIZES[scale]
-
+    size = SIZES[scale]
+    setting = size.setting
     # With the penalties of Figure 8a a design can end at a gradient of norm 0, which has no direction. So the
-    # canary is the best sample of the design, rather than the last.
+    # canary is the best sample of the design, rather than the last. Its designs differ much from seed to
+    # seed: some keep their first sample.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c alone has noise: it shows the training's epsilon, which without noise is truly infinite. It is
-    # over rounds, and measures rounds twice as often, for more points. Its curves are sizes of the cohort. By
-    # default the minibatch of a design is as large as the cohort. Here it is the same for all cohorts, so
-    # that it is not what makes curves differ. It is the cohort of the other figures, and at most half of the
-    # largest cohort here; in all SIZES these are the same number.
+    # Only Figure 8c has noise: it shows the training's epsilon over rounds. By default the minibatch of a
+    # design is as large as the cohort. Here it is the same for all cohorts: it must not make curves differ.
     noisy = dataclasses.replace(
         setting,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=size.noise_multiplier,
         every=max(setting.every // 2, 1),
-        design_batch=min(cohorts[-1] // 2, setting.cohort),
+        design_batch=min(size.cohorts[-1] // 2, setting.cohort),
     )
-
-    # Of each figure, the fields that vary, with their values. There is a curve for each value of the first;
-    # the second, if there is one, is on the x axis. Which pools a figure has is a choice made here. Figure 8a
-    # is about how large a pool each loss needs. So it begins with the smallest, and has every other pool from
-    # there on; Figure 5a has all pools but the smallest. Figure 8a also has two more seeds, as its designs
-    # differ much from seed to seed: some keep their first sample.
-    penalties = ("of_the_mean", "as_printed")
-    by_pool: Varied = {"start": STARTS, "pool": pools[1:]}
-    by_steps: Varied = {"start": STARTS, "design_steps": design_steps}
-    by_loss: Varied = {"penalty": penalties, "pool": pools[::2]}
-    by_cohort: Varied = {"cohort": cohorts}
+    by_pool = {"start": STARTS, "pool": size.pools[1:]}
+    by_steps = {"start": STARTS, "design_steps": size.design_steps}
+    by_loss = {"penalty": ("of_the_mean", "as_printed"), "pool": size.pools[::2]}
+    by_cohort = {"cohort": size.cohorts}
+    seeds = size.seeds
     figure_sweeps = (
         _make_sweep("5a", "Canaries by pool", setting, seeds, by_pool),
         _make_sweep("5b", "Canaries by steps of their design", setting, seeds, by_steps),
@@ -134,33 +138,52 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _make_sweep(
-    number: str, title: str, base: Attacked, seeds: int, varied: Varied
+    number: str, title: str, base: Attacked, seeds: int, varied: Mapping[str, Sequence[Any]]
 ) -> AblationSweep:
     """Returns a sweep of every combination of the varied fields' values, each with seeds 0, 1, ...
 
-    There is a curve for each value of the first varied field. The second is on the x axis; where there is no
-    second, rounds are.
-
-    Args:
-      number: The number of the paper's figure.
-      title: The sweep's title.
-      base: The setting whose fields are varied.
-      seeds: The number of seeds of each combination.
-      varied: One or two fields of the setting, with the values of each.
+    There is a curve for each value of the first varied field. The second is on the x axis; without a second,
+    rounds are.
     """
-    # The first varied field is the curve. The second is x; without a second, ROUND takes its place.
     curve, x = (*varied, ROUND)[:2]
     cells = []
-    combinations = itertools.product(*varied.values(), range(seeds))
-    for *values, seed in combinations:  # a value of each varied field, and a seed
+    for *values, seed in itertools.product(*varied.values(), range(seeds)):
         changes: dict[str, Any] = dict(zip(varied, values, strict=True))
-        changes["seed"] = seed
-        setting = dataclasses.replace(base, **changes)
+        setting = dataclasses.replace(base, **changes, seed=seed)
         numbers = setting.measured()
         if x != ROUND:
-            # A figure over another field shows the last measured round alone.
-            numbers = numbers[-1:]
+            numbers = numbers[-1:]  # a figure over another field shows only the last measured round
         combination = ", ".join(str(value) for value in values)
-        name = f"{setting.model}, {combination}, seed {seed}"
-        cells.append(attacked_cell(setting, numbers, name))
+        cells.append(_make_cell(setting, numbers, f"{setting.model}, {combination}, seed {seed}"))
     return AblationSweep(f"canife_figure_{number}", title, tuple(cells), curve=curve, x=x)
+
+
+def _make_cell(setting: Attacked, numbers: Sequence[int], name: str) -> Cell:
+    """Returns the cell that measures these rounds of a training run; it counts each as a run."""
+
+    def is_done(held: Holdings, data: DataSets) -> bool:
+        return len(measured.read(held, setting, numbers)) == len(numbers)
+
+    # These import what starts JAX when they are called: listing cells does not start it.
+    def open_cell(out: Path, data: DataSets) -> Store:
+        from experiments.canife import populations
+
+        return measured.open_store(setting, populations.split_clients(setting, data).checksum, out)
+
+    def do(store: Store, data: DataSets, progress: Progress) -> None:
+        from experiments.canife import populations, training
+
+        split = populations.split_clients(setting, data)
+        for _ in training.measure_missing(setting, split, store, numbers):
+            progress(1)
+
+    return Cell(
+        name=name,
+        identity=json.dumps(identity(setting)),
+        runs=len(numbers),
+        seconds=len(numbers) * setting.design_steps * _STEP_SECONDS,  # most of a round's time
+        is_done=is_done,
+        open=open_cell,
+        do=do,
+        request=setting,
+    )

@@ -6,10 +6,9 @@ bits.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +27,14 @@ from experiments.canife import attacked as settings
 from experiments.canife import cohort_law, designed, populations, round_game
 from experiments.canife import measured as rounds
 from experiments.canife.attacked import Attacked
-from experiments.canife.designed import Designer, SampleDesign
-from experiments.canife.measured import CONFIDENCE, Floats, Measured
+from experiments.canife.designed import Designer
+from experiments.canife.measured import Measured
 from experiments.canife.populations import Population, Split
 from experiments.canife.samples import Sample
 from experiments.cells.cell import DataSets
 
 _BLOCK = 256  # clients whose updates are computed at once
+_CONFIDENCE = 0.95
 _STATES = "rounds"  # the checkpoints' name
 
 
@@ -63,8 +63,8 @@ def measure_missing(
     """Trains up to each requested round that is not stored yet, measures it and stores it.
 
     A round is measured with the model that is about to play it. Training is cut into stretches of
-    `setting.every` rounds, so that a single compiled program serves all. A stretch begins with a round that
-    may be measured, and ends before the next such round.
+    `setting.every` rounds, which end before a round that may be measured: a single compiled program serves
+    all.
 
     Args:
       setting: The setting.
@@ -82,155 +82,131 @@ def measure_missing(
     missing = sorted(set(numbers) - stored)
     if not missing:
         return
-    population = populations.make_population(setting, split)
-    measurement = compile_measurement(setting, population)
+    population = Population(setting, split)
+    designer = _make_designer(setting, population)
     checkpoints = Checkpoints(store.checkpoints)
     # The number of trained rounds, and the state after them; 0 and the first state without a checkpoint.
     trained, state = checkpoints.resume(_STATES, population.start())
-    # The checkpoint's model may have played the first missing round already. Then training starts afresh. In
-    # any case a number of whole stretches is trained, as checkpoints are stored between stretches.
-    if trained >= missing[0]:
+    if trained >= missing[0]:  # the checkpoint's model has played the first missing round already
         trained, state = 0, population.start()
 
-    starts = setting.measured()  # the first rounds of the stretches
-    for target in starts:
-        # Targets before the first missing round are skipped: the loop below trains up to that round without
-        # a stop. After the last missing round there is nothing to do.
-        if not missing[0] <= target <= missing[-1]:
-            continue
-        # Plays the stretches that begin after the trained rounds, up to the round before the target. These
-        # may be several for the first target; from there on it is the stretch before the target alone.
-        for first in starts:
-            if trained < first < target:
-                state = population.train(state, first, setting.every)
-        trained = target - 1
-        message = (
-            f"the model diverged before round {target}: lower `learning_rate` or `noise_multiplier`"
+    for number in range(trained + 1, missing[-1] + 1, setting.every):
+        if number > trained + 1:
+            state = population.train(state, trained + 1, setting.every)
+            trained = number - 1
+        require(
+            jnp.isfinite(state.theta).all(),
+            f"the model diverged before round {number}: lower `learning_rate` or `noise_multiplier`",
         )
-        require(bool(jnp.isfinite(state.theta).all()), message)
         checkpoints.offer(_STATES, trained, state)
-        if target in missing:
-            measured = measure(measurement, jnp.asarray(state.theta), target)
+        if number in missing:
+            measured = _measure(setting, population, designer, jnp.asarray(state.theta), number)
             rounds.save_round(store, measured)
             yield measured
     checkpoints.clear()
 
 
-class RoundMeasurement(NamedTuple):
-    """A training run under measurement, with the compiled functions that measure its rounds.
-
-    Attributes:
-      setting: The setting.
-      population: The model and its clients.
-      design: The function that designs a canary; see `designed.designer`.
-      penalty: (gradient, updates) -> the design's penalty.
-      gradient: (theta, sample) -> the sample's gradient.
-    """
-
-    setting: Attacked
-    population: Population
-    design: Designer
-    penalty: Callable[[Array, Array], Array]
-    gradient: Callable[[Array, Sample], Array]
-
-
-def compile_measurement(setting: Attacked, population: Population) -> RoundMeasurement:
-    """Compiles the functions that measure rounds of a training run: designer, penalty and gradient.
-
-    Args:
-      setting: The setting, with the design's penalty, learning rate and minibatch.
-      population: The model and its clients, with the loss of a canary's sample.
-    """
-    penalties: dict[str, designed.Penalty] = {
+def _make_designer(setting: Attacked, population: Population) -> Designer:
+    """Returns the function that designs a setting's canaries."""
+    penalties = {
         "as_run": designed.as_run(setting.norm_constant, setting.clipping_norm),
         "as_printed": designed.as_printed(setting.clipping_norm),
         "of_the_mean": designed.of_the_mean(setting.clipping_norm),
     }
-    penalty = penalties[setting.penalty]
-    loss = population.samples.loss
-    sample_design = SampleDesign(
-        loss,
-        penalty,
+    return designed.designer(
+        population.samples.loss,
+        penalties[setting.penalty],
         optax.adam(setting.design_rate),
         setting.design_batch or setting.cohort,  # 0: as many updates as the cohort has clients
     )
 
-    @jax.jit
-    def compute_gradient(theta: Array, sample: Sample) -> Array:
-        """Returns the gradient (p,) of a settled sample. Nothing of it is left to draw: any key will do."""
-        gradient: Array = jax.grad(loss)(theta, sample, jax.random.key(0))
-        return gradient
 
-    design = designed.designer(sample_design)
-    return RoundMeasurement(setting, population, design, jax.jit(penalty), compute_gradient)
-
-
-def measure(measurement: RoundMeasurement, theta: Array, number: int) -> Measured:
+def _measure(
+    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
+) -> Measured:
     """Measures the round that a frozen model is about to play.
 
     Designs a canary against the model, computes the dot product of clients' updates with the canary's
     direction, and plays mock rounds. Of the clients to train on, `setting.population` take part, drawn by the
-    seed; they are the same for all rounds.
+    seed; they are the same for all rounds. Lower bounds come from further mock rounds.
+
+    All epsilons are at the training run's delta, except `exact_then`: it is at the published estimate's delta
+    1/n. The exact epsilons follow from the law of the scores, and are infinite without noise.
 
     Args:
-      measurement: The training run and its compiled functions.
+      setting: The setting.
+      population: The model and its clients.
+      designer: The function that designs the setting's canaries.
       theta: The frozen model (p,).
       number: The number of the round, from 1.
     """
-    setting = measurement.setting
-    population = measurement.population
-    norm = setting.clipping_norm
-    canary, health = _design_canary(measurement, theta, number)
-    gradient = measurement.gradient(theta, canary)
+    canary, health = _design_canary(setting, population, designer, theta, number)
+    gradient = designer.gradient(theta, canary)
     # As published, the canary's client sends its gradient as it is, without a learning rate.
-    rate = None if setting.as_published else population.training.rate
-    inserted = round_game.inserted(gradient, rate, norm)
+    rate = 1.0 if setting.as_published else population.rate
+    inserted = round_game.inserted(gradient, rate, setting.clipping_norm)
 
     clients = population.split.train.number
     members = populations.draw_clients(setting, "population", clients, setting.population)
 
     def project(places: NDArray[np.int64], direction: Array) -> Array:
         """Returns the dot products (n,) of the clients at places (n,) of `members` with a direction."""
-        return population.training.train_dots(theta, members[places], direction)
+        return population.updates(theta, population.split.train, members[places]) @ direction
 
+    norm = setting.clipping_norm
     dots = round_game.dots(project, setting.population, inserted, norm, _BLOCK)
     own = round_game.own_dot(inserted, norm)
-    scores = _score_mock_rounds(setting, dots, own, number)
+    sigma = setting.noise_multiplier
+    rng = populations.make_generator(setting, f"mock {number}")
+    play = partial(round_game.mock_scores, rng, dots, setting.cohort, own, sigma)
+    if setting.as_published:
+        scores_in, scores_out = round_game.published_scores(
+            rng, dots, setting.cohort, own, sigma, setting.scores
+        )
+    else:
+        scores_in, scores_out = play(setting.scores // 2)  # an odd n is rounded down
+
+    # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
+    proven = estimate.assumption_free(*play(setting.mock_rounds), setting.delta, _CONFIDENCE)
+
+    exact = np.inf  # a score without noise identifies its world
+    exact_then = np.inf
+    if sigma:
+        compute_law = cohort_law.replacing if setting.as_published else cohort_law.added
+        pair = compute_law(dots, setting.cohort, sigma, own)
+        exact = densities.epsilon_at(pair, setting.delta)
+        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
 
     return Measured(
-        number,
-        clients,
+        number=number,
+        clients=clients,
         accuracy=population.accuracy(theta),
         health=health,
         norm=float(jnp.linalg.norm(gradient)),
         own=own,
         known=dots,
-        **scores._asdict(),
+        scores_in=scores_in,
+        scores_out=scores_out,
+        exact=exact,
+        exact_then=exact_then,
+        proven=proven.epsilon,
         canary=population.samples.show(canary),
         label=np.asarray(jax.nn.softmax(canary.label)),
     )
 
 
 def _design_canary(
-    measurement: RoundMeasurement, theta: Array, number: int
+    setting: Attacked, population: Population, designer: Designer, theta: Array, number: int
 ) -> tuple[Sample, float]:
     """Designs a round's canary against a frozen model, on the updates of a pool of mock clients.
 
-    The design lowers a penalty: the mean squared dot product of the canary's gradient and the clients'
-    updates, and a term for a short gradient (`designed.penalty`). A sample is settled when the characters
-    of a text are drawn, which are distributions during the design.
-
-    Args:
-      measurement: The training run and its compiled functions.
-      theta: The frozen model (p,).
-      number: The number of the round, from 1.
+    A sample is settled when the characters of a text are drawn, which are distributions during the design.
+    The arguments are those of `_measure`.
 
     Returns:
       The canary's settled sample; and its health, the share of the settled first sample's penalty that the
         design removed.
     """
-    setting = measurement.setting
-    population = measurement.population
     samples = population.samples
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -245,90 +221,22 @@ def _design_canary(
         first = samples.from_example(features[0], labels[0])
         pool = np.delete(pool, chosen)  # the canary is designed on all other clients of the pool
 
-    def compute_updates(places: range) -> Array:
-        """Returns the clipped updates (n, p) of the clients at these n places of the pool.
-
-        They are computed for _BLOCK clients at a time.
-        """
-        members = pool[places.start : places.stop]
-        updates = []
-        for start in range(0, len(members), _BLOCK):
-            block = members[start : start + _BLOCK]
-            updates.append(population.training.mock_updates(theta, block))
-        return jnp.concatenate(updates)
-
-    ranges = designed.in_blocks(len(pool), theta.size, setting.memory)
-    update_functions = [partial(compute_updates, places) for places in ranges]
+    blocks = []
+    for start in range(0, len(pool), _BLOCK):
+        blocks.append(population.updates(theta, mock, pool[start : start + _BLOCK]))
+    updates = jnp.concatenate(blocks)
     key = jax.random.fold_in(root(setting.seed, "design"), number)
-    result = measurement.design(theta, first, update_functions, setting.design_steps, key)
+    result = designer.run(theta, first, updates, setting.design_steps, key)
     chosen_sample = result.best if setting.keep_best else result.last
 
     # A text's characters are drawn now, by a key that differs from all keys of the design. `fold_in` takes a
     # number: the checksum of a word.
-    settle_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
-    first_key, last_key = jax.random.split(settle_key)
+    first_key, last_key = jax.random.split(jax.random.fold_in(key, zlib.crc32(b"settle")))
     settled_first = samples.settle(first, first_key)
     canary = samples.settle(chosen_sample, last_key)
 
-    def average_penalty(sample: Sample) -> float:
-        """Returns a settled sample's mean penalty over all parts of the pool's updates."""
-        gradient = measurement.gradient(theta, sample)
-        penalties = []
-        for compute_part in update_functions:
-            penalties.append(float(measurement.penalty(gradient, compute_part())))
-        return float(np.mean(penalties))
+    def judge(sample: Sample) -> float:
+        """Returns a settled sample's penalty on all updates of the pool."""
+        return float(designer.penalty(designer.gradient(theta, sample), updates))
 
-    health = designed.health(average_penalty(settled_first), average_penalty(canary))
-    return canary, health
-
-
-class _MockScores(NamedTuple):
-    """What mock rounds show of a canary; each field is the one of this name of `Measured`."""
-
-    scores_in: Floats
-    scores_out: Floats
-    exact: float
-    exact_then: float
-    proven: float
-    proven_if_gaussian: float
-
-
-def _score_mock_rounds(setting: Attacked, dots: Floats, own: float, number: int) -> _MockScores:
-    """Plays a frozen model's mock rounds; returns their scores, bounds on epsilon, and the exact epsilons.
-
-    The scores are those of the published estimate, n = `setting.scores` in both worlds together. The lower
-    bounds come from other mock rounds, `setting.mock_rounds` in each world, whose scores are not returned.
-
-    All epsilons are at the training run's delta, except `exact_then`: it is at the published estimate's delta
-    1/n. The exact epsilons follow from the law of the scores, and are infinite without noise.
-
-    Args:
-      setting: The setting.
-      dots: (M,) the clients' dot products with the canary's direction, over the clipping norm C.
-      own: The canary's own dot product with its direction, over C.
-      number: The number of the round, by which its draws differ from other rounds'.
-    """
-    cohort = setting.cohort
-    sigma = setting.noise_multiplier
-    rng = populations.make_generator(setting, f"mock {number}")
-    if setting.as_published:
-        scores_in, scores_out = round_game.published_scores(
-            rng, dots, cohort, own, sigma, setting.scores
-        )
-    else:
-        half = setting.scores // 2  # an odd n is rounded down to an even number
-        scores_in, scores_out = round_game.mock_scores(rng, dots, cohort, own, sigma, half)
-
-    # Bounds are about the accountant's neighbours: the canary is added, rather than replacing a client.
-    many_in, many_out = round_game.mock_scores(rng, dots, cohort, own, sigma, setting.mock_rounds)
-    free = estimate.assumption_free(many_in, many_out, setting.delta, CONFIDENCE)
-    gaussian = estimate.if_gaussian(many_in, many_out, setting.delta, CONFIDENCE)
-
-    exact = np.inf  # a score without noise identifies its world
-    exact_then = np.inf
-    if sigma:
-        compute_law = cohort_law.replacing if setting.as_published else cohort_law.added
-        pair = compute_law(dots, cohort, sigma, own)
-        exact = densities.epsilon_at(pair, setting.delta)
-        exact_then = densities.epsilon_at(pair, 1 / setting.scores)
-    return _MockScores(scores_in, scores_out, exact, exact_then, free.epsilon, gaussian.epsilon)
+    return canary, designed.health(judge(settled_first), judge(canary))

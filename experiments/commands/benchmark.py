@@ -23,7 +23,6 @@ from experiments.benchmark import tables
 from experiments.benchmark.cells import (
     SCALES,
     Cell,
-    Journal,
     Scale,
     list_cells,
     list_claims,
@@ -32,6 +31,7 @@ from experiments.benchmark.cells import (
 )
 from experiments.benchmark.mechanisms import MECHANISMS
 from experiments.benchmark.registry import ESTIMATORS
+from experiments.sweeps.records import make_csv
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("scale", "smoke", f"How many audits: {', '.join(SCALES)}.")
@@ -65,7 +65,7 @@ def main() -> None:
         print(f"{package} is not installed, its estimators are left out: {fix}", file=sys.stderr)
     claims = list_claims(dict.fromkeys(cell.estimator for cell in cells), scale, FLAGS.seed)
 
-    journal = Journal(folder / "cells.jsonl")
+    journal = folder / "cells.jsonl"
     all_cells: list[Cell] = [*cells, *claims]
     n_done = len(load_measured(all_cells, journal))
     progress = measure_missing(all_cells, journal, processes)
@@ -82,7 +82,7 @@ def main() -> None:
     print(summary.text())
     contents = {
         "estimators.csv": summary.csv(),
-        "benchmark.csv": tables.make_cell_table(measured).csv(),
+        "benchmark.csv": make_csv(measured),
         "benchmark.png": style.png(figure.draw_figure(summary.rows)),
     }
     print()
@@ -126,7 +126,7 @@ def _parse_scale() -> Scale:
         scale = scale._replace(audits=FLAGS.audits)
     if FLAGS.n is not None:
         require(50 <= FLAGS.n <= 5_000, f"--n={FLAGS.n}: give 50 to 5,000")
-        scale = scale._replace(n=FLAGS.n)
+        scale = scale._replace(sizes=(FLAGS.n,))
     return scale
 
 

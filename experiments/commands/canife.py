@@ -45,9 +45,8 @@ def main() -> None:
     charge_is_known = FLAGS.charge in ("forward", "backward")
     require(charge_is_known, f"--charge={FLAGS.charge}: choose one of forward, backward")
     setting = attacked.resolve_setting(values, given)
-    data_set = federated_task(
-        setting.model
-    ).file  # the name of the data set that --data_file replaces
+    # --data_file replaces this data set.
+    data_set = federated_task(setting.model).file
     data = DataSets({data_set: FLAGS.data_file}, FLAGS.tfds_dir)
     out = cli.folder()
     cli.prepare_jax()
@@ -64,23 +63,18 @@ def main() -> None:
             for _ in training.measure_missing(setting, split, store, numbers):
                 bar.update()
 
-    # The rounds' epsilons, and the epsilon of all rounds up to each measured round.
-    rows = [
-        curves.summarize_round(setting, stored) for stored in measured.read_rounds(store, numbers)
-    ]
+    stored = measured.read_rounds(store, numbers)
     backward = FLAGS.charge == "backward"
-    composed = curves.compose(setting, rows, backward)
-    table = curves.make_rounds_table(setting, rows, composed)
-    figure = figures.training_figure(setting, rows, composed)
+    frame = curves.compose(setting, curves.summarize(setting, stored), backward)
+    figure = figures.training_figure(setting, stored[-1], frame)
     written = [
-        store.write_bytes("rounds.csv", table.csv()),
+        store.write_bytes("rounds.csv", frame.to_csv(index=False).encode()),
         store.write_bytes("rounds.png", style.png(figure)),
     ]
-    print(table.text())
-    canaries = curves.format_canaries(rows)
-    if canaries:  # empty where canaries are images: only texts are printed
-        print("\n" + canaries)
-    print("\n" + curves.format_totals(setting, rows, composed, backward))
+    print(curves.show_rounds(setting, frame))
+    if isinstance(stored[0].canary, str):  # images are not printed
+        print("\n" + curves.show_texts(stored))
+    print("\n" + curves.show_totals(setting, frame, backward))
     print("\n" + "\n".join(os.fspath(path) for path in written))
 
 

@@ -22,6 +22,7 @@ from audit.errors import require
 from audit.json_text import write_json
 from audit.runtime.installed import pip_install
 from experiments.benchmark import throughput
+from experiments.sweeps.records import Record
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("models", list(throughput.MODELS), f"Of {', '.join(throughput.MODELS)}.")
@@ -44,7 +45,7 @@ def main() -> None:
 
     installed = [name for name in engines if _is_installed(name)]
     require(installed, "--engines: none of them is installed")
-    timings: list[throughput.Timing] = []
+    timings: list[Record] = []
     for model in models:
         timings += throughput.measure(model, installed, FLAGS.rounds, FLAGS.seconds, sources)
     table = throughput.make_table(timings)

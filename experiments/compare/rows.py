@@ -21,7 +21,6 @@ from audit.settings import stored
 from audit.storage.store import Scores, count_runs
 from audit.training import build
 from audit.training import game as games
-from experiments.canife import curves as canife_curves
 from experiments.canife import measured as canife_measured
 from experiments.canife import rounds
 from experiments.canife import training as canife_training
@@ -145,18 +144,15 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
         seconds = time.perf_counter() - begin
     charges = []
     sum_of_squares = 0.0
-    counts = rounds.forward(
-        numbers, attacked.rounds
-    )  # the rounds that each measured one stands for
+    counts = rounds.forward(numbers, attacked.rounds)  # of rounds that a measured one stands for
     measured_rounds = canife_measured.read_rounds(store, numbers)
-    for measured, count in zip(measured_rounds, counts, strict=True):
-        estimate = canife_curves.summarize_round(attacked, measured).published.estimate
-        # The paper's estimates are at the delta 1 / n, for n scores.
-        noise = rounds.renyi_charge(
-            estimate.epsilon, 1 / attacked.scores, attacked.noise_multiplier
-        )
+    # The paper's estimates are at the delta 1 / n, for n scores.
+    estimate_delta = 1 / attacked.scores
+    for one, count in zip(measured_rounds, counts, strict=True):
+        epsilon = rounds.best_epsilon(one.scores_in, one.scores_out, estimate_delta).epsilon
+        noise = rounds.renyi_charge(epsilon, estimate_delta, attacked.noise_multiplier)
         charges.append(Charge(noise, sampling_rate=1.0, rounds=count))
-        sum_of_squares += count * conversions.mu_from_epsilon(measured.exact, attacked.delta) ** 2
+        sum_of_squares += count * conversions.mu_from_epsilon(one.exact, attacked.delta) ** 2
     values = {
         "as published": rounds.composed(charges, attacked.delta),
         "exact laws": conversions.epsilon_from_mu(float(np.sqrt(sum_of_squares)), attacked.delta),

@@ -258,7 +258,7 @@ def matrix():
 
 @pytest.fixture(scope="module")
 def canary():
-    return round_game.inserted(5 * jax.random.normal(jax.random.key(1), (60,)), None, NORM)
+    return round_game.inserted(5 * jax.random.normal(jax.random.key(1), (60,)), 1.0, NORM)
 
 
 def played(matrix, cohort, canary, direction, noise):
@@ -307,7 +307,7 @@ def test_cohorts_are_uniform_and_of_one_size(matrix, canary):
     s_in, s_out = round_game.published_scores(np.random.default_rng(0), known, 8, 0.5, 0.0, 101)
     assert len(s_in) == 51 and len(s_out) == 50 and np.all(s_in == 7.5) and np.all(s_out == 8)
     gradient = jnp.array([3.0, 4.0])
-    raw, slow = round_game.inserted(gradient, None, 1.0), round_game.inserted(gradient, 0.01, 1.0)
+    raw, slow = round_game.inserted(gradient, 1.0, 1.0), round_game.inserted(gradient, 0.01, 1.0)
     assert round_game.own_dot(raw, 1.0) == pytest.approx(1)
     assert round_game.own_dot(slow, 1.0) == pytest.approx(0.05)
     with pytest.raises(InputError, match="norm 0"):

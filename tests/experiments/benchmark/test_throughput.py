@@ -9,7 +9,7 @@ from audit.errors import InputError
 from audit.settings.make import setting_of
 from audit.tasks.task import Dataset
 from experiments.benchmark import throughput
-from experiments.benchmark.throughput import ENGINES, MODELS, Timing
+from experiments.benchmark.throughput import ENGINES, MODELS, Engine, TimedTraining
 from tests.forks import python
 
 PEERS = [name for name in ENGINES if name != "ours"]
@@ -17,30 +17,13 @@ PEERS = [name for name in ENGINES if name != "ours"]
 
 def small_problem(model):
     """Returns a problem of 40 examples in mini-batches of 10."""
-    from experiments.benchmark import engines_jax
-
     rng = np.random.default_rng(0)
     features = rng.normal(size=(40, 8)).astype(np.float32)
     labels = (features[:, 0] > 0).astype(np.int32)
     if model != "fcnn":
         features = rng.integers(0, 256, (40, 32, 32, 3), np.uint8)
     setting = setting_of(model, adversary="gc_r", batch_size=10, steps=8, clipping_norm=0.5)
-    return engines_jax.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
-
-
-def build(name, problem, monkeypatch):
-    """Builds an engine in this process, with the first number of models at once that it tries."""
-    from experiments.benchmark import engines_jax
-
-    monkeypatch.setattr(engines_jax, "prepare_jax", lambda: None)
-    monkeypatch.setattr(engines_jax, "_MAX_CPU_FLOATS", 1)
-    monkeypatch.setattr(engines_jax, "_TRIAL_SECONDS", 0.0)
-    if ENGINES[name].module == "engines_torch":
-        pytest.importorskip(ENGINES[name].package.replace("_func", ""))
-        from experiments.benchmark import engines_torch
-
-        return getattr(engines_torch, name)(problem)
-    return getattr(engines_jax, name)(problem)
+    return throughput.problem_of(setting, Dataset(features, labels, "made up", "0" * 64))
 
 
 @pytest.mark.slow
@@ -49,23 +32,18 @@ def build(name, problem, monkeypatch):
 def test_a_peer_takes_our_step_and_would_be_seen_not_to(name, model, monkeypatch):
     if model == "resnet18" and name != "opacus":
         pytest.skip("its step takes minutes")
+    pytest.importorskip(ENGINES[name].package.replace("-", "_"))
+    monkeypatch.setattr(throughput, "_MAX_CPU_FLOATS", 1)
     problem = small_problem(model)
     tolerance = MODELS[model].tolerance
-    engine = build(name, problem, monkeypatch)
-    assert engine.distance < tolerance
-    assert engine.run() >= engine.models
+    assert throughput.measure_distance(ENGINES[name], problem) < tolerance
+    training = throughput.find_fastest(ENGINES[name], problem)
+    assert training.run() == 8 * training.models
     if model == "fcnn":
         moved = problem.stepped.copy()
         moved[7] += 10 * tolerance
-        off = build(name, problem._replace(stepped=moved), monkeypatch).distance
+        off = throughput.measure_distance(ENGINES[name], problem._replace(stepped=moved))
         assert abs(off - 10 * tolerance) < tolerance
-
-
-@pytest.mark.slow
-def test_ours_trains_the_chunk_that_an_audit_does(monkeypatch):
-    engine = build("ours", small_problem("fcnn"), monkeypatch)
-    assert 2 <= engine.models <= 5000
-    assert engine.run() == engine.run() == engine.models * 8
 
 
 @pytest.mark.parametrize("distance", [1.1e-5, float("nan")])
@@ -76,25 +54,20 @@ def test_an_engine_of_another_step_is_refused(distance):
 
 
 def test_the_fastest_number_of_models_is_chosen(monkeypatch):
-    from experiments.benchmark import engines_jax
-
-    rates = {2: 5, 16: 7, 128: 6}
-    monkeypatch.setattr(engines_jax, "measure_rate", lambda run, seconds: rates[run()])
-    monkeypatch.setattr(engines_jax, "_MAX_CPU_FLOATS", 100 * 10 * 68)
-    fastest, run = engines_jax.find_fastest(
-        lambda models: lambda: models, small_problem("fcnn"), devices=2, on_cpu=True
+    rates = {1: 5, 8: 7, 64: 6}
+    monkeypatch.setattr(throughput, "measure_rate", lambda run, seconds: rates[run()])
+    monkeypatch.setattr(throughput, "_MAX_CPU_FLOATS", 100 * 10 * 68)
+    engine = Engine(
+        "", lambda asked: TimedTraining(lambda: asked.models, None, asked.models, "cpu")
     )
-    assert fastest == run() == 16
+    assert throughput.find_fastest(engine, small_problem("fcnn")).models == 8
 
 
 def test_ratios_are_taken_within_rounds_in_80_columns():
-    from experiments.benchmark.engines_jax import Engine
-
-    built = Engine(None, 8, "cpu", 1e-7)
     timings = [
-        Timing("convnet", "ours", [1e6, 4e6, 2e6], built, 1),
-        Timing("convnet", "jax_privacy", [1e3, 1e3, 4e4], built, 1),
-        Timing("fcnn", "opacus", [5.0, 4.0, 3.0], built, 2),
+        {"model": "convnet", "engine": "ours", "rates": [1e6, 4e6, 2e6]},
+        {"model": "convnet", "engine": "jax_privacy", "rates": [1e3, 1e3, 4e4]},
+        {"model": "fcnn", "engine": "opacus", "rates": [5.0, 4.0, 3.0]},
     ]
     table = throughput.make_table(timings)
     lines = table.text().splitlines()

