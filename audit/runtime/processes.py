@@ -81,7 +81,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Blocks Ctrl-C for processes that start in the block: it then stops only this process, which ends them."""
+    """Blocks Ctrl-C for processes that start in the block: it then stops only this one, which ends them."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
