@@ -189,22 +189,26 @@ def is_sign_step(probe: StepProbe) -> bool:
 
 
 def is_preconditioned(tried: TriedExamples, drawn: DrawnNoise) -> bool:
-    """Returns whether movements and noise are rescaled parameter by parameter, as by Adam's running means.
+    """Returns whether movements and noise are rescaled number by number, as by Adam's running means.
 
-    The noise's deviation then differs between parameters. A movement is in units of eta C / B and the
-    deviation in units of eta sigma C / B. If each parameter's movement is divided by the parameter's own
-    deviation, examples that are clipped to C stop at the norm 1. The four largest norms must be from 0.8 to
-    1.1, which leaves room for the sampling error of the deviations.
+    The noise's deviation then differs between numbers, which are independent. If each number's movement is
+    divided by its own deviation, examples that are clipped to C stop at the norm 1. The four largest norms
+    must be from 0.8 to 1.1, which leaves room for the sampling error of the deviations.
     """
     if not drawn.varies_by_number():
         return False
     deviations = drawn.given.values.std(axis=0)
     is_seen = deviations > 0
+    # The squared lengths of k independent normal numbers have variance 2 k, with a relative error over n
+    # seeds of sqrt(2 / n).
+    lengths = np.sum((drawn.given.values[:, is_seen] / deviations[is_seen]) ** 2, axis=1)
+    spread = np.var(lengths, ddof=1) / (2 * np.count_nonzero(is_seen))
+    if spread > 1 + 6 * (2 / len(lengths)) ** 0.5:
+        return False
     norms = []
     for movement in tried.list_all().values():
-        if movement.vector.size != deviations.size:  # not all numbers of the noise were kept
-            return False
-        if np.any(movement.vector[~is_seen]):  # a parameter that moves without noise
+        # Not all numbers of the noise were kept, or a number moves without noise.
+        if movement.vector.size != deviations.size or np.any(movement.vector[~is_seen]):
             return False
         norms.append(np.linalg.norm(movement.vector[is_seen] / deviations[is_seen]))
     norms.sort(reverse=True)
@@ -338,12 +342,12 @@ def _find_no_clipping(evidence: Evidence) -> BugCause | None:
 def _find_pieces(evidence: Evidence) -> BugCause | None:
     """Finds movements above C that stop growing with the features: each of several pieces is clipped."""
     norms = {name: one.norm for name, one in evidence.tried.movements.items()}
-    largest = f"times {trees.LARGEST_SCALE:g}"
+    largest = f"features times {trees.LARGEST_SCALE:g}"
     pairs = []
     for name, norm in norms.items():
-        smaller = norms.get(name.replace(largest, "times 100"), 0.0)
-        if largest in name and norm > 1.05:
-            pairs.append(abs(norm / max(smaller, 1e-9) - 1) < 0.01)
+        smaller = norms.get(name.replace(largest, "features times 100"), 0.0)
+        if largest in name and smaller > 1.05:
+            pairs.append(abs(norm / smaller - 1) < 0.01)
     pieces = int(np.ceil(evidence.largest.norm - 0.01))
     if len(pairs) < 2 or not all(pairs) or not 2 <= pieces <= _MAX_PIECES:
         return None

@@ -135,8 +135,7 @@ SILENT = CheckFinding(
     name="no noise {where}",
     meaning="{count} the same for every seed.",
     fix="add noise of deviation sigma C to all numbers of the sum, also to an embedding's rows without "
-    "examples; leave numbers that are not trained out of `params`, and release no buffer that data change, "
-    "such as a running mean",
+    "examples; leave numbers that are not trained out of `params`",
 )
 NOISE_NOT_FINITE = CheckFinding(
     check="noise",
@@ -170,6 +169,12 @@ SHARED_NOISE = CheckFinding(
     meaning="Sums or differences of numbers carry less noise than the accountant assumes; seen in {tests}.",
     fix="draw a number for every parameter, from another key in every layer, another generator on every "
     "worker",
+)
+RELEASED_BUFFER = CheckFinding(
+    check="noise",
+    name="{name} is released with the model and has no noise",
+    meaning="The data change this buffer, and it is neither clipped nor noised.",
+    fix="switch it off (track_running_stats=False in batch norm), or compute it from public data",
 )
 MISSING_NOISE = CheckFinding(
     check="noise",

@@ -147,6 +147,9 @@ def check_step(
             if chosen.extreme_examples is not None:
                 examples |= _read_extreme_examples(chosen.extreme_examples, probe.rows)
             report = _check_probe(probe, examples, seeds, chosen.tell)
+        buffers = sorted(getattr(step, "changed_buffers", ()))
+        released = [findings.RELEASED_BUFFER.fill(name=name) for name in buffers]
+        report = report.add_findings(released)
     except RefusedError as error:  # its cause is the step's own error, which the caller should see
         raise InputError(f"`step` failed on the batch as given: {error}") from error.__cause__
     return report.add_provenance(step, stated)

@@ -15,8 +15,8 @@ class TorchStep:
 
     Check it with learning_rate=1. Every call begins with the parameters that it gets, and with the buffers
     and the optimizer's state of construction. Dropout is switched off during the step, since it makes what an
-    example does depend on the seed. Floating-point buffers, such as the running means of batch norm, are
-    checked like parameters: they are released with the model.
+    example does depend on the seed. The check reports buffers that the data change, such as the
+    running means of batch norm: they are released with the model.
 
     Args:
       model, optimizer: the module that is trained and its optimizer; with Opacus, those that `make_private`
@@ -25,8 +25,8 @@ class TorchStep:
         `backward` and the optimizer's `step`, which leaves the clipped and noisy gradient in `p.grad`.
 
     Attributes:
-      params: copies of the trained parameters and the floating-point buffers at construction, by name; the
-        check begins there.
+      params: copies of the trained parameters at construction, by name; the check begins there.
+      changed_buffers: the names of floating-point buffers that differed between calls so far.
 
     Raises:
       InputError: the model is no module of torch, or no parameter requires a gradient.
@@ -49,6 +49,8 @@ class TorchStep:
             is_module, f"`model={shown(model)}` is no module of torch: give the one that is trained"
         )
         self._model = model
+        trained = self._list_trained()
+        require(trained, "`model` has no parameter that requires a gradient: give a trained one")
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
@@ -57,17 +59,16 @@ class TorchStep:
         # Opacus wraps the optimizer, whose steps it may skip.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
         wrapped.register_step_post_hook(self._count_step)
-        trained = self._list_trained()
-        require(trained, "`model` has no parameter that requires a gradient: give a trained one")
         self.params = {name: parameter.detach().clone() for name, parameter in trained.items()}
-        self.params |= self._list_floating_buffers()
+        self.changed_buffers: set[str] = set()
+        self._first_values: dict[str, Any] = {}  # of floating-point buffers, after the first call
 
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
         """Returns the private gradient of one step, after clipping and noise, by the parameter's name.
 
-        The caller's training step leaves it in `grad` of each parameter. Of buffers it returns the values.
+        The caller's training step leaves it in `grad` of each parameter.
 
         Args:
           params: the parameters at which the step begins, by name.
@@ -96,8 +97,11 @@ class TorchStep:
             f"`train_batch` takes {self._steps} private steps for one batch: account for each of them, or "
             "accumulate the gradients and step once",
         )
-        gradients = {name: parameter.grad for name, parameter in self._list_trained().items()}
-        return gradients | self._list_floating_buffers()
+        for name, buffer in self._model.named_buffers():
+            first = self._first_values.setdefault(name, buffer.clone())
+            if buffer.is_floating_point() and not torch.equal(buffer, first):
+                self.changed_buffers.add(name)
+        return {name: parameter.grad for name, parameter in self._list_trained().items()}
 
     def _count_step(self, *_: Any) -> None:
         """Counts a step of the optimizer."""
@@ -107,11 +111,6 @@ class TorchStep:
         """Returns the parameters that require a gradient, by name."""
         named = self._model.named_parameters()
         return {name: parameter for name, parameter in named if parameter.requires_grad}
-
-    def _list_floating_buffers(self) -> dict[str, Any]:
-        """Returns copies of the floating-point buffers, by name."""
-        named = self._model.named_buffers()
-        return {name: buffer.clone() for name, buffer in named if buffer.is_floating_point()}
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
