@@ -22,6 +22,7 @@ _REACHED_BY_REPLACING = 0.9  # of C: the same for examples in place of a row
 _PLATEAU = 3e-3  # the relative difference up to which norms count as the same
 _FIT = 3e-3  # the relative difference up to which a plateau fits a mistake's factor
 _SAME_DIRECTION = 0.99  # the absolute cosine from which two movements count as one direction
+_COARSE = 0.05  # a larger tolerance tells no movement of C from a smaller one
 _EQUALLY_FAR = 0.02  # the relative difference up to which two distances count as equal
 _SIGN_SPREAD = 1.15  # largest over smallest movement of a number by Adam's first step, at most
 _MAX_PIECES = 16  # of a gradient that are clipped by themselves
@@ -100,6 +101,23 @@ def is_clipping_reached(probe: StepProbe, tried: TriedExamples, plateau: float) 
     )
 
 
+def stops_by_clipping(probe: StepProbe, tried: TriedExamples, norm: float) -> bool:
+    """Returns whether clipping is seen to stop added examples at a norm, in eta C / B, and no farther.
+
+    Examples without floating-point features cannot be followed until they stop. Of these, four have to stop
+    at the norm, in several directions, while another moves the step by less.
+    """
+    plateau = find_plateau(tried)
+    if tried.tolerance > _COARSE or abs(plateau - norm) > _PLATEAU * norm + tried.tolerance:
+        return False
+    columns = [example.columns[0] for example in tried.examples.values()]
+    if any(column.dtype.kind == "f" for column in columns):
+        return _stops_suddenly(probe, tried, None)
+    norms = tried.list_norms()
+    is_any_shorter = bool(np.any((norms > tried.tolerance) & (norms < 0.9 * norm)))
+    return is_any_shorter and _stop_in_several_directions(tried, plateau)
+
+
 def _find_stopped_layers(tried: TriedExamples) -> list[int | None]:
     """Returns at most three layers, the largest first, in which the four largest norms are the same."""
     norms = np.sort(tried.list_layer_norms(), axis=0)
@@ -114,24 +132,18 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
     """Returns whether an added example's movement grows with its features, then stops at once by clipping.
 
     A clipped movement grows in proportion to the features until it stops. Features that the model squashes
-    slow it down long before, and features that the model normalises do not let it grow.
+    slow it down long before, and features that the model normalises do not let it grow. Features that the
+    model clamps stop it as suddenly, but at other norms for other parameters.
 
     Args:
       probe: the step.
       tried: the examples.
       layer: the index of the layer whose norm is measured; None for the norm over all layers.
     """
-
-    def measure(columns: trees.Columns, scale: float) -> float:
-        scaled = trees.scale_features(columns, scale, probe.rows)
-        difference = probe.run(trees.join(probe.rows, scaled), 0) - probe.base
-        movement = probe.measure(difference, probe.base, len(probe.rows[0]) + 1)
-        return movement.norm if layer is None else float(movement.layer_norms[layer])
-
     for example in tried.examples.values():
         if example.is_scaled or example.columns[0].dtype.kind != "f":
             continue
-        measure_at = partial(measure, example.columns)
+        measure_at = partial(_measure_scaled, probe, example.columns, layer)
         smallest = measure_at(0)
         growth = measure_at(trees.LARGEST_SCALE) - smallest
         if growth < 0.02 * smallest:
@@ -141,7 +153,40 @@ def _stops_suddenly(probe: StepProbe, tried: TriedExamples, layer: int | None) -
         # In proportion it takes twice the scale from half of the growth to nearly all of it; tanh takes six
         # times. At the least scale no growth is seen.
         if half > 2 * trees.LEAST_SCALE and full < 3.5 * half:
-            return True
+            return not _moves_farther_elsewhere(probe, tried, layer)
+    return False
+
+
+def _measure_scaled(
+    probe: StepProbe, columns: trees.Columns, layer: int | None, scale: float
+) -> float:
+    """Returns how far an added example with scaled features moves the step, in a layer or over all (None)."""
+    scaled = trees.scale_features(columns, scale, probe.rows)
+    difference = probe.run(trees.join(probe.rows, scaled), 0) - probe.base
+    movement = probe.measure(difference, probe.base, len(probe.rows[0]) + 1)
+    return movement.norm if layer is None else float(movement.layer_norms[layer])
+
+
+def _moves_farther_elsewhere(probe: StepProbe, tried: TriedExamples, layer: int | None) -> bool:
+    """Returns whether an added example moves the step farther, by 2%, at other parameters than any here.
+
+    None does if clipping stops those tried here. False if the step refuses other parameters.
+    """
+    norms = tried.list_norms() if layer is None else tried.list_layer_norms()[:, layer]
+    allowed = 1.02 * np.max(norms) + tried.tolerance
+    try:
+        moved = probe.begin_elsewhere()
+        for example in tried.examples.values():
+            is_usable = not example.is_scaled and example.columns[0].dtype.kind == "f"
+            if (
+                is_usable
+                and allowed
+                < _measure_scaled(moved, example.columns, layer, trees.LARGEST_SCALE)
+                < np.inf
+            ):
+                return True
+    except RefusedError:
+        return False
     return False
 
 

@@ -125,7 +125,7 @@ UNLESS_UNCLIPPED = (
 )
 PERHAPS_ANOTHER_SIZE = (
     "Or the whole step is about {factor:.3g} times as large as stated, by which no privacy is lost, and the "
-    "noise multiplier is right: examples do not stop at C. {why}"
+    "noise multiplier is right: clipping is not seen to stop examples at C. {why}"
 )
 
 # Of the noise.

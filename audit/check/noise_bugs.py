@@ -1,6 +1,6 @@
 """The bugs of a step's noise, by name: which of them explain the tests that were rejected."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +37,15 @@ class NoiseBugs(NamedTuple):
       grid: the grid or range of the noise; None if it has none.
       max_size: the smallest size, over the stated one, of a step in which no example tried exceeds C;
         infinite if the step can be of no other size.
+      is_clipping_seen: returns whether clipping is seen to stop examples at C. A function, since it takes
+        many steps to tell, and only wrong noise asks.
     """
 
     settings: StepSettings
     drawn: DrawnNoise
     grid: NoiseGrid | None
     max_size: float
+    is_clipping_seen: Callable[[], bool]
 
     def name(
         self, certain: list[CheckFinding], rejected: dict[str, list[str]]
@@ -197,19 +200,17 @@ class NoiseBugs(NamedTuple):
         fits = factors.explain_noise(deviation, self.settings, layers, tolerance)
         equivalent = ""
         advice = ""
-        if not where and not varies_by_number:
+        is_plain = not where and not varies_by_number
+        if is_plain and self.is_clipping_seen():
             multiplier = f"about {deviation * self.settings.noise_multiplier:.3g}"
             equivalent = f", as a noise multiplier of {multiplier} gives"
             if deviation > 1:
-                equivalent += (
-                    ": more noise than stated, by which no privacy is lost if clipping is right"
-                )
-            advice = f"state the noise multiplier that the step has, {multiplier}, or "
-            is_another_size = deviation > 0 and self.max_size <= deviation * (1 + error)
-            if is_another_size:
-                size = float(f"{deviation:.3g}")  # as precise as it is measured
-                why = factors.explain_step_size(size, self.settings, layers, tolerance)
-                remark += f" {findings.PERHAPS_ANOTHER_SIZE.format(factor=size, why=why)}"
+                equivalent += ": more noise than stated, by which no privacy is lost"
+                advice = f"state the noise multiplier that the step has, {multiplier}, or "
+        elif is_plain and deviation > 0 and self.max_size <= deviation * (1 + error):
+            size = float(f"{deviation:.3g}")  # as precise as it is measured
+            why = factors.explain_step_size(size, self.settings, layers, tolerance)
+            remark += f" {findings.PERHAPS_ANOTHER_SIZE.format(factor=size, why=why)}"
         return findings.WRONG_NOISE.fill(
             figure=f"{deviation:.3g}",
             where=where,

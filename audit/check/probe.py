@@ -205,6 +205,38 @@ class StepProbe:
             spacings.append(_get_spacing(leaves[name]))
         return np.array(spacings)[self.layer]
 
+    def begin_elsewhere(self) -> "StepProbe":
+        """Returns a probe of the same step that begins at other parameters.
+
+        A normal number is added to each trained parameter. Frozen ones, such as variances that have to be
+        positive, stay as they are.
+
+        Raises:
+          RefusedError: the step fails there.
+        """
+        rng = np.random.default_rng(0)
+        layer_ends = np.cumsum(self._layer_sizes)[:-1]
+        is_trained_by_layer = dict(
+            zip(self.layer_names, np.split(self.is_trained, layer_ends), strict=True)
+        )
+
+        def move_leaf(name: str, leaf: Any) -> Any:
+            """Returns a leaf of the parameters with a normal number added to each trained one of its own."""
+            if name not in is_trained_by_layer:  # it holds no floating-point numbers
+                return leaf
+            moves = rng.normal(size=leaf.shape) * is_trained_by_layer[name].reshape(leaf.shape)
+            moved_leaf = trees.restore_batch([trees.to_numpy(leaf) + moves], leaf)
+            if hasattr(leaf, "detach"):  # a tensor of torch
+                return moved_leaf.requires_grad_(leaf.requires_grad)
+            return moved_leaf
+
+        moved = copy.copy(self)
+        moved._params = trees.map_tree(self._params, move_leaf)
+        moved._read_parameters(moved._params)
+        moved.base = moved._read_numbers(moved._call(moved.rows, 0))
+        moved.is_trained = self.is_trained.copy()
+        return moved
+
     def with_clipping_norm(self, factor: float) -> "StepProbe | None":
         """Returns a probe of the same step with a larger clipping norm, and as much larger noise.
 

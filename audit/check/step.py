@@ -6,6 +6,7 @@ et al., 2026, arXiv 2602.17454), which records the noise primitives' inputs.
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -221,7 +222,8 @@ def _check_probe(
         factor = _find_common_factor(trial)
 
     size_finding = None
-    if factor != 1:
+    # Gradients that are as small as the noise by chance, unclipped, do not excuse too little noise.
+    if factor > 1 or (factor < 1 and causes.stops_by_clipping(probe, trial.tried, factor)):
         trained_layers = len(np.unique(probe.layer[probe.is_trained]))
         why = factors.explain_step_size(factor, probe.settings, trained_layers)
         unless = findings.UNLESS_UNCLIPPED if factor < 1 else ""
@@ -372,23 +374,30 @@ def _judge(
         drawn=drawn,
         grid=grid,
         max_size=_find_max_size(trial, replay),
+        is_clipping_seen=partial(_is_clipping_seen, probe, trial, replay),
     )
     return make_report(
         "step", outcomes, NEEDED, bugs.name, **pictures, **make_noise_pictures(drawn)
     )
 
 
+def _is_clipping_seen(probe: StepProbe, trial: StepTrial, replay: CheckOutcome) -> bool:
+    """Returns whether clipping is seen to stop examples at C; False if movements mean nothing."""
+    if replay.findings or trial.depends_on_seed or causes.find_violations(trial.tried):
+        return False
+    return causes.stops_by_clipping(probe, trial.tried, 1.0)
+
+
 def _find_max_size(trial: StepTrial, replay: CheckOutcome) -> float:
     """Returns the smallest size, over the stated one, that a step may have in which no example exceeds C.
 
-    It is infinite if the report names the size already, if examples stop at C, or if one is not finite, and 0
-    if movements mean nothing.
+    It is infinite if the report names the size already, or if a movement is not finite, and 0 if movements
+    mean nothing.
     """
     if replay.findings or trial.depends_on_seed:
         return 0.0
     norms = [movement.norm for movement in trial.tried.list_all().values()]
-    stops_at_c = abs(trial.plateau - 1) < 0.01
-    if trial.size != 1 or stops_at_c or not np.all(np.isfinite(norms)):
+    if trial.size != 1 or not np.all(np.isfinite(norms)):
         return np.inf
     return movements.compute_reach(trial.tried) - trial.tried.tolerance
 
