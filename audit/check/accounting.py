@@ -200,7 +200,8 @@ def _check_poisson(
     accountant = "exact, without sampling"
     if sampling_rate < 1 and epsilon < accounting.epsilon_upper_bound(sigma, steps, delta):
         accountant = "PLD"
-    text = f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)} at delta {delta:g}"
+    accounted = f"dp-accounting ({accountant}) gives {at_most_digits(epsilon)}"
+    text = f"{accounted} at delta {delta:g} (tolerance {_CLOSE:.1%})"
     if claimed > _LOOSE * epsilon:  # private as claimed, but a smaller claim would do
         text += f", which {claimed:.4g} is well above"
     figures = {"claimed": claimed, "accounted": epsilon}
