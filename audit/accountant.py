@@ -46,7 +46,7 @@ def hidden_state_epsilon(
     """
     from audit.claims.accounting import Composition
     from audit.claims.hidden_state import Periods, bound_periods, insert_step
-    from audit.values import number, plain
+    from audit.errors import number, plain
 
     # NumPy would read None as NaN.
     require(lipschitz is not None, "`lipschitz=None`: give a number, or one for each step")

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from audit.errors import require
+from audit.errors import MAX_NOISE, MIN_NOISE, require
 from audit.laws import conversions
-from audit.values import MAX_NOISE, MIN_NOISE
 
 if TYPE_CHECKING:  # half a second, which most upper bounds do without
     from dp_accounting.pld import PLDAccountant

@@ -32,11 +32,10 @@ from audit.claims.hidden_state import (
     make_hidden_state,
 )
 from audit.claims.random_allocation import account_allocation
-from audit.errors import require
+from audit.errors import number, plain, require
 from audit.evidence import arrays
 from audit.laws import conversions
 from audit.methods.method import ACCOUNTED, GIVEN, Assumption
-from audit.values import number, plain
 
 Array = NDArray[np.float64]
 # The epsilons at which a sampled mechanism's privacy profile is tabulated, to draw its trade-off curve.

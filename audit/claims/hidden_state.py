@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from audit import values
+from audit import errors
 from audit.claims import accounting
 from audit.claims.accounting import Composition
 from audit.claims.measured import MEASURED
@@ -25,7 +25,7 @@ from audit.evidence import arrays
 from audit.evidence.arrays import Array
 from audit.laws import conversions
 from audit.methods.method import Assumption
-from audit.rounding import at_most
+from audit.written import at_most
 
 FIRST, LAST = "first", "last"
 MOST_STEPS = 10**7
@@ -295,7 +295,7 @@ def insert_step(insert: str | int, k: int) -> int:
     valid = is_number and len(str(step)) < 20 and 1 <= int(step) <= k
     require(
         valid,
-        f"`insert={values.shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
+        f"`insert={errors.shown(insert)}`: give {LAST}, {FIRST} or a number from 1 to {k}, the steps of a "
         "period",
     )
     return int(step)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from audit.commands import interrupts
-from audit.errors import InputError, require
+from audit.commands import dispatch
+from audit.errors import InputError, plain_digits, require
 from audit.runtime.machine import cores
 from audit.runtime.machine import prepare_jax as prepare_jax
 from audit.settings.fields import AUTO
-from audit.values import plain_digits
 
 if TYPE_CHECKING:
     from audit.settings.fields import Field
@@ -74,8 +73,8 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     # Otherwise matplotlib logs that it looks for fonts.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     if keeps:
-        interrupts.say_kept()
-    interrupts.install()
+        dispatch.say_kept()
+    dispatch.install()
     app.run(run_main, flags_parser=_parse_flags)
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from audit import values
+from audit import errors
 from audit.claims.accounting import Composition
 from audit.claims.brackets import EveryModel
 from audit.claims.claim import Claim
@@ -34,8 +34,8 @@ from audit.methods.curves import Attack, Auc
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.methods.gaussian_curve import CURVE_LEVEL, CURVE_POWER
-from audit.methods.level import Level
 from audit.methods.method import GIVEN, Assumption, Method, Pair
+from audit.written import Level
 
 Worlds = tuple[NDArray[np.float64], NDArray[np.float64]]
 MEASURED_LABEL = f"hidden state, {MEASURED}"  # a bound's name in tables
@@ -545,12 +545,12 @@ def read_schedule(looks: object) -> tuple[int, ...]:
     is_array = isinstance(looks, np.ndarray) and looks.ndim == 1
     schedule: list[Any] = []
     if is_list or is_array:
-        schedule = [values.plain(runs) for runs in cast(Sequence[object], looks)]
+        schedule = [errors.plain(runs) for runs in cast(Sequence[object], looks)]
     # By the exact type, since `isinstance` would take True for a whole number.
     are_whole = all(type(runs) is int for runs in schedule)
     require(
         (is_list or is_array) and are_whole,
-        f"`looks={values.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
+        f"`looks={errors.shown(looks)}`: give whole numbers in a list, as in [100, 200]",
     )
     return tuple(schedule)
 

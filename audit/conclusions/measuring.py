@@ -10,15 +10,14 @@ import jax
 import numpy as np
 
 from audit.conclusions import lipschitz
-from audit.conclusions.lipschitz import Steps
-from audit.conclusions.rehearsals import USUAL, find_measured
+from audit.conclusions.lipschitz import USUAL, Steps, find_measured
 from audit.mechanism import expansion
 from audit.mechanism.clipping.base import ClippedSum
 from audit.mechanism.expansion import Stretch
 from audit.runtime import progress
 from audit.settings.setting import Setting
 from audit.storage.store import Store
-from audit.tasks import zoo
+from audit.tasks import task
 from audit.tasks.task import Dataset
 from audit.training import build, rehearsal
 from audit.training.game import Game
@@ -39,7 +38,7 @@ def measure_zoo(store: Store, setting: Setting, dataset: Dataset, runs: int = US
     """
     game = build.build(setting, dataset)
     clipped_sum = build.choices(setting, build.trainee(setting.model, dataset)).clipped_sum
-    kinks = not zoo.task(setting.model).smooth
+    kinks = not task.task(setting.model).smooth
     measure(store, setting, game, clipped_sum, runs, kinks)
 
 

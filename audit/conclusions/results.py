@@ -9,9 +9,9 @@ from typing import Any
 
 from audit.claims.hidden_state import HiddenState
 from audit.conclusions.conclusion import Conclusion
-from audit.json_text import write_json
 from audit.methods.estimate import Bound, Estimate, Finding
 from audit.storage.store import RESULT, Store
+from audit.written import write_json
 
 _ALWAYS = ("bounds", "upper_bound", "epsilon", "most_provable")  # fields that may be null
 # Of a single run's findings, in JSON.

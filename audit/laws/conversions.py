@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.errors import require
-from audit.laws.bisection import find_bracket
+from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 _SMALL_MU = 1e-8  # below it the two terms of delta are too near each other to be subtracted

@@ -20,7 +20,7 @@ from scipy import special
 
 from audit.errors import require
 from audit.laws import conversions
-from audit.laws.bisection import bisect_all
+from audit.laws.intervals import bisect_all
 
 Array = NDArray[np.float64]
 _HALVINGS = 64  # of an interval of float64, to its last digit

@@ -18,8 +18,8 @@ import optax
 from jax import Array
 
 from audit.mechanism import base
+from audit.mechanism.base import StepMemory, step_memory
 from audit.mechanism.clipping.base import Batch, ClippedSum
-from audit.mechanism.memory import StepMemory, step_memory
 
 _THETAS_IN_MEMORY = 4  # vectors of theta's size that a run's state and updates take
 

@@ -19,7 +19,7 @@ from jax.stages import Compiled
 from jax.tree_util import PyTreeDef
 
 from audit.mechanism import base
-from audit.mechanism.memory import Hardware, StepMemory, local_hardware
+from audit.mechanism.base import Hardware, StepMemory, local_hardware
 
 T = TypeVar("T")
 

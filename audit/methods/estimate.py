@@ -31,7 +31,6 @@ from audit.errors import require
 from audit.evidence.arrays import floats, hash_ranks, rank_all, require_apart, require_few_failed
 from audit.laws import conversions
 from audit.methods import exact, thresholds
-from audit.methods.level import show_level
 from audit.methods.method import (
     GAUSSIAN_CURVE,
     NO_BOUND,
@@ -43,7 +42,7 @@ from audit.methods.method import (
     Method,
     NoiseFloor,
 )
-from audit.rounding import at_least
+from audit.written import at_least, show_level
 
 Array = NDArray[np.float64]
 Worlds = tuple[Array, Array]

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import conversions
-from audit.laws.bisection import find_bracket
+from audit.laws.intervals import find_bracket
 
 Array = NDArray[np.float64]
 # The upper ends of U's cells, as quantiles.

@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.laws import gaussians, known_laws
-from audit.laws.bisection import bisect_all
+from audit.laws.intervals import bisect_all
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
 

@@ -17,14 +17,12 @@ from audit.conclusions.verdicts import (
     describe_what_decides,
     name_better_scores,
 )
-from audit.json_text import finite
 from audit.methods import curves, lifted
 from audit.methods.estimate import Bound, Finding
-from audit.methods.level import Level, round_confidence, show_level
 from audit.methods.method import Assumption, NoiseFloor
 from audit.methods.one_run_bounds import LEAST_COINS, OF_COINS
 from audit.report.table import Column, Table, at_least, at_most
-from audit.rounding import at_least_digits
+from audit.written import Level, at_least_digits, finite, round_confidence, show_level
 
 _WIDTH = 80  # columns of a terminal
 _INDENT = 12  # columns before the text of a note, for its first word

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from audit.rounding import at_least as at_least
-from audit.rounding import at_least_digits, at_most_digits
-from audit.rounding import at_most as at_most
-from audit.rounding import short as short
+from audit.written import at_least as at_least
+from audit.written import at_least_digits, at_most_digits
+from audit.written import at_most as at_most
+from audit.written import short as short
 
 R = TypeVar("R")
 Show = Callable[[Any], str]

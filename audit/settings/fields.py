@@ -8,8 +8,7 @@ import math
 import re
 from typing import Any, ClassVar, NamedTuple, get_origin, get_type_hints
 
-from audit.errors import InputError
-from audit.values import require_type, shown
+from audit.errors import InputError, require_type, shown
 
 # The groups into which --help puts the fields' flags.
 AUDITED = "what is audited"

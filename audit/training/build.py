@@ -18,13 +18,12 @@ from audit.adversaries.base import Adversary, Knowledge
 from audit.errors import require
 from audit.mechanism import base, cohorts, dpsgd, joining
 from audit.mechanism.base import Hyperparameters, Schedule, Trajectory
-from audit.mechanism.clipping import dense, layerwise
-from audit.mechanism.clipping.base import ClippedSum, per_example
+from audit.mechanism.clipping import layerwise
+from audit.mechanism.clipping.base import ClippedSum, book_keeping, per_example
 from audit.mechanism.ensemble import MOST_PROGRAMS
 from audit.settings.setting import POISSON, SHUFFLED, Sampling, Setting
 from audit.tasks.model import Model
-from audit.tasks.task import Dataset
-from audit.tasks.zoo import task
+from audit.tasks.task import Dataset, task
 from audit.training import game
 from audit.version import __version__
 
@@ -48,7 +47,7 @@ OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
 
 def _keep_books(model: Model) -> ClippedSum:
     """Returns the clipped sum of narrow networks of dense layers."""
-    return dense.book_keeping(model.module, model.unravel, model.criterion)
+    return book_keeping(model.module, model.unravel, model.criterion)
 
 
 def _keep_unfolded_books(model: Model) -> ClippedSum:

@@ -41,13 +41,12 @@ from audit.mechanism.base import (
     Mechanism,
     Schedule,
     State,
+    StepMemory,
     Tree,
 )
 from audit.mechanism.ensemble import Placement
-from audit.mechanism.memory import StepMemory
 from audit.runtime.progress import Progress, SegmentProgress
-from audit.storage.checkpoints import Checkpoints
-from audit.storage.store import Range, Scores, Store, cut
+from audit.storage.store import Checkpoints, Range, Scores, Store, cut
 
 
 class Game(NamedTuple):

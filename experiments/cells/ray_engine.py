@@ -20,7 +20,7 @@ from typing import Any
 from audit.errors import InputError, require
 from audit.runtime.machine import cores, prepare_jax
 from audit.runtime.progress import Progress
-from audit.storage import files, locks
+from audit.storage import files, store
 from audit.storage.store import Range, Scores, Store, count_runs, cut
 from audit.tasks.task import Dataset
 from audit.training.driver import GameRecipe
@@ -230,7 +230,7 @@ def do_all(cluster: Cluster, cells: list[Cell], place: work.Workplace) -> work.O
     """Does what the store lacks of a sweep's cells, each as a task (see `work.do_all`)."""
     outcome = work.Outcome(here=[], elsewhere=[], failed=[])
     missing = []
-    with locks.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
+    with store.hold(place.out), contextlib.closing(work.SweepProgress(cells)) as progress:
         for cell in cells:
             with work.failing(cell, progress, outcome):
                 if work.is_done(cell, place):

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from audit.errors import InputError
 from audit.runtime.progress import Progress, shortened
-from audit.settings import stored
+from audit.settings import make
 from audit.storage import files
 from audit.tasks.task import Dataset
 from experiments.cells.cell import Cell, DataSets
@@ -143,4 +143,4 @@ def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[N
 
 def is_done(cell: Cell, place: Workplace) -> bool:
     """Returns whether the store has all of a cell."""
-    return cell.is_done(stored.holdings(place.out), place.data)
+    return cell.is_done(make.holdings(place.out), place.data)

@@ -8,7 +8,7 @@ import pytest
 from audit.errors import InputError
 from audit.laws import conversions, densities
 from audit.report import style
-from audit.storage.checkpoints import Checkpoints
+from audit.storage.store import Checkpoints
 from experiments.canife import attacked, cohort_law, curves, figures, populations, training
 from experiments.canife import measured as stored_rounds
 from experiments.canife import rounds as accounting_of_rounds
