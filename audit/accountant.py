@@ -44,8 +44,8 @@ def hidden_state_epsilon(
     >>> round(audit.hidden_state_epsilon(noise_multiplier=4.0, insertions=250, k=5, lipschitz=0.99), 2)
     3.08
     """
-    from audit.claims.accounting import Composition
-    from audit.claims.hidden_state import Periods, bound_periods, insert_step
+    from audit.claims.accounting import Composition, insert_step
+    from audit.claims.hidden_state import Periods, bound_periods
     from audit.errors import number, plain
 
     # NumPy would read None as NaN.

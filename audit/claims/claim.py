@@ -19,16 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from audit.claims import accounting
-from audit.claims.accounting import Composition
+from audit.claims.accounting import LAST, Composition, insert_step
 from audit.claims.brackets import LEAST_ALLOCATION_NOISE, bracket_allocation
 from audit.claims.hidden_state import (
-    LAST,
     MOST_MU,
     HiddenState,
     HiddenStateBound,
     Periods,
     bound_periods,
-    insert_step,
     make_hidden_state,
 )
 from audit.claims.random_allocation import account_allocation

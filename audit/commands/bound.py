@@ -26,8 +26,8 @@ from pathlib import Path
 
 from absl import flags
 
+from audit.claims.accounting import LAST
 from audit.claims.claim import Claim, DpSgd, EpsilonDelta
-from audit.claims.hidden_state import LAST
 from audit.commands import cli
 from audit.conclusions import results
 from audit.conclusions.concluded import conclude

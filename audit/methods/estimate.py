@@ -287,8 +287,8 @@ _IN_SAMPLE = Assumption(
     "no confidence bound: the best of all thresholds on the scores that it then bounds",
     "in-sample, the best of all thresholds; not a confidence bound",
 )
-_RECORDS = (
-    ScoreMethod(
+METHODS = {
+    IN_SAMPLE: ScoreMethod(
         name=IN_SAMPLE,
         compute=in_sample,
         assumes=_IN_SAMPLE,
@@ -296,7 +296,7 @@ _RECORDS = (
         legend="in-sample, as the paper (no bound)",
         mark=Mark("vermilion", "o", 5, 0, filled=False),
     ),
-    ScoreMethod(
+    IF_GAUSSIAN: ScoreMethod(
         name=IF_GAUSSIAN,
         compute=if_gaussian,
         assumes=GAUSSIAN_CURVE,
@@ -304,7 +304,7 @@ _RECORDS = (
         legend="if the curve is Gaussian: one exact test",
         mark=Mark("blue", "o", 6.5, 1, line=1.6),
     ),
-    ScoreMethod(
+    ASSUMPTION_FREE: ScoreMethod(
         name=ASSUMPTION_FREE,
         compute=assumption_free,
         assumes=NOTHING,
@@ -312,8 +312,7 @@ _RECORDS = (
         legend="assumption-free",
         mark=Mark("orange", "^", 5.5, 3, outline="0.3"),
     ),
-)
-METHODS = {record.name: record for record in _RECORDS}
+}
 
 
 def check_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Array, Array]:
