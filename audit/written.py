@@ -7,6 +7,7 @@ import decimal
 import json
 import math
 import numbers
+import textwrap
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -78,7 +79,7 @@ def _replace_infinities(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _replace_infinities(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_replace_infinities(item) for item in value]
+        return [*map(_replace_infinities, value)]
     # Whole numbers are finite, and may be too large for a float.
     is_fraction = isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral)
     return finite(value) if is_fraction else value
@@ -139,3 +140,27 @@ def round_confidence(confidence: float) -> float:
 def _format_percent(share: Decimal) -> str:
     """Returns a share in percent, without zeros at its end."""
     return f"{(100 * share).normalize():f}%"
+
+
+def shortened(text: str, width: int) -> str:
+    """Returns a text of at most `width` characters: the text, or its first words and an ellipsis.
+
+    A single word that is too long is cut to its beginning.
+    """
+    words = textwrap.shorten(text, width, placeholder=" ...")
+    if words == "...":  # not even the first word fits: `shorten` leaves the placeholder alone
+        return f"{text[: width - 3]}..."
+    return words
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun, in the plural unless it is 1: "1 cell", "2 cells".
+
+    Args:
+      number: the number, a whole one.
+      noun: what is counted; words that agree with it may follow, as in "batch holds".
+      plural: the same in the plural; by default with an s at the end.
+    """
+    if number == 1:
+        return f"{number} {noun}"
+    return f"{number:,} {plural or f'{noun}s'}"

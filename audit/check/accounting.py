@@ -19,8 +19,7 @@ from audit.claims.brackets import (
 )
 from audit.errors import InputError, number, require, shown
 from audit.laws import conversions
-from audit.runtime.progress import counted
-from audit.written import at_least_digits, at_most_digits
+from audit.written import at_least_digits, at_most_digits, counted
 
 POISSON = "poisson"
 SHUFFLED = "shuffled"

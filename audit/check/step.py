@@ -22,7 +22,7 @@ from audit.check.probe import Movement, RefusedError, Step, StepProbe
 from audit.check.report import CheckOutcome, CheckReport, make_report
 from audit.check.trees import Columns, Example
 from audit.errors import InputError, number, require
-from audit.runtime.progress import counted
+from audit.written import counted
 
 NEEDED = ("replay", "signal", "sensitivity", "separation", "noise")
 _COARSE = 0.05  # a larger tolerance hides the movement of one example

@@ -1,5 +1,6 @@
 """The common part of all commands: flags, errors and interrupts that end in one line, without a traceback."""
 
+import functools
 import logging
 import os
 import re
@@ -78,24 +79,9 @@ def run(main: Callable[[], None], keeps: bool = False) -> None:
     app.run(run_main, flags_parser=_parse_flags)
 
 
-class _PlainNumberParser(flags.ArgumentParser[Any]):
-    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000.
-
-    Attributes:
-      lower_bound: the smallest number that the parser takes; None if it takes any.
-    """
-
-    def __init__(self, parser: flags.ArgumentParser[Any]) -> None:
-        self._parser = parser
-        self.lower_bound = getattr(parser, "lower_bound", None)
-
-    def parse(self, argument: Any) -> Any:
-        """Returns the number in an argument; raises ValueError for anything else."""
-        return self._parser.parse(plain_digits(str(argument)))
-
-    def flag_type(self) -> str:
-        """Returns the type of the number, as absl names it: "int" or "float"."""
-        return self._parser.flag_type()
+def _parse_plainly(parse: Callable[[str], Any], argument: Any) -> Any:
+    """Parses a number as absl's parser does, but refuses digits that only Python reads, such as 1_000."""
+    return parse(plain_digits(str(argument)))
 
 
 def _report_unprinted(error: OSError) -> int:
@@ -123,7 +109,8 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     for name in flags.FLAGS:
         flag = flags.FLAGS[name]
         if flag.flag_type() in ("int", "float"):
-            flag.parser = _PlainNumberParser(flag.parser)
+            plainly = functools.partial(_parse_plainly, flag.parser.parse)
+            flag.parser.parse = plainly  # type: ignore[method-assign]
     try:
         return flags.FLAGS(argv)
     except flags.IllegalFlagValueError as error:

@@ -93,13 +93,13 @@ def install() -> None:
     Python's own handlers wait while the main thread runs compiled code, which may take minutes, and a library
     may swallow their KeyboardInterrupt. So a second thread reads the signals' numbers from a pipe.
     """
-    handled = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     threading.Thread(target=_end_at_signal, args=(reading,), daemon=True).start()
-    for number in handled:
-        signal.signal(number, _ignore)
+    for number in _SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _ignore)
 
 
 def say_kept() -> None:

@@ -30,7 +30,7 @@ from audit.evidence.ranks import describe_draws, make_from_counts
 from audit.evidence.repeats import count_once
 from audit.laws.conversions import epsilon_from_mu
 from audit.methods import estimate, exact_null, lifted, one_run_bounds, one_shot
-from audit.methods.estimate import Bound, Finding
+from audit.methods.estimate import Bound, Estimate, Finding
 from audit.methods.method import FRESH_DIRECTIONS, MANY_CANARIES, ONE_CANARY
 from audit.settings.setting import BALLS_IN_BINS, EVERY, RANDOM_ALLOCATION, SHUFFLED, Setting
 from audit.storage.store import Scores
@@ -93,14 +93,14 @@ def _conclude_rows(
     """Returns what all rows prove if they are independent, as in `conclude`, before `finish`."""
     kind = _KINDS[evidence.shape]
     worlds = evidence.pooled()
-    findings = kind.find(evidence, level)
+    estimates, bounds = _sort_out(kind.find(evidence, level))
     concluded = Conclusion(
         evidence=evidence,
         kind=kind,
         level=level,
         worlds=worlds,
-        estimates=tuple(finding for finding in findings if not isinstance(finding, Bound)),
-        bounds=_select_bounds(findings),
+        estimates=estimates,
+        bounds=bounds,
         # The test needs independent scores, of a single canary a run.
         curve=examine_curve(worlds) if kind.has_one_canary else None,
         reason=reason,
@@ -455,15 +455,22 @@ def _combine_looks(
     taken = []
     for runs in sorted(worlds):
         findings = estimate.findings(*worlds[runs], last.delta, confidence_of_each)
-        taken.append(Look(runs, _select_bounds(findings)))
+        taken.append(Look(runs, _sort_out(findings)[1]))
     best = conclusion.best_of_looks(taken, last.confidence)
     looks = Looks(tuple(schedule), confidence_of_each, tuple(taken))
     return last._replace(bounds=best, looks=looks)
 
 
-def _select_bounds(findings: Iterable[Finding]) -> tuple[Bound, ...]:
-    """Returns those of the findings that are bounds."""
-    return tuple(finding for finding in findings if isinstance(finding, Bound))
+def _sort_out(findings: Iterable[Finding]) -> tuple[tuple[Estimate, ...], tuple[Bound, ...]]:
+    """Returns those of the findings that are estimates, and those that are bounds."""
+    estimates = []
+    bounds = []
+    for finding in findings:
+        if isinstance(finding, Bound):
+            bounds.append(finding)
+        else:
+            estimates.append(finding)
+    return tuple(estimates), tuple(bounds)
 
 
 Array = NDArray[np.float64]

@@ -12,6 +12,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -447,9 +448,10 @@ class Conclusion(NamedTuple):
         methods = [pair.free, pair.gaussian]
         if self.law_is_known and self.tightest_mu is not None:
             methods.insert(0, EXACT_NULL_GDP)  # the number to compare with the upper bound on mu
-        methods += [bound.method for bound in self.bounds]
+        for bound in self.bounds:
+            methods.append(bound.method)
         without_repeats = dict.fromkeys(methods)  # keeps the order
-        return tuple(self.bound(method) for method in without_repeats)
+        return tuple(map(self.bound, without_repeats))
 
     def rows(self) -> tuple[Finding, ...]:
         """Returns the estimates, then the bounds as computed."""
@@ -457,7 +459,10 @@ class Conclusion(NamedTuple):
 
     def bound(self, method: str) -> Bound:
         """Returns a method's bound; raises KeyError for an estimate or an unknown name."""
-        return {bound.method: bound for bound in self.bounds}[method]
+        for bound in self.bounds:
+            if bound.method == method:
+                return bound
+        raise KeyError(method)
 
     def finding(self, method: str) -> Finding:
         """Returns a method's bound or estimate; raises KeyError for an unknown name."""
@@ -479,7 +484,7 @@ def list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
             assumed = claim.assumes
         mu = conclusion.mu_upper_bound
         upper_bounds.append(UpperBound(conclusion.upper_bound, mu, assumed))
-    return tuple(sorted(upper_bounds, key=lambda bound: bound.epsilon))
+    return tuple(sorted(upper_bounds, key=attrgetter("epsilon")))
 
 
 def find_doubt(conclusion: Conclusion) -> str:

@@ -34,13 +34,6 @@ class Gaussian(NamedTuple):
     deviation: Array | float
 
 
-def mass_between(edges: Array) -> Array:
-    """Returns the mass (..., n - 1) of N(0, 1) between neighbouring edges (..., n), precise in both tails."""
-    from_below = np.diff(special.ndtr(edges))
-    from_above = -np.diff(special.ndtr(-edges))
-    return np.asarray(np.where(edges[..., :-1] > 0, from_above, from_below))
-
-
 def log_delta(first: Gaussian, second: Gaussian, epsilon: ArrayLike) -> Array:
     """Returns the log of the least delta at which two Gaussians are (epsilon, delta)-indistinguishable.
 

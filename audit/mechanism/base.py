@@ -88,7 +88,7 @@ def step_memory(
     program = jax.make_jaxpr(function)(theta, *shared)
     _, *others = program.in_avals  # the types of the flattened arguments; theta is the first
     # The step of several runs at once, which differ in theta only.
-    mapped = jax.vmap(jaxpr_as_fun(program), (0, *(None for _ in others)))
+    mapped = jax.vmap(jaxpr_as_fun(program), (0, *[None] * len(others)))
 
     def written_by(runs: int) -> int:
         """Counts the bytes that a step of this number of runs at once writes."""
@@ -124,20 +124,24 @@ def _count_held(jaxpr: Jaxpr) -> int:
     # Variables go by their ids, since some of an equation's inputs (literals) cannot be keys of a dictionary.
     last_use: dict[int, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
-        last_use |= {id(variable): i for variable in equation.invars}
-    last_use |= {id(variable): len(jaxpr.eqns) for variable in jaxpr.outvars}
+        last_use |= dict.fromkeys(map(id, equation.invars), i)
+    last_use |= dict.fromkeys(map(id, jaxpr.outvars), len(jaxpr.eqns))
 
     live: dict[int, int] = {}
     most = 0
     for i, equation in enumerate(jaxpr.eqns):
         programs = _inner_programs(equation)
-        programs += [branch.jaxpr for branch in equation.params.get("branches", ())]
+        for branch in equation.params.get("branches", ()):
+            programs.append(branch.jaxpr)
         # Not the sum: programs run one after the other, and of branches only one runs.
         held_inside = max(map(_count_held, programs), default=0)
-        live |= {id(result): _count_bytes(result) for result in equation.outvars}
+        for result in equation.outvars:
+            live[id(result)] = _count_bytes(result)
         most = max(most, sum(live.values()) + held_inside)
         # A result that is never used is dropped at once.
-        live = {variable: size for variable, size in live.items() if last_use.get(variable, -1) > i}
+        for variable in [*live]:
+            if last_use.get(variable, -1) <= i:
+                del live[variable]
     return most
 
 

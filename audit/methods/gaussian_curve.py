@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from audit.laws import gaussians, known_laws
+from audit.laws import conversions, known_laws
 from audit.laws.intervals import bisect_all
 from audit.laws.known_laws import KnownLaw, ScoreFamily
 from audit.methods import estimate
@@ -365,7 +365,7 @@ def _compute_edges(fit: Fit) -> Array:
 
 def _compute_normal_mass(edges: Array) -> Array:
     """Returns the standard normal law's mass (..., cells) between edges; kept above 0, since it divides."""
-    return np.maximum(gaussians.mass_between(edges), _TINY)
+    return np.maximum(conversions.mass_between(edges), _TINY)
 
 
 def _compute_density(edges: Array) -> Array:

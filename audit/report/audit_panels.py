@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
@@ -232,7 +233,7 @@ def _draw_profile(axis: Axes, conclusion: Conclusion) -> None:
             profiles.append((upper.mu, {"color": UPPER, "ls": dashes, "label": upper.name}))
     # The epsilons reach to where the widest profile leaves the panel, at delta = 1e-10. A mu of at least
     # 0.05 keeps the axis from having no length.
-    largest = max([0.05, *(mu for mu, _ in profiles)])
+    largest = max([0.05, *map(itemgetter(0), profiles)])
     grid = np.linspace(0, conversions.epsilon_from_mu(largest, 1e-10), 400)
     with np.errstate(over="ignore"):  # e^epsilon of a large epsilon
         for mu, look in profiles:
@@ -447,9 +448,9 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
     step = 2
     if count <= _MAX_DECADES:
         step = 1
-    low = [10.0**-decade for decade in range(1, count + 1, step)]
-    ticks = [*reversed(low), 0.5, *(1 - rate for rate in low)]
-    labels = [f"{tick:g}" for tick in ticks]
+    low = 0.1 ** np.arange(1, count + 1, step)
+    ticks = np.concatenate([low[::-1], [0.5], 1 - low])
+    labels = [*map("{:g}".format, ticks)]
     deviates = {"functions": (special.ndtri, special.ndtr)}
     axis.set_xscale("function", **deviates)
     axis.set_yscale("function", **deviates)

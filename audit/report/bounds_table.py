@@ -4,6 +4,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -96,13 +97,16 @@ def list_rows(conclusion: Conclusion) -> list[BoundRow]:
 
     Estimates of a single run are not among them: they have a table of their own.
     """
-    rows = [_make_row(bound, conclusion) for bound in conclusion.ranked()]
+    rows = []
+    for bound in conclusion.ranked():
+        rows.append(_make_row(bound, conclusion))
     for upper in conclusion.upper_bounds:
         row = BoundRow(upper.label, upper.label, upper.epsilon, finite(upper.mu), upper.assumes)
         rows.append(row._replace(sign="≤", upper=upper))
     if conclusion.is_one_run:
         return rows
-    rows += [_make_row(estimate, conclusion) for estimate in conclusion.estimates]
+    for estimate in conclusion.estimates:
+        rows.append(_make_row(estimate, conclusion))
     if conclusion.expected is not None:
         rows.append(BoundRow("linear_losses", "linear losses", conclusion.expected, None, EXPECTED))
     return rows
@@ -154,7 +158,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         return show_share(row.finding.false_negatives, row.finding.n_in)
 
     columns = (
-        Column(head="method", value=lambda row: row.name, left=True),
+        Column(head="method", value=attrgetter("name"), left=True),
         Column(head="epsilon", value=BoundRow.show_epsilon, left=True),
         Column(head="mu", value=BoundRow.show_mu, left=True),
         Column(head="threshold", value=BoundRow.show_threshold, left=True),
@@ -182,7 +186,7 @@ def bounds_table(conclusion: Conclusion) -> str:
     table = Table(columns, list_rows(conclusion), before=before, after=notes, aside=add_margin)
     # A table that is too wide for a terminal gets narrower gaps between its columns.
     text = table.text()
-    if max(len(line) for line in text.splitlines()) > _WIDTH:
+    if max(map(len, text.splitlines())) > _WIDTH:
         text = dataclasses.replace(table, gap=" ").text()
     return text
 
@@ -287,14 +291,13 @@ def _explain_words(conclusion: Conclusion) -> Iterator[str]:
         yield _make_note("sampler:", describe_sampled(conclusion.sampled))
     if conclusion.uncovered:
         yield _make_note("last model:", f"no bound but composition: {conclusion.uncovered}")
-    assumptions = [assumption_of(finding) for finding in conclusion.rows()]
-    assumptions += [upper.assumes for upper in conclusion.upper_bounds]
+    assumptions = [*map(assumption_of, conclusion.rows())]
+    for upper in conclusion.upper_bounds:
+        assumptions.append(upper.assumes)
     if conclusion.expected is not None:
         assumptions.append(EXPECTED)
     # False sorts before True, so that the Gaussian curve comes last: the lines on its test follow.
-    for assumption in sorted(
-        dict.fromkeys(assumptions), key=lambda assumption: assumption.gaussian
-    ):
+    for assumption in sorted(dict.fromkeys(assumptions), key=attrgetter("gaussian")):
         if assumption.note:
             yield _make_note(f"{assumption.word}:", assumption.note)
     if conclusion.has_tied_scores:
@@ -430,7 +433,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
 def _make_one_run_table(conclusion: Conclusion) -> str:
     """Returns the text tables of a single run: estimates, if it has cosines; bounds; and notes on both."""
     columns = (
-        Column(head="bound", value=lambda row: row.name, width=16, left=True),
+        Column(head="bound", value=attrgetter("name"), width=16, left=True),
         Column(head="epsilon", value=BoundRow.show_epsilon, width=8),
         Column(head="mu", value=BoundRow.show_mu, width=6),
         Column(
@@ -439,7 +442,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
             width=30,
             left=True,
         ),
-        Column(head="assumes", value=lambda row: row.assumes.word, left=True),
+        Column(head="assumes", value=attrgetter("assumes.word"), left=True),
     )
     bounds = Table(columns, list_rows(conclusion), gap=" ", rule=_WIDTH).text()
     notes = [
@@ -463,7 +466,7 @@ def _make_one_run_table(conclusion: Conclusion) -> str:
         counts = f"{len(observed):,} observed canaries, {len(unobserved):,} unobserved"
         counts_line = f"{counts}; null: fitted to the unobserved"
     estimate_columns = (
-        Column(head="estimate", value=lambda row: row.method, width=24, left=True),
+        Column(head="estimate", value=attrgetter("method"), width=24, left=True),
         Column(head="epsilon", value=lambda row: f"{row.epsilon:.3f}", width=9),
         Column(head="error", value=lambda row: f"{row.standard_error:.3f}", width=9),
         Column(head="  floor", value=lambda row: f"  {show_floor(row.noise_floor)}", left=True),

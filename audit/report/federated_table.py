@@ -18,8 +18,7 @@ from audit.report.bounds_table import (
     show_verdict,
 )
 from audit.report.table import Column, Table, at_least
-from audit.runtime.progress import counted
-from audit.written import Level, show_level, write_json
+from audit.written import Level, counted, show_level, write_json
 
 RESULT = "federated.json"  # in a setting's folder
 

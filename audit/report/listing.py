@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from audit.errors import InputError
-from audit.runtime.progress import shortened
 from audit.settings import make
 from audit.settings.make import fields, setting_of
 from audit.settings.setting import Setting, flat
 from audit.storage.store import Kept, Store, hash_of, newest_scores
 from audit.tasks import task
-from audit.written import Level, at_least, at_most, finite, short, show_level
+from audit.written import Level, at_least, at_most, finite, short, shortened, show_level
 
 _LINE_WIDTH = 80  # of a terminal
 _INDENT = " " * 10  # before the lines below a row

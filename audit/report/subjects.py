@@ -26,7 +26,6 @@ from audit.report.bounds_table import BoundRow
 from audit.report.federated_table import RESULT, FederatedAudit, upper_bounds
 from audit.report.listing import make_command
 from audit.report.table import at_least
-from audit.runtime.progress import counted
 from audit.settings import make
 from audit.settings.federated import FINAL, FederatedSetting
 from audit.settings.make import StoredConfig
@@ -36,7 +35,7 @@ from audit.storage.store import Store
 from audit.storage.tables import STDIN
 from audit.tasks import task
 from audit.version import __version__
-from audit.written import USUAL_LEVEL, Level, round_confidence, show_level, show_percent
+from audit.written import USUAL_LEVEL, Level, counted, round_confidence, show_level, show_percent
 
 
 class Subject(NamedTuple):

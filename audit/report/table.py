@@ -112,19 +112,18 @@ class Table(Generic[R]):
         A table with sections has a rule and a heading above each section.
         """
         # Heads with fewer lines than others get empty cells above.
-        heads = [head.split("\n") for head in self.header()]
-        height = max(map(len, heads))
-        padded = [[""] * (height - len(lines)) + lines for lines in heads]
+        heads = self.header()
+        height = 1 + max(head.count("\n") for head in heads)
         # Header and rows are aligned together, so that each column has a single width.
-        cells = [*zip(*padded, strict=True), *self.cells()]
-        aligned_columns = []
-        for column, texts in zip(self._visible_columns(), zip(*cells, strict=True), strict=True):
-            align = str.rjust
-            if column.left:
-                align = str.ljust
+        lines = [""] * (height + len(self.rows))
+        for head, column, *texts in zip(heads, self._visible_columns(), *self.cells(), strict=True):
+            above = [""] * (height - 1 - head.count("\n"))
+            texts = [*above, *head.split("\n"), *texts]
+            align = str.ljust if column.left else str.rjust
             width = column.width or max(map(len, texts))
-            aligned_columns.append([align(text, width) for text in texts])
-        lines = [self.gap.join(row).rstrip() for row in zip(*aligned_columns, strict=True)]
+            for place, text in enumerate(texts):
+                lines[place] += align(text, width) + self.gap
+        lines = [*map(str.rstrip, lines)]
         rule = "-" * (self.rule or max(map(len, lines)))
         rows = zip(self.rows, lines[height:], strict=True)
         body = self._make_sections(rows, rule)

@@ -61,9 +61,8 @@ class Scores(NamedTuple):
         """Returns the scores of the first `runs` runs."""
         return self._replace(scores=self.scores[:runs], presence=self.presence[:runs])
 
-    @property
-    def range(self) -> Range:
-        """The runs [first, stop)."""
+    def find_range(self) -> Range:
+        """Returns the runs [first, stop)."""
         return self.first, self.first + len(self.scores)
 
 
@@ -142,7 +141,7 @@ class Store:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder in which the states of a chunk in progress are kept (`audit.storage.store`)."""
+        """The folder in which the states of a chunk in progress are kept."""
         return self.path / "checkpoints"
 
     def config(self) -> dict[str, Any]:
@@ -181,10 +180,6 @@ class Store:
             fix = "move it away, or run the audit again"
             raise InputError(f"{self.path / RESULT} cannot be read: {fix}") from None
 
-    def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context that holds the store's lock, after waiting for it (`audit.storage.store`)."""
-        return hold(self.path)
-
     def save(self, chunk: Scores) -> None:
         """Writes the file of a finished chunk of runs: its scores and presence.
 
@@ -196,7 +191,7 @@ class Store:
         for name in ("dimension", "draws"):
             if getattr(chunk, name):  # a file leaves out what is 0
                 arrays[name] = np.array(getattr(chunk, name))
-        first, stop = chunk.range
+        first, stop = chunk.find_range()
         self.write_arrays(f"scores_{first:07d}_{stop:07d}.npz", arrays)
 
     def load(self, runs: int) -> Scores:
@@ -206,7 +201,7 @@ class Store:
           InputError: scores are missing or can't be read.
         """
         chunks = self._read_chunks()
-        missing = gaps((chunk.range for chunk in chunks), runs)
+        missing = gaps(map(Scores.find_range, chunks), runs)
         if missing:
             first, stop = missing[0]
             raise InputError(f"{self.path} lacks runs {first} to {stop - 1}: train them")
@@ -216,7 +211,7 @@ class Store:
         shape = (runs, chunks[0].scores.shape[1])
         whole = chunks[0]._replace(first=0, scores=np.empty(shape), presence=np.empty(shape, bool))
         for chunk in chunks:
-            first, stop = chunk.range
+            first, stop = chunk.find_range()
             part = chunk.of_first(max(runs - first, 0))
             whole.scores[first:stop] = part.scores
             whole.presence[first:stop] = part.presence
@@ -230,11 +225,11 @@ class Store:
         Raises:
           InputError: a file can't be read, or files differ in the number of canaries a run.
         """
-        return gaps((chunk.range for chunk in self._read_chunks()), runs)
+        return gaps(map(Scores.find_range, self._read_chunks()), runs)
 
     def runs_held(self) -> int:
         """Returns n if runs 0 .. n - 1 are stored and run n is missing."""
-        stored = [chunk.range for chunk in self._read_chunks()]
+        stored = [*map(Scores.find_range, self._read_chunks())]
         end = max((stop for _, stop in stored), default=0)
         return gaps(stored, end + 1)[0][0]
 
@@ -291,26 +286,28 @@ class Store:
         Raises InputError if files differ in the number of canaries a run.
         """
         chunks = []
+        counts = set()  # of canaries
         for path in files.list_folder(self.path):
             match = _CHUNK.fullmatch(path.name)
             arrays = self.read_arrays(path.name, _AGAIN) if match else None
             if match is None or arrays is None:
                 continue
-            shapes = [arrays[name].shape for name in ("scores", "presence") if name in arrays]
-            if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2:
+            scores = arrays.get("scores", np.empty(0))
+            presence = arrays.get("presence", np.empty(0))
+            if scores.ndim != 2 or scores.shape != presence.shape:
                 files.set_aside(path, _AGAIN)
                 continue
             chunks.append(
                 Scores(
                     first=int(match[1]),
-                    scores=arrays["scores"],
-                    presence=arrays["presence"],
+                    scores=scores,
+                    presence=presence,
                     dimension=int(arrays.get("dimension", 0)),
                     draws=int(arrays.get("draws", 0)),
                 )
             )
-        counts = sorted({chunk.scores.shape[1] for chunk in chunks})
-        mixed = " and ".join(map(str, counts))
+            counts.add(scores.shape[1])
+        mixed = " and ".join(map(str, sorted(counts)))
         message = f"{self.path} mixes scores of {mixed} canaries a run: move it away"
         require(len(counts) <= 1, message)
         return chunks
@@ -320,11 +317,12 @@ def gaps(held: Iterable[Range], runs: int) -> list[Range]:
     """Returns the ranges [start, stop) of runs below `runs` that none of the held ranges covers."""
     uncovered = []
     end = 0  # runs below this are covered, or are in `uncovered`
-    for first, stop in sorted(held):
-        uncovered.append((end, min(first, runs)))
+    for first, stop in [*sorted(held), (runs, runs)]:
+        until = min(first, runs)
+        if end < until:
+            uncovered.append((end, until))
         end = max(end, stop)
-    uncovered.append((end, runs))
-    return [(start, stop) for start, stop in uncovered if start < stop]
+    return uncovered
 
 
 def cut(ranges: Iterable[Range], size: int) -> list[Range]:
@@ -338,7 +336,10 @@ def cut(ranges: Iterable[Range], size: int) -> list[Range]:
 
 def count_runs(ranges: Iterable[Range]) -> int:
     """Returns the number of runs in all ranges together."""
-    return sum(stop - start for start, stop in ranges)
+    total = 0
+    for start, stop in ranges:
+        total += stop - start
+    return total
 
 
 def hash_of(folder: Path) -> str:

@@ -18,8 +18,8 @@ from audit.conclusions.lipschitz import Steps
 from audit.laws import conversions
 from audit.methods.exact_null import EXACT_NULL_GDP
 from audit.report.table import at_least, at_most
-from audit.runtime import progress
-from audit.runtime.progress import Progress
+from audit.runtime import machine
+from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, flat, identity, summary
 from audit.storage.store import FIGURE, Scores, Store, count_runs
@@ -319,7 +319,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     most = request.runs
     missing = count_runs(store.missing(most))
     if request.until is None:
-        with nullcontext(report) if report else progress.bar(missing) as advance:
+        with nullcontext(report) if report else machine.bar(missing) as advance:
             return trainer.train(store, most, most, advance)
 
     stage = min(trainer.stage(most), most)  # a number of runs
@@ -327,7 +327,7 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
     runs = 0
     status = "training"
     # The bar calls the functions whenever it is redrawn. It is not filled at the end if training stops early.
-    with progress.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
+    with machine.bar(missing, lambda: status, has_stopped=lambda: runs < most) as bar:
         while runs < most:
             # Other workers may have stored runs meanwhile: the stage begins after them.
             runs = min(max(runs, store.runs_held()) + stage, most)

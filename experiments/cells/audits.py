@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audit.errors import InputError
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress
 from audit.settings import make
 from audit.settings.setting import Setting, identity, validate
 from audit.storage.index import Holdings

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from audit.errors import InputError, require
-from audit.runtime.machine import cores, prepare_jax
-from audit.runtime.progress import Progress
+from audit.runtime.machine import Progress, cores, prepare_jax
 from audit.storage import files, store
-from audit.storage.store import Range, Scores, Store, count_runs, cut
+from audit.storage.store import Range, Scores, Store, count_runs, cut, hold
 from audit.tasks.task import Dataset
 from audit.training.driver import GameRecipe
 from audit.training.game import ChunkTrainer, Trained, chunk_size
@@ -204,7 +203,7 @@ class RayTrainer:
     def train(self, store: Store, runs: int, most: int, progress: Progress) -> Trained:
         """Trains the runs that the store lacks, and returns the scores of all runs."""
         begin = time.perf_counter()
-        with store.lock():
+        with hold(store.path):
             size, steps, _ = self._cluster.call(prepare, *self._game, most)
             missing = store.missing(runs)
             tasks = [(*self._game, chunk) for chunk in cut(missing, size)]

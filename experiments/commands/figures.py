@@ -20,10 +20,9 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.runtime.progress import counted
 from audit.settings import make
 from audit.storage import files
-from audit.written import Level
+from audit.written import Level, counted
 from experiments.cells.cell import Audited
 from experiments.sweeps import registry
 from experiments.sweeps.sweep import Sweep

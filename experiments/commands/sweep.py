@@ -14,8 +14,8 @@ from absl import flags
 
 from audit.commands import cli
 from audit.errors import require
-from audit.runtime.progress import counted, shortened
 from audit.settings import make
+from audit.written import counted, shortened
 from experiments.cells import work
 from experiments.cells.cell import Cell, DataSets, file_names
 from experiments.cells.work import Workplace

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 
 from audit.report.style import BLACK, FADED, FREE, IN, OUT
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.runtime.progress import counted
-from audit.written import show_level
+from audit.written import counted, show_level
 from experiments.compare.compared import ALL, FINAL, Compared
 from experiments.compare.rows import ESTIMATE, REFUTED, is_bound
 from experiments.sweeps.panels import draw_panels

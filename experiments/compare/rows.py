@@ -15,7 +15,7 @@ from audit.conclusions.concluded import conclude_each_run, conclude_setting
 from audit.conclusions.conclusion import assumption_of
 from audit.laws import conversions
 from audit.methods import one_shot
-from audit.runtime import progress
+from audit.runtime import machine
 from audit.settings import make
 from audit.storage.store import Scores, count_runs
 from audit.training import build
@@ -89,7 +89,7 @@ def _train(method: TrainedMethod, place: Workplace) -> tuple[Scores, float | Non
         return store.load(method.runs), None
     begin = time.perf_counter()
     game = build.build(method.setting, dataset)
-    with progress.bar(missing) as bar:
+    with machine.bar(missing) as bar:
         games.train(game, store, method.runs, progress=bar)
     return store.load(method.runs), time.perf_counter() - begin
 

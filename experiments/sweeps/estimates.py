@@ -22,8 +22,7 @@ from audit.methods.estimate import IF_GAUSSIAN
 from audit.report import audit_panels, style
 from audit.report.style import BOUND, IN, OUT, PREDICTED, UPPER
 from audit.report.table import at_least
-from audit.runtime.progress import counted
-from audit.written import show_level
+from audit.written import counted, show_level
 from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Point
 from experiments.sweeps.sweep import Axis

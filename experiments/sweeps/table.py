@@ -8,8 +8,7 @@ from audit.methods import estimate
 from audit.methods.estimate import IF_GAUSSIAN
 from audit.methods.method import NO_BOUND
 from audit.report.table import Column, Table, at_least, at_most, number
-from audit.runtime.progress import shortened
-from audit.written import Level
+from audit.written import Level, shortened
 from experiments.sweeps.points import Point
 from experiments.sweeps.records import Record, field
 from experiments.sweeps.sweep import PaperClaims, Sweep
