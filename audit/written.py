@@ -77,7 +77,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 def _replace_infinities(value: Any) -> Any:
     """Returns nested dicts and lists with None in the place of every number that is not finite."""
     if isinstance(value, Mapping):
-        return {name: _replace_infinities(item) for name, item in value.items()}
+        return dict(zip(value, map(_replace_infinities, value.values()), strict=True))
     if isinstance(value, list | tuple):
         return [*map(_replace_infinities, value)]
     # Whole numbers are finite, and may be too large for a float.

@@ -7,6 +7,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +225,10 @@ def define_setting(kind: type | None = None, names: Iterable[str] | None = None)
 
 def values(kind: type | None = None, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns the values of fields' flags, by the fields' names; arguments as in `define_setting`."""
-    return {field.name: flags.FLAGS[field.flag].value for field in _select_fields(kind, names)}
+    given = {}
+    for field in _select_fields(kind, names):
+        given[field.name] = flags.FLAGS[field.flag].value
+    return given
 
 
 def setting(names: Iterable[str] | None = None, **fixed: Any) -> "Setting":
@@ -258,8 +262,8 @@ def _select_fields(kind: type | None, names: Iterable[str] | None) -> "list[Fiel
     from audit.settings.make import fields
 
     by_name = fields() if kind is None else fields(kind)
-    chosen_fields = by_name.values() if names is None else [by_name[name] for name in names]
-    return [field for field in chosen_fields if field.has_flag]
+    chosen_fields = map(by_name.__getitem__, by_name if names is None else names)
+    return [*filter(attrgetter("has_flag"), chosen_fields)]
 
 
 class _CountParser(flags.ArgumentParser[int | str]):

@@ -97,9 +97,9 @@ def _describe_guesses(worlds: Worlds) -> AttackRates | None:
     """Returns how well guesses by the scores distinguish both worlds; None without scores out."""
     if not len(worlds[1]):
         return None
-    rates = {
-        f"{rate:g}": curves.true_positive_rate(*worlds, rate) for rate in _FALSE_POSITIVE_RATES
-    }
+    rates = {}
+    for rate in _FALSE_POSITIVE_RATES:
+        rates[f"{rate:g}"] = curves.true_positive_rate(*worlds, rate)
     return AttackRates(curves.auc(*worlds), rates, curves.attack(*worlds))
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -172,7 +173,7 @@ def bounds_table(conclusion: Conclusion) -> str:
         *_describe_curve(conclusion),
         *_describe_attack(conclusion),
         *_compare_with_upper_bounds(conclusion),
-        *(textwrap.fill(remark, _WIDTH) for remark in remarks(conclusion)),
+        *map(partial(textwrap.fill, width=_WIDTH), remarks(conclusion)),
         show_verdict(conclusion),
     ]
     state = conclusion.hidden_state
@@ -221,8 +222,12 @@ def describe_claim(conclusion: Conclusion) -> list[str]:
     The list is empty where nothing is claimed. Where a claim is not tested, it is empty for several runs; for
     a single run a line says why.
     """
-    statements = make_statements_on_claim(conclusion)
-    return [_make_note("" if place else "claim:", text) for place, text in enumerate(statements)]
+    lines = []
+    word = "claim:"
+    for statement in make_statements_on_claim(conclusion):
+        lines.append(_make_note(word, statement))
+        word = ""
+    return lines
 
 
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
@@ -395,8 +400,10 @@ def _remark_on_runs(conclusion: Conclusion) -> Iterator[str]:
             words = f"look {looks.schedule.index(looks.taken[0].runs) + 1} of {count} declared"
         each = show_level(round_confidence(looks.confidence))
         yield f"{words}; each holds at {each}, all at once at {show_level(conclusion.confidence)}"
-    worlds = zip(("in", "out"), conclusion.worlds, strict=True)
-    equal = [name for name, scores in worlds if np.ptp(scores) == 0]
+    equal = []
+    for name, scores in zip(("in", "out"), conclusion.worlds, strict=True):
+        if np.ptp(scores) == 0:
+            equal.append(name)
     if conclusion.doubt:
         yield f"these scores are not those of independent runs: {conclusion.doubt}"
     elif equal:

@@ -113,7 +113,7 @@ class Table(Generic[R]):
         """
         # Heads with fewer lines than others get empty cells above.
         heads = self.header()
-        height = 1 + max(head.count("\n") for head in heads)
+        height = 1 + max(map(str.count, heads, itertools.repeat("\n")))
         # Header and rows are aligned together, so that each column has a single width.
         lines = [""] * (height + len(self.rows))
         for head, column, *texts in zip(heads, self._visible_columns(), *self.cells(), strict=True):
@@ -149,8 +149,10 @@ class Table(Generic[R]):
 
     def cells(self) -> list[list[str]]:
         """Returns the texts of each row's cells, for text and HTML; `header` names their columns."""
-        columns = self._visible_columns()
-        return [[column.show_cell(row) for column in columns] for row in self.rows]
+        cells = []
+        for row in self.rows:
+            cells.append([column.show_cell(row) for column in self._visible_columns()])
+        return cells
 
     def header(self) -> list[str]:
         """Returns the names of the columns in text and HTML."""

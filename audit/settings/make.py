@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from audit.adversaries.base import AdversaryFields
 from audit.adversaries.sphere import SphereFields
@@ -40,8 +40,6 @@ from audit.storage.index import holdings as holdings
 from audit.storage.store import Store
 from audit.tasks.task import Dataset, task, tasks
 
-P = TypeVar("P", AdversaryFields, DpSgdFields, ScheduleFields)
-
 
 class Usual(NamedTuple):
     """A model's own defaults of the fields learning_rate and batch_size."""
@@ -66,8 +64,12 @@ def fields(kind: type = Setting) -> dict[str, Field]:
     models: dict[str, list[str]] = {}
     for name, row in tasks().items():
         models.setdefault(row.data.label, []).append(name)
-    by_data = [f"{', '.join(names)} ({data})" for data, names in models.items()]
-    canaries = [f"{name}: {row.canary}" for name, row in ADVERSARIES.items()]
+    by_data = []
+    for data, names in models.items():
+        by_data.append(f"{', '.join(names)} ({data})")
+    canaries = []
+    for name, adversary in ADVERSARIES.items():
+        canaries.append(f"{name}: {adversary.canary}")
     found = {
         "model": Field(
             "model",
@@ -150,7 +152,10 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
     conflict = f"`steps={steps}` and `insertions={insertions}` say the same: drop one"
     require(steps is None or insertions is None, conflict)
 
-    values = {name: field.default for name, field in fields().items() if field.default is not None}
+    values: dict[str, Any] = {}
+    for name, field in fields().items():
+        if field.default is not None:
+            values[name] = field.default
     values |= usual._asdict() | changes
     # The batch size has not been checked yet: it may be 0.
     sampler = read_sampler(values["sampler"], examples // max(values["batch_size"], 1))
@@ -167,13 +172,14 @@ def make_setting(model: str, usual: Usual, given: Mapping[str, Any], examples: i
 
     adversary = values["adversary"]
     if not isinstance(adversary, AdversaryFields):
-        adversary = _make_part(ADVERSARIES[adversary], values)
+        kind = ADVERSARIES[adversary]
+        adversary = kind(**_choose(kind, values))
     setting = Setting(
         model,
         adversary,
-        _make_part(DpSgdFields, values),
-        _make_part(ScheduleFields, values),
-        **{name: values[name] for name in declared(Setting)},
+        DpSgdFields(**_choose(DpSgdFields, values)),
+        ScheduleFields(**_choose(ScheduleFields, values)),
+        **_choose(Setting, values),
     )
     require_fields(setting)
     return setting
@@ -185,7 +191,9 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     The caller may use a flag's name instead, such as k for periodicity. Scalars of NumPy or JAX become
     Python's.
     """
-    by_flag = {field.flag: name for name, field in fields().items()}
+    by_flag = {}
+    for name, field in fields().items():
+        by_flag[field.flag] = name
     unknown = sorted(set(given) - set(by_flag) - set(fields()))
     choices = f"choose of {', '.join(sorted(by_flag))}"
     require(not unknown, f"{', '.join(unknown)} is no field of a setting: {choices}")
@@ -206,9 +214,12 @@ def _read(given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _make_part(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Returns a part of a setting, an object of class `kind`, from the values of all fields by name."""
-    return kind(**{name: values[name] for name in declared(kind)})
+def _choose(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the fields that a class declares, from those of all fields by name."""
+    chosen = {}
+    for name in declared(kind):
+        chosen[name] = values[name]
+    return chosen
 
 
 def _canonical_insert(insert: str, periodicity: int) -> str:

@@ -294,11 +294,13 @@ def provenance(dataset: Dataset) -> dict[str, Any]:
 
     They do not decide the distribution of the scores, but may explain differences in their last bits.
     """
-    versions = {name: metadata.version(name) for name in ("jax", "flax", "optax", "numpy")}
     return {
         "data": dataset.source,
         "audit": __version__,
-        **versions,
+        "jax": metadata.version("jax"),
+        "flax": metadata.version("flax"),
+        "optax": metadata.version("optax"),
+        "numpy": metadata.version("numpy"),
         "python": platform.python_version(),
         "device": jax.local_devices()[0].device_kind,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
